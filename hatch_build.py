@@ -1,7 +1,8 @@
-"""Builds the CUDA library of native/ into the wheel, and beside the sources where the install is editable.
+"""Builds the CUDA library of native/ into the wheel, and beside the sources where the install is
+editable.
 
-It needs a C compiler and libc, nothing else. Without a compiler the install is one of pure Python: everything works
-but isolation on the nodes, and the agent says so.
+It needs a C compiler and libc, nothing else. Without a compiler the install is one of pure Python:
+everything works but isolation on the nodes, and the agent says so.
 """
 
 import os
@@ -30,9 +31,17 @@ FLAGS = (
     "-Wshadow",
     "-Wconversion",
 )
-# Debug symbols name sources by their path in the project: a version's wheels are the same wherever they are made.
+# Debug symbols name sources by their path in the project: a version's wheels are the same wherever
+# they are made.
 _SAME_PATHS = f"-ffile-prefix-map={ROOT}=."
-LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", f"-Wl,-soname,{LIBRARY.name}")
+LINK = (
+    "-shared",
+    "-Wl,-Bsymbolic",
+    "-Wl,-z,defs",
+    "-Wl,-z,now",
+    "-Wl,-z,relro",
+    f"-Wl,-soname,{LIBRARY.name}",
+)
 
 
 class CompilerMissing(RuntimeError):
@@ -57,11 +66,16 @@ def library_sources() -> list[Path]:
 
 
 def build_library(output: Path, flags: Sequence[str] = ()) -> None:
-    """Compile native/ into ``output``, which takes its place at once: a process that has it open keeps the old one."""
+    """Compile native/ into ``output``, which takes its place at once: a process that has it open
+    keeps the old one.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     beside = output.with_name(f".{output.name}.{os.getpid()}")
     sources = library_sources()
-    subprocess.run([compiler(), *FLAGS, _SAME_PATHS, *flags, f"-I{SOURCES}", *LINK, "-o", beside, *sources], check=True)
+    subprocess.run(
+        [compiler(), *FLAGS, _SAME_PATHS, *flags, f"-I{SOURCES}", *LINK, "-o", beside, *sources],
+        check=True,
+    )
     beside.replace(output)
 
 
@@ -70,14 +84,16 @@ class LibraryHook(BuildHookInterface[Any]):
 
     PLUGIN_NAME = "custom"
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
         """Build the library and make the wheel one for this machine's processor."""
         if self.target_name != "wheel" or not sys.platform.startswith("linux"):
             return
         try:
             build_library(ROOT / LIBRARY)
         except CompilerMissing as missing:
-            self.app.display_warning(f"{missing}: gputile is installed without its library for isolation on GPU nodes")
+            self.app.display_warning(
+                f"{missing}: gputile is installed without its library for isolation on GPU nodes"
+            )
             return
         build_data["artifacts"] += [str(LIBRARY)]
         build_data["pure_python"] = False

@@ -1,1 +1,3 @@
-"""Measures how fast gputile is, relative to a baseline of the same run; ``python -m benchmarks``."""
+"""Measures how fast gputile is, relative to a baseline of the same run; ``python -m
+benchmarks``.
+"""

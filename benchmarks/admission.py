@@ -1,8 +1,9 @@
 """Measures how much time admission adds to the creation of a pod on a real API server.
 
-Rounds with and without webhook and policies alternate on one control plane, since everything shares the machine's
-cores. Pods are created one after the other, as at the slow start of a controller. Only the policies check a plain pod.
-A large pod requests no GPU, and has so many annotations that the policies leave it to the webhook.
+Rounds with and without webhook and policies alternate on one control plane, since everything shares
+the machine's cores. Pods are created one after the other, as at the slow start of a controller.
+Only the policies check a plain pod. A large pod requests no GPU, and has so many annotations that
+the policies leave it to the webhook.
 """
 
 import itertools
@@ -21,12 +22,17 @@ NAME = "admission"
 PODS, ROUNDS = 500, 2
 TARGET = 10.0  # milliseconds that admission may add
 MANY, WRITES = 12_000, 5  # annotations of a large pod, and how often each kind of write is timed
-LIMITS: dict[str, dict[str, Any]] = {"GPU pod": {"aliyun.com/gpu-mem": 1}, "plain pod": {"cpu": "1"}}
+LIMITS: dict[str, dict[str, Any]] = {
+    "GPU pod": {"aliyun.com/gpu-mem": 1},
+    "plain pod": {"cpu": "1"},
+}
 
 
 def run() -> Iterator[Result]:
     """Measure creations and other writes, in wall-clock milliseconds."""
-    times: dict[tuple[str, bool], list[float]] = {(what, with_it): [] for what in LIMITS for with_it in (False, True)}
+    times: dict[tuple[str, bool], list[float]] = {
+        (what, with_it): [] for what in LIMITS for with_it in (False, True)
+    }
     large: dict[tuple[str, bool], list[float]] = {}
     spent = 0.0
     with ControlPlane() as plane:
@@ -37,8 +43,14 @@ def run() -> Iterator[Result]:
                         stack.enter_context(installed(plane))
                     for what in LIMITS:
                         before = cpu_seconds([plane.processes["webhook"].pid]) if with_it else 0.0
-                        times[what, with_it] += _create(plane, what, f"bench-{number}-{with_it}-{what[0]}".lower())
-                        spent += cpu_seconds([plane.processes["webhook"].pid]) - before if with_it else 0.0
+                        times[what, with_it] += _create(
+                            plane, what, f"bench-{number}-{with_it}-{what[0]}".lower()
+                        )
+                        spent += (
+                            cpu_seconds([plane.processes["webhook"].pid]) - before
+                            if with_it
+                            else 0.0
+                        )
         # last, since the API server stays busy with the large pods for a while
         for number, with_it in itertools.product(range(ROUNDS), (False, True)):
             with installed(plane) if with_it else nullcontext():
@@ -49,10 +61,20 @@ def run() -> Iterator[Result]:
             without, beside = (_at(times[what, each], fraction) for each in (False, True))
             added, target = beside - without, TARGET if name == "p99" else None
             yield Result(NAME, f"{what} without admission, {name}", without, "ms")
-            yield Result(NAME, f"{what}, added by admission, {name}", added, "ms", target, beside / without, "without")
+            yield Result(
+                NAME,
+                f"{what}, added by admission, {name}",
+                added,
+                "ms",
+                target,
+                beside / without,
+                "without",
+            )
     for what in dict.fromkeys(what for what, _ in large):
         without, beside = (_at(large[what, each], 0.5) for each in (False, True))
-        yield Result(NAME, f"{what} of a large pod, median", beside, "ms", None, beside / without, "without")
+        yield Result(
+            NAME, f"{what} of a large pod, median", beside, "ms", None, beside / without, "without"
+        )
     count = ROUNDS * (PODS + PODS // 10)
     yield Result(NAME, "CPU of the webhook for one GPU pod", spent / count * 1e3, "ms")
 

@@ -1,7 +1,7 @@
 """Measures the agent and its gateway while a kubelet admits 200 pods as fast as it can.
 
-Agent and gateway are processes. The kubelet starts no containers; its device manager is that of ``tests.fakes``, and
-the GPUs are those of a simulated NVML. Needs no root.
+Agent and gateway are processes. The kubelet starts no containers; its device manager is that of
+``tests.fakes``, and the GPUs are those of a simulated NVML. Needs no root.
 """
 
 import asyncio
@@ -37,13 +37,17 @@ async def _admit(directory: Path) -> list[Result]:
     async with process_scene(directory, {MODE_LABEL: "share"}, [81920] * 8, configuration) as here:
         await here.until_offered(GPU_MEMORY, 8 * 640)
         await asyncio.sleep(SETTLE_S)
-        found = [Result(NAME, "memory, idle, 8 GPUs, no pod", resident_mib(here.pids()), "MiB", 60.0)]
+        found = [
+            Result(NAME, "memory, idle, 8 GPUs, no pod", resident_mib(here.pids()), "MiB", 60.0)
+        ]
         used = cpu_seconds(here.pids())
         await asyncio.sleep(IDLE_S)
         cpu = 100 * (cpu_seconds(here.pids()) - used) / IDLE_S
         found.append(Result(NAME, "CPU, idle", cpu, "%", 0.5))
         for i in range(PODS):
-            here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
+            here.cluster.create(
+                simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}")
+            )
         await here.until_running(PODS)
         empty = await _empty_call(here.kubelet.manager.endpoints[GPU_MEMORY].stub)
         for call, seconds in sorted(here.kubelet.manager.seconds.items()):
@@ -51,15 +55,23 @@ async def _admit(directory: Path) -> list[Result]:
             target = 50.0 if call == "Allocate" else None
             for what, value, limit in (("p50", half, None), ("p99", p99, target)):
                 text = f"{call}, {PODS} pods, {what}"
-                found.append(Result(NAME, text, value * 1000, "ms", limit, value / empty, "an empty call"))
+                found.append(
+                    Result(NAME, text, value * 1000, "ms", limit, value / empty, "an empty call")
+                )
         await asyncio.sleep(SETTLE_S)
         memory = resident_mib(here.pids())
-        found.append(Result(NAME, f"memory, {PODS} pods", memory, "MiB", 80.0, memory / found[0].value, "no pod"))
+        found.append(
+            Result(
+                NAME, f"memory, {PODS} pods", memory, "MiB", 80.0, memory / found[0].value, "no pod"
+            )
+        )
     return found
 
 
 async def _empty_call(stub: Any) -> float:
-    """Return the median seconds of a call that the gateway answers without the agent's decisions."""
+    """Return the median seconds of a call that the gateway answers without the agent's
+    decisions.
+    """
     seconds = []
     for _ in range(PODS):
         began = time.perf_counter()

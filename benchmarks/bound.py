@@ -1,16 +1,19 @@
-"""``python -m benchmarks.bound --trace DIR``: how much of each workload any placement could allocate.
+"""``python -m benchmarks.bound --trace DIR``: how much of each workload any placement could
+allocate.
 
-A linear program knows all pods in advance, and serves the same part theta of the pods of every shape:
+A linear program knows all pods in advance, and serves the same part theta of the pods of every
+shape:
 
     maximise theta   subject to, on the nodes g of each GPU model,
-      sum_g x_sg = theta D_s              the pods of shape s, on nodes of an accepted model
-      sum_s k_s x_sg <= sum_p a_pk y_pg   GPUs cut by patterns p into shares (k_s: GPUs that a pod needs of a size)
-      sum_p y_pg <= N_g                   the number of GPUs
-      sum_s c_s x_sg <= C_g               CPU, and memory likewise
+      sum_g x_sg = theta D_s              the pods of shape s, on nodes of an accepted model sum_s
+      k_s x_sg <= sum_p a_pk y_pg   GPUs cut by patterns p into shares (k_s: GPUs that a pod needs
+      of a size) sum_p y_pg <= N_g                   the number of GPUs sum_s c_s x_sg <= C_g
+      CPU, and memory likewise
 
-where the demand D is scaled to the number of GPUs in the cluster. Patterns are generated as needed (Gilmore and Gomory,
-1961). The program does not require a pod's GPUs and CPU to be on the same node, so the true optimum is lower. It is no
-strict bound for a policy that refuses large pods more often than small ones: such a policy may allocate more.
+where the demand D is scaled to the number of GPUs in the cluster. Patterns are generated as needed
+(Gilmore and Gomory, 1961). The program does not require a pod's GPUs and CPU to be on the same
+node, so the true optimum is lower. It is no strict bound for a policy that refuses large pods more
+often than small ones: such a policy may allocate more.
 """
 
 import argparse
@@ -32,7 +35,9 @@ ROUNDS, EPSILON = 200, 1e-7
 
 
 class Relaxation:
-    """The linear program of one workload on one cluster; rows and columns are numbered in the order of addition."""
+    """The linear program of one workload on one cluster; rows and columns are numbered in the
+    order of addition.
+    """
 
     def __init__(self, nodes: Nodes, workload: Workload) -> None:
         self._model = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -40,7 +45,9 @@ class Relaxation:
         self._model.changeObjectiveSense(highspy.ObjSense.kMaximize)
         counts = Counter(workload.shape.tolist())
         shapes = {workload.shapes[i]: float(n) for i, n in counts.items()}
-        scale = int(nodes.gpus.sum()) * WHOLE_GPU / sum(shape.demand * n for shape, n in shapes.items())
+        scale = (
+            int(nodes.gpus.sum()) * WHOLE_GPU / sum(shape.demand * n for shape, n in shapes.items())
+        )
         self._demand = {shape: n * scale for shape, n in shapes.items()}
         self.sizes = np.array(sorted({shape.milli for shape in shapes if shape.gpus}), np.int64)
         self._rows = 0
@@ -48,7 +55,9 @@ class Relaxation:
         theta = [(row, -self._demand[shape]) for shape, row in self._served.items()]
         self._column(1.0, theta, most=1.0)
         models = np.array(nodes.models)
-        self._groups = [self._group(nodes, models == model, str(model)) for model in sorted(set(nodes.models))]
+        self._groups = [
+            self._group(nodes, models == model, str(model)) for model in sorted(set(nodes.models))
+        ]
 
     def solve(self) -> float:
         """Add patterns until none improves theta, for at most ``ROUNDS`` rounds; return theta."""
@@ -59,25 +68,34 @@ class Relaxation:
                 break
         return float(self._model.getInfo().objective_function_value)
 
-    def _group(self, nodes: Nodes, those: npt.NDArray[np.bool_], model: str) -> tuple[list[int], int]:
-        """Add the nodes of one GPU model; return the rows of the share sizes, and the row of the GPUs."""
+    def _group(
+        self, nodes: Nodes, those: npt.NDArray[np.bool_], model: str
+    ) -> tuple[list[int], int]:
+        """Add the nodes of one GPU model; return the rows of the share sizes, and the row of the
+        GPUs.
+        """
         sizes = [self._row(-highspy.kHighsInf, 0.0) for _ in self.sizes]
         gpu, cpu, memory = (
-            self._row(-highspy.kHighsInf, float(have[those].sum())) for have in (nodes.gpus, nodes.cpu, nodes.memory)
+            self._row(-highspy.kHighsInf, float(have[those].sum()))
+            for have in (nodes.gpus, nodes.cpu, nodes.memory)
         )
         for shape, row in self._served.items():
             if shape.gpus and shape.models and model not in shape.models:
                 continue
             entries = [(row, 1.0), (cpu, float(shape.cpu)), (memory, float(shape.memory))]
             if shape.gpus:
-                entries.append((sizes[int(np.searchsorted(self.sizes, shape.milli))], float(shape.gpus)))
+                entries.append(
+                    (sizes[int(np.searchsorted(self.sizes, shape.milli))], float(shape.gpus))
+                )
             self._column(0.0, entries)
         for alike in np.diag(WHOLE_GPU // self.sizes):
             self._cut(sizes, gpu, alike)
         return sizes, gpu
 
     def _add_pattern(self, rows: Sequence[int], gpu: int, duals: Float64) -> bool:
-        """Add the most valuable pattern at dual prices if it is worth more than a GPU; return whether it was added."""
+        """Add the most valuable pattern at dual prices if it is worth more than a GPU; return
+        whether it was added.
+        """
         worth = np.maximum(duals[rows], 0.0)
         pattern = best_pattern(self.sizes, worth)
         if float(pattern @ worth) <= max(0.0, float(duals[gpu])) + EPSILON:
@@ -86,7 +104,9 @@ class Relaxation:
         return True
 
     def _cut(self, rows: Sequence[int], gpu: int, pattern: Int64) -> None:
-        """Add a column for GPUs that are cut by ``pattern``, which has the number of shares of each size."""
+        """Add a column for GPUs that are cut by ``pattern``, which has the number of shares of
+        each size.
+        """
         used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern).tolist()]
         self._column(0.0, [(gpu, 1.0), *used])
 
@@ -95,13 +115,19 @@ class Relaxation:
         self._rows += 1
         return self._rows - 1
 
-    def _column(self, worth: float, entries: Sequence[tuple[int, float]], most: float = highspy.kHighsInf) -> None:
+    def _column(
+        self, worth: float, entries: Sequence[tuple[int, float]], most: float = highspy.kHighsInf
+    ) -> None:
         rows = np.array([row for row, _ in entries], np.int32)
-        self._model.addCol(worth, 0.0, most, len(entries), rows, np.array([value for _, value in entries]))
+        self._model.addCol(
+            worth, 0.0, most, len(entries), rows, np.array([value for _, value in entries])
+        )
 
 
 def bounds(trace: Path, names: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield each workload with the percentage of GPUs that can be allocated when 100 % have been requested."""
+    """Yield each workload with the percentage of GPUs that can be allocated when 100 % have been
+    requested.
+    """
     nodes = read_nodes(trace)
     for name in names:
         yield name, 100 * Relaxation(nodes, read_workload(trace, name)).solve()
@@ -109,7 +135,9 @@ def bounds(trace: Path, names: Sequence[str]) -> Iterator[tuple[str, float]]:
 
 def main() -> None:
     """Print a line for each workload."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bound", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bound", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--trace", type=Path, required=True, metavar="DIR")
     parser.add_argument("--workload", action="append", help="default: all of the trace")
     arguments = parser.parse_args()

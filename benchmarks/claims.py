@@ -1,9 +1,11 @@
-"""Compares claims with extended resources: preparation time, agent memory, pods per second, packing.
+"""Compares claims with extended resources: preparation time, agent memory, pods per second,
+packing.
 
-Agent and gateway are processes, and serve a kubelet that starts no containers. The real kube-scheduler binds the pods:
-with gputile's extender, with an extender that decides nothing, and without an extender. These variants alternate in
-short rounds, so that other load on the machine affects all variants of a round alike; the ratios are medians over the
-rounds. If ``GPUTILE_TRACE`` names a trace, it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
+Agent and gateway are processes, and serve a kubelet that starts no containers. The real
+kube-scheduler binds the pods: with gputile's extender, with an extender that decides nothing, and
+without an extender. These variants alternate in short rounds, so that other load on the machine
+affects all variants of a round alike; the ratios are medians over the rounds. If ``GPUTILE_TRACE``
+names a trace, it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
 """
 
 import asyncio
@@ -46,9 +48,15 @@ from gputile.node.gateway import kubelet_pb2 as dra
 
 NAME = "claims"
 GPUS, PODS = [81920] * 8, 200
-CONFIGURATION = Configuration(gpu_memory_unit="1GiB", trust=Trust(by="cluster"), max_pods_per_gpu=64)
+CONFIGURATION = Configuration(
+    gpu_memory_unit="1GiB", trust=Trust(by="cluster"), max_pods_per_gpu=64
+)
 SIZES, ROUNDS, BOUND_PODS = (100, 1_000), 5, 300
-BY_CLAIMS, ALONE, EXTENDED = "claims, gputile's entry", "claims, kube-scheduler alone", "extended resources, gputile"
+BY_CLAIMS, ALONE, EXTENDED = (
+    "claims, gputile's entry",
+    "claims, kube-scheduler alone",
+    "extended resources, gputile",
+)
 IDLE = "claims, an idle extender's entry"
 WORKLOADS, SEED = ("default", "gpushare60"), 42
 _DRIVER = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -70,7 +78,9 @@ def run() -> Iterator[Result]:
 
 def _latencies(what: str, seconds: list[float], target: float | None = None) -> Iterator[Result]:
     yield Result(NAME, f"{what}, p50", statistics.median(seconds) * 1000, "ms")
-    yield Result(NAME, f"{what}, p99", statistics.quantiles(seconds, n=100)[98] * 1000, "ms", target)
+    yield Result(
+        NAME, f"{what}, p99", statistics.quantiles(seconds, n=100)[98] * 1000, "ms", target
+    )
 
 
 async def _allocate(directory: Path) -> list[Result]:
@@ -81,7 +91,10 @@ async def _allocate(directory: Path) -> list[Result]:
         for i in range(PODS):
             here.cluster.create(simple_pod(f"p{i}", container(mem=1)))
         await here.until_running(PODS)
-        seconds, cpu = here.kubelet.manager.seconds["Allocate"], (cpu_seconds(here.pids()) - used) * 1000 / PODS
+        seconds, cpu = (
+            here.kubelet.manager.seconds["Allocate"],
+            (cpu_seconds(here.pids()) - used) * 1000 / PODS,
+        )
         return [
             *_latencies(f"Allocate, {PODS} pods", seconds, 50.0),
             Result(NAME, "CPU for a pod, all calls", cpu, "ms"),
@@ -117,7 +130,15 @@ async def _prepare(directory: Path, without_mib: float) -> list[Result]:
             Result(NAME, f"prepare, {PODS} claims at once, until the last is answered", last, "s"),
             Result(NAME, "the same, for each claim", last * 1000 / PODS, "ms", 50.0),
             Result(NAME, "CPU for a claim, at once", cpu, "ms"),
-            Result(NAME, f"memory, {PODS} claims", memory, "MiB", without_mib + 3, memory / without_mib, "pods"),
+            Result(
+                NAME,
+                f"memory, {PODS} claims",
+                memory,
+                "MiB",
+                without_mib + 3,
+                memory / without_mib,
+                "pods",
+            ),
         ]
 
 
@@ -125,7 +146,9 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
     """Prepare or release a claim; return the duration in seconds."""
     claims = [dra.Claim(namespace="default", name=f"c{number}", uid=f"uid-c{number}")]
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-    ask = channel.unary_unary(f"{_DRIVER}/{'NodeUnprepareResources' if release else 'NodePrepareResources'}")
+    ask = channel.unary_unary(
+        f"{_DRIVER}/{'NodeUnprepareResources' if release else 'NodePrepareResources'}"
+    )
     started = time.perf_counter()
     if release:
         await ask(dra.NodeUnprepareResourcesRequest(claims=claims).SerializeToString())
@@ -138,9 +161,15 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 
 def _bound(nodes: int) -> Iterator[Result]:
-    """Measure how fast pods are bound on nodes of claims, by each variant, and on nodes without claims."""
+    """Measure how fast pods are bound on nodes of claims, by each variant, and on nodes without
+    claims.
+    """
     description, rounds = CLUSTER.format(nodes=nodes), list[dict[str, Rate]]()
-    with ControlPlane() as plane, ControlPlane() as other, tempfile.TemporaryDirectory() as directory:
+    with (
+        ControlPlane() as plane,
+        ControlPlane() as other,
+        tempfile.TemporaryDirectory() as directory,
+    ):
         plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "deviceclasses.yaml"))
         create_nodes(plane, Path(directory), description)
         other.nodes.create_nodes(described_nodes(write_cluster(Path(directory), description)))
@@ -166,15 +195,23 @@ def _bound(nodes: int) -> Iterator[Result]:
     yield Result(NAME, f"{nodes:,} nodes, load of the machine at the end", os.getloadavg()[1], "")
     for name in (EXTENDED, ALONE, IDLE, BY_CLAIMS):
         where = f"{nodes:,} nodes, {name}"
-        speed, faster = _middle([(each[name].pods_per_second, each[ALONE].pods_per_second) for each in rounds])
+        speed, faster = _middle(
+            [(each[name].pods_per_second, each[ALONE].pods_per_second) for each in rounds]
+        )
         yield Result(NAME, where, speed, "pods/s", None, faster, ALONE)
-        cost, dearer = _middle([(each[name].cpu_seconds, each[ALONE].cpu_seconds) for each in rounds])
+        cost, dearer = _middle(
+            [(each[name].cpu_seconds, each[ALONE].cpu_seconds) for each in rounds]
+        )
         yield Result(NAME, f"{where}, CPU", cost * 1e3, "ms", None, dearer, ALONE)
 
 
 def _middle(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median of the first values, and the median of the ratios of first to second value."""
-    return statistics.median(one for one, _ in pairs), statistics.median(one / other for one, other in pairs)
+    """Return the median of the first values, and the median of the ratios of first to second
+    value.
+    """
+    return statistics.median(one for one, _ in pairs), statistics.median(
+        one / other for one, other in pairs
+    )
 
 
 def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
@@ -186,13 +223,17 @@ def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
 
 
 def _settled(plane: ControlPlane, namespace: str) -> bool:
-    """Return whether the controller manager has created the claims of all pods, and deleted those of deleted pods."""
+    """Return whether the controller manager has created the claims of all pods, and deleted
+    those of deleted pods.
+    """
     return len(plane.api.get(claims_api(namespace))["items"]) == len(pods_in(plane, namespace))
 
 
 @dataclass
 class KubeSchedulerAlone:
-    """Places pods as kube-scheduler does by itself: by free CPU and memory of the nodes, on the first GPUs that fit."""
+    """Places pods as kube-scheduler does by itself: by free CPU and memory of the nodes, on the
+    first GPUs that fit.
+    """
 
     cluster: ReplayCluster
 
@@ -211,7 +252,9 @@ class KubeSchedulerAlone:
 
 
 def _packed(trace: Path, name: str) -> Iterator[Result]:
-    """Replay a workload; yield the percentage of GPUs that is allocated when 100 % have been requested."""
+    """Replay a workload; yield the percentage of GPUs that is allocated when 100 % have been
+    requested.
+    """
     nodes, workload = read_nodes(trace), read_workload(trace, name)
     arrivals = read_arrivals(trace, nodes, workload, SEED)
 
@@ -225,6 +268,16 @@ def _packed(trace: Path, name: str) -> Iterator[Result]:
     own = at_100(LivePlacer(cluster(claims=False)))
     yield Result(NAME, f"{name}: packing, its own choice of GPU", own, "%")
     first = at_100(LivePlacer(cluster(claims=True)))
-    yield Result(NAME, f"{name}: packing, the first GPU that fits", first, "%", None, first / own, "its own choice")
+    yield Result(
+        NAME,
+        f"{name}: packing, the first GPU that fits",
+        first,
+        "%",
+        None,
+        first / own,
+        "its own choice",
+    )
     alone = at_100(KubeSchedulerAlone(cluster(claims=True)))
-    yield Result(NAME, f"{name}: kube-scheduler alone", alone, "%", None, alone / own, "packing's own choice")
+    yield Result(
+        NAME, f"{name}: kube-scheduler alone", alone, "%", None, alone / own, "packing's own choice"
+    )

@@ -7,7 +7,13 @@ from typing import Literal
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, PLACEMENT_LABEL
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_MEMORY,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    PLACEMENT_LABEL,
+)
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
@@ -25,9 +31,13 @@ def node_name(number: int) -> str:
 
 
 def gpu_node(number: int, placement: Placement = "binpack", gpu_mib: int = GPU_MIB) -> Node:
-    """Return a node of eight GPUs. Every second node has placement spread, unless ``placement`` is packing."""
+    """Return a node of eight GPUs. Every second node has placement spread, unless ``placement``
+    is packing.
+    """
     name = node_name(number)
-    gpus = tuple(Gpu(i, f"GPU-{number:08x}-0000-0000-{i:012x}", gpu_mib, "Tesla-V100") for i in range(GPUS))
+    gpus = tuple(
+        Gpu(i, f"GPU-{number:08x}-0000-0000-{i:012x}", gpu_mib, "Tesla-V100") for i in range(GPUS)
+    )
     label = placement if placement == "packing" else "spread" if number % 2 else "binpack"
     labels = {MODE_LABEL: "cgpu", PLACEMENT_LABEL: label}
     annotations = {INVENTORY_ANNOTATION: encode_inventory(Inventory(gpus))}
@@ -39,7 +49,9 @@ def gpu_pod(number: int, units: int) -> Pod:
     name = f"pod-{number}"
     resources = ResourceRequirements(limits={GPU_MEMORY: str(units)})
     return Pod(
-        metadata=ObjectMeta(name=name, namespace="bench", uid=f"{number:08x}-0000-4000-8000-000000000000"),
+        metadata=ObjectMeta(
+            name=name, namespace="bench", uid=f"{number:08x}-0000-4000-8000-000000000000"
+        ),
         spec=PodSpec(containers=(Container(name="main", resources=resources),)),
     )
 
@@ -59,7 +71,9 @@ def booking_for(engine: PlacementEngine, number: int, units: int, node: str) -> 
     return decision.booking(pod, request, 0.0) if isinstance(decision, Decision) else None
 
 
-def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack") -> tuple[PlacementEngine, list[str]]:
+def filled(
+    nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack"
+) -> tuple[PlacementEngine, list[str]]:
     """Return the engine of a cluster with this many nodes and pods, and the nodes' names."""
     ledger = Ledger(Configuration(placement=placement))
     engine = PlacementEngine(ledger)
@@ -85,5 +99,7 @@ def bound_pods(ledger: Ledger) -> Iterator[Pod]:
         pod.metadata.uid, pod.metadata.resource_version = booking.uid, "1"
         pod.spec.node_name = booking.node
         if booking.allocation is not None:
-            pod.metadata.annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
+            pod.metadata.annotations = {
+                ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)
+            }
         yield pod

@@ -1,4 +1,6 @@
-"""Drives the controller's handlers: events of pods and nodes, whole lists, and rounds of planning."""
+"""Drives the controller's handlers: events of pods and nodes, whole lists, and rounds of
+planning.
+"""
 
 import asyncio
 import gc
@@ -104,7 +106,9 @@ class Bench:
 
 
 class _Server(ApiServerWriter):
-    """An API server that accepts all writes. Its answers about pods come in a later step of the event loop."""
+    """An API server that accepts all writes. Its answers about pods come in a later step of the
+    event loop.
+    """
 
     def __init__(self) -> None:
         self.nodes_patched = 0
@@ -126,13 +130,19 @@ class _Server(ApiServerWriter):
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         await asyncio.sleep(0)
-        annotations = {key: value for key, value in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
+        annotations = {
+            key: value
+            for key, value in pod.metadata.annotations.items()
+            if key != RESERVATION_ANNOTATION
+        }
         annotations |= {RESERVATION_ANNOTATION: text} if text is not None else {}
         return _newer(pod, annotations=annotations)
 
     async def ungate(self, pod: Pod) -> Pod:
         await asyncio.sleep(0)
-        return msgspec.structs.replace(_newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
+        return msgspec.structs.replace(
+            _newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=())
+        )
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         await asyncio.sleep(0)
@@ -168,7 +178,9 @@ async def _node_events(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
     add_gang(bench, "waiting", 2, ALL_UNITS)
     cordoned = bench.nodes[0]
-    cordoned = msgspec.structs.replace(cordoned, spec=msgspec.structs.replace(cordoned.spec, unschedulable=True))
+    cordoned = msgspec.structs.replace(
+        cordoned, spec=msgspec.structs.replace(cordoned.spec, unschedulable=True)
+    )
     with meter.watching():
         for event in (Applied(cordoned), Deleted(cordoned), Applied(bench.nodes[0])):
             await bench.view.node_event(event)
@@ -202,7 +214,9 @@ async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
 
 
 class _ConflictingServer(_Server):
-    """An API server where each reservation meets a conflict, as if another client had just written to the pod."""
+    """An API server where each reservation meets a conflict, as if another client had just
+    written to the pod.
+    """
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")
@@ -242,17 +256,25 @@ async def taken_over(bench: Bench) -> None:
 
 async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
     kinds = tuple(
-        NodeTypeConfiguration(label=f"pool=p{number}", gpus=NodeTypeGpus(count=8, memory="15Gi"), mode=Mode.CGPU)
+        NodeTypeConfiguration(
+            label=f"pool=p{number}", gpus=NodeTypeGpus(count=8, memory="15Gi"), mode=Mode.CGPU
+        )
         for number in range(20)
     )
-    configuration = Configuration(autoscaling=AutoscalingConfiguration(enabled=True, node_types=kinds))
+    configuration = Configuration(
+        autoscaling=AutoscalingConfiguration(enabled=True, node_types=kinds)
+    )
     bench.view = ClusterState(configuration)
     bench.planner = GangPlanner(configuration, bench.new_plan)
     await bench.view.node_event(Replaced(bench.nodes))
     await bench.view.pod_event(Replaced(bench.pods))
     wait_seconds = configuration.autoscaling.wait_seconds
-    placeholders = Placeholders(_Server(), lambda: bench.view.waiting.placeholders, wait_seconds, bench.new_plan)
-    planners = Planners(None, (NodeRequestPlanner(configuration, bench.planner, placeholders), placeholders))
+    placeholders = Placeholders(
+        _Server(), lambda: bench.view.waiting.placeholders, wait_seconds, bench.new_plan
+    )
+    planners = Planners(
+        None, (NodeRequestPlanner(configuration, bench.planner, placeholders), placeholders)
+    )
     rounds = Rounds(bench.view, planners, lambda: True, lambda: NOW)
 
     async def ask() -> None:
@@ -271,8 +293,12 @@ def _refused(number: int) -> Pod:
     pod = gpu_pod(PODS + number, ALL_UNITS)
     labels, born = {GPU_COUNT_LABEL: "8"}, "2030-03-17T17:00:00Z"
     meta = msgspec.structs.replace(pod.metadata, labels=labels, creation_timestamp=born)
-    status = msgspec.structs.replace(pod.status, conditions=(PodCondition(type="PodScheduled", status="False"),))
-    spec = msgspec.structs.replace(pod.spec, tolerations=(Toleration(key=WHOLE_GPU, operator="Exists"),))
+    status = msgspec.structs.replace(
+        pod.status, conditions=(PodCondition(type="PodScheduled", status="False"),)
+    )
+    spec = msgspec.structs.replace(
+        pod.spec, tolerations=(Toleration(key=WHOLE_GPU, operator="Exists"),)
+    )
     return msgspec.structs.replace(pod, metadata=meta, spec=spec, status=status)
 
 
@@ -324,7 +350,10 @@ _REPELS = msgspec.convert(
     {
         "podAntiAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": [
-                {"labelSelector": {"matchLabels": {"app": "none"}}, "topologyKey": "kubernetes.io/hostname"}
+                {
+                    "labelSelector": {"matchLabels": {"app": "none"}},
+                    "topologyKey": "kubernetes.io/hostname",
+                }
             ]
         }
     },
@@ -333,7 +362,14 @@ _REPELS = msgspec.convert(
 
 
 def add_gang(
-    bench: Bench, name: str, size: int, units: int, *, numbered: bool = False, gpus: int = 1, **spec: object
+    bench: Bench,
+    name: str,
+    size: int,
+    units: int,
+    *,
+    numbered: bool = False,
+    gpus: int = 1,
+    **spec: object,
 ) -> None:
     """Create a gang of ``size`` pods. Each requests ``units`` of memory over ``gpus`` GPUs.
 
@@ -353,11 +389,15 @@ def add_gang(
         )
         gates = (SchedulingGate(name=GANG_GATE),)
         changed = msgspec.structs.replace(pod.spec, scheduling_gates=gates, **spec)
-        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(pod, metadata=meta, spec=changed))))
+        at_once(
+            bench.view.pod_event(Applied(msgspec.structs.replace(pod, metadata=meta, spec=changed)))
+        )
 
 
 def objects(nodes: int, pods: int) -> tuple[list[Node], list[Pod]]:
-    """Return nodes of eight GPUs and the small pods that are bound to them, as the API server stores them."""
+    """Return nodes of eight GPUs and the small pods that are bound to them, as the API server
+    stores them.
+    """
     engine, _ = filled(nodes, pods)
     return [_shared_node(number) for number in range(nodes)], list(bound_pods(engine.ledger))
 

@@ -1,7 +1,7 @@
 """Measures the core without HTTP: filter and rank of one pod, booking and release, memory.
 
-The times are compared with a scan of the same cluster in plain Python (a dict of nodes, each with a list of free
-memory), and with ``json.loads`` of the names that a scheduler sends.
+The times are compared with a scan of the same cluster in plain Python (a dict of nodes, each with a
+list of free memory), and with ``json.loads`` of the names that a scheduler sends.
 """
 
 import json
@@ -31,16 +31,36 @@ def run() -> Iterator[Result]:
 
     steady = _filter_and_rank(engine, names)
     for what, seconds, target in (("median", steady.median, 1.0), ("p99", steady.at(0.99), 3.0)):
-        yield _against_scan(f"filter + rank, {NODES} nodes, {PODS} pods: {what}", seconds, scan, target)
+        yield _against_scan(
+            f"filter + rank, {NODES} nodes, {PODS} pods: {what}", seconds, scan, target
+        )
     first = _first_of_a_shape(engine, names)
     yield _against_scan("filter + rank, a shape never asked for: median", first.median, scan, 3.0)
     refused = cpu_times(lambda _: engine.filter(request_for(16), names), 100)
-    yield _against_scan("filter where no node fits, with reasons: median", refused.median, scan, 3.0)
+    yield _against_scan(
+        "filter where no node fits, with reasons: median", refused.median, scan, 3.0
+    )
 
     for what, times in _book_and_release(engine, names):
         micro = times.median * 1e6
-        yield Result(NAME, f"{what}: median", micro, "us", 20.0, times.median / parse.median, "json.loads of the names")
-    yield Result(NAME, f"memory, {NODES} nodes, {PODS} pods", memory, "MiB", 400.0, memory * 2**20 / PODS, "byte a pod")
+        yield Result(
+            NAME,
+            f"{what}: median",
+            micro,
+            "us",
+            20.0,
+            times.median / parse.median,
+            "json.loads of the names",
+        )
+    yield Result(
+        NAME,
+        f"memory, {NODES} nodes, {PODS} pods",
+        memory,
+        "MiB",
+        400.0,
+        memory * 2**20 / PODS,
+        "byte a pod",
+    )
 
     packing = _filter_and_rank(*filled(NODES, PODS, placement="packing"))
     for what, seconds, usual, target in (
@@ -53,7 +73,13 @@ def run() -> Iterator[Result]:
     links = tuple(tuple(300.0 if a // 8 == b // 8 else 20.0 for a in range(16)) for b in range(16))
     best_set.cache_clear()
     search = cpu_times(lambda i: best_set(links, tuple(range(16)), 1 + i), 15, warm_up=0)
-    yield Result(NAME, "best-connected set of 16 GPUs on two switches: worst", search.at(1.0) * 1e3, "ms", 50.0)
+    yield Result(
+        NAME,
+        "best-connected set of 16 GPUs on two switches: worst",
+        search.at(1.0) * 1e3,
+        "ms",
+        50.0,
+    )
 
 
 def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Result:
@@ -61,7 +87,9 @@ def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Resu
 
 
 def _filter_and_rank(engine: PlacementEngine, names: list[str]) -> Times:
-    """Filter and rank one pod after another; book a pod before the next one, as a scheduler does."""
+    """Filter and rank one pod after another; book a pod before the next one, as a scheduler
+    does.
+    """
     requests = [request_for(units) for units in (1, 2, 3)]
     booked = []
 
@@ -100,13 +128,21 @@ def _book_and_release(engine: PlacementEngine, names: list[str]) -> Iterator[tup
         if booking is not None:
             bookings.append(booking)
     yield "book", cpu_times(lambda i: engine.ledger.assume(bookings[i]), len(bookings), warm_up=0)
-    yield "release", cpu_times(lambda i: engine.ledger.remove_pod(bookings[i].uid), len(bookings), warm_up=0)
+    yield (
+        "release",
+        cpu_times(lambda i: engine.ledger.remove_pod(bookings[i].uid), len(bookings), warm_up=0),
+    )
 
 
 def _plain_scan(engine: PlacementEngine, names: list[str]) -> Times:
-    """Score the same cluster without arrays: in a loop over the free memory of all nodes and GPUs."""
+    """Score the same cluster without arrays: in a loop over the free memory of all nodes and
+    GPUs.
+    """
     arrays, ledger = engine.ledger.node_arrays, engine.ledger
-    free = {name: (arrays.total[row] - arrays.used[row]).tolist()[:GPUS] for name, row in ledger.row_of.items()}
+    free = {
+        name: (arrays.total[row] - arrays.used[row]).tolist()[:GPUS]
+        for name, row in ledger.row_of.items()
+    }
     need = request_for(2).shape.mib
 
     def one(_: int) -> dict[str, int]:

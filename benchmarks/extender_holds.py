@@ -9,7 +9,12 @@ from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, bound_pods, filled,
 from benchmarks.loop_holds import Case, LoopMeter
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Binding, Node, Pod
-from gputile.api.webhooks import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
+from gputile.api.webhooks import (
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderPreemptionArgs,
+    MetaVictims,
+)
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_NAME_LABEL,
@@ -60,7 +65,8 @@ class Bench:
     def __init__(self, nodes: list[Node], pods: list[Pod], placement: str) -> None:
         self.nodes, self.pods = nodes, pods
         gangs = AdmissionConfiguration(gangs=True)
-        self.ledger = Ledger(Configuration(placement=placement, admission=gangs))  # type: ignore[arg-type]
+        configuration = Configuration(placement=placement, admission=gangs)  # type: ignore[arg-type]
+        self.ledger = Ledger(configuration)
         self.engine = PlacementEngine(self.ledger, prices_later=True)
         evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
         self.feed = Informer(self.ledger, lambda _: None, (evictable,))
@@ -112,7 +118,9 @@ async def _all_gone(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _gang(bench: Bench, meter: LoopMeter) -> None:
-    """Filter pods of a gang. Its pods may only start together, so each is checked with all others."""
+    """Filter pods of a gang. Its pods may only start together, so each is checked with all
+    others.
+    """
     await bench.list()
     pods = list(_reserved_pods(bench))
     for pod in pods:
@@ -134,7 +142,9 @@ def _reserved_pods(bench: Bench) -> Iterator[Pod]:
         pod, node = gpu_pod(PODS + number, 1), bench.names[number % NODES]
         booking = booking_for(bench.engine, PODS + number, 1, node)
         assert booking is not None
-        reservation = Reservation("g/1", LARGE, LARGE, node, _ENDS_NS, booking.allocation, first=number == LARGE - 1)
+        reservation = Reservation(
+            "g/1", LARGE, LARGE, node, _ENDS_NS, booking.allocation, first=number == LARGE - 1
+        )
         pod.metadata.labels = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: str(LARGE)}
         pod.metadata.annotations = {RESERVATION_ANNOTATION: encode_reservation(reservation)}
         yield pod
@@ -153,7 +163,10 @@ async def _verbs(bench: Bench, meter: LoopMeter) -> None:
             bench.verbs.prioritize(args)
             await asyncio.sleep(0)
             binding = ExtenderBindingArgs(
-                pod_name=meta.name, pod_namespace=meta.namespace, pod_uid=meta.uid, node=bench.names[number]
+                pod_name=meta.name,
+                pod_namespace=meta.namespace,
+                pod_uid=meta.uid,
+                node=bench.names[number],
             )
             assert not (await bench.verbs.bind(binding)).error
             await asyncio.sleep(0)
@@ -163,7 +176,9 @@ async def _verbs(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _preempting(bench: Bench, meter: LoopMeter, gpus: int) -> None:
-    """Preempt on nodes that are full of small pods; the preemptor requests all memory of ``gpus`` GPUs."""
+    """Preempt on nodes that are full of small pods; the preemptor requests all memory of
+    ``gpus`` GPUs.
+    """
     nodes = [gpu_node(number, gpu_mib=_UNITS * UNIT_MIB) for number in range(100)]
     await bench.feed.listed_nodes(Replaced(nodes))
     for number in range(100 * GPUS * _UNITS):

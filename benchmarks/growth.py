@@ -1,8 +1,9 @@
 """Measures how the cost of each decision grows with the cluster and with the size of a gang.
 
-Each curve is CPU time over the number of nodes, with eight GPUs and ten pods a node, or over the number of pods in one
-gang. Its exponent is the slope over the last tenfold: 1 is proportional to the size, 0 is constant. The command
-``python -m benchmarks.growth`` measures the curves and prints the tables of docs/reference/benchmarks.md.
+Each curve is CPU time over the number of nodes, with eight GPUs and ten pods a node, or over the
+number of pods in one gang. Its exponent is the slope over the last tenfold: 1 is proportional to
+the size, 0 is constant. The command ``python -m benchmarks.growth`` measures the curves and prints
+the tables of docs/reference/benchmarks.md.
 """
 
 import asyncio
@@ -42,7 +43,9 @@ _STARTED_S: Final = 1_000_000.0  # Unix time; 0 would mean an unknown start
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The CPU seconds of an operation, one for each of ``sizes``; ``of`` says what the sizes count."""
+    """The CPU seconds of an operation, one for each of ``sizes``; ``of`` says what the sizes
+    count.
+    """
 
     what: str
     of: str
@@ -53,7 +56,9 @@ class Curve:
     def exponent(self) -> float:
         """The slope over the last tenfold of the sizes, with logarithmic axes."""
         first = next(i for i, size in enumerate(self.sizes) if size * 11 > self.sizes[-1])
-        return math.log(self.seconds[-1] / self.seconds[first]) / math.log(self.sizes[-1] / self.sizes[first])
+        return math.log(self.seconds[-1] / self.seconds[first]) / math.log(
+            self.sizes[-1] / self.sizes[first]
+        )
 
 
 def curves(
@@ -62,7 +67,9 @@ def curves(
     gang_nodes: int = GANG_NODES,
     told: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Curve]:
-    """Yield the curves of all operations; ``told`` is called with a description before each size."""
+    """Yield the curves of all operations; ``told`` is called with a description before each
+    size.
+    """
     found: dict[str, list[float]] = {}
     for count in nodes:
         told(f"{count} nodes")
@@ -72,14 +79,29 @@ def curves(
     for what, each in found.items():
         yield Curve(what, "nodes", tuple(nodes), tuple(each))
     told(f"gangs on {gang_nodes} nodes")
-    yield Curve("gang planned and written", "pods of the gang", tuple(gangs), tuple(_gangs(gang_nodes, gangs)))
+    yield Curve(
+        "gang planned and written",
+        "pods of the gang",
+        tuple(gangs),
+        tuple(_gangs(gang_nodes, gangs)),
+    )
 
 
 def run() -> Iterator[Result]:
-    """Yield the cost at the largest size, with its ratio to that at the smallest, and the exponent."""
+    """Yield the cost at the largest size, with its ratio to that at the smallest, and the
+    exponent.
+    """
     for curve in curves():
         what, seconds = f"{curve.what}, {curve.sizes[-1]} {curve.of}", curve.seconds
-        yield Result(NAME, what, seconds[-1] * 1e3, "ms", None, seconds[-1] / seconds[0], f"that of {curve.sizes[0]}")
+        yield Result(
+            NAME,
+            what,
+            seconds[-1] * 1e3,
+            "ms",
+            None,
+            seconds[-1] / seconds[0],
+            f"that of {curve.sizes[0]}",
+        )
         yield Result(NAME, f"{curve.what}: exponent", curve.exponent, "")
 
 
@@ -117,7 +139,10 @@ def _placement(nodes: int) -> Mapping[str, float]:
 def _preemption(nodes: int) -> Mapping[str, float]:
     """Choose victims for a pod that requests all GPUs of a node, while no node is empty."""
     engine, names = filled(nodes, _PODS_A_NODE * nodes)
-    facts = {each.uid: EvictionFacts("bench", each.name, started_at=_STARTED_S) for each in engine.ledger.bookings()}
+    facts = {
+        each.uid: EvictionFacts("bench", each.name, started_at=_STARTED_S)
+        for each in engine.ledger.bookings()
+    }
     for uid in facts:
         engine.ledger.confirm(uid)
     rules = EvictionRules(facts, {})
@@ -138,7 +163,9 @@ def _preemption(nodes: int) -> Mapping[str, float]:
 
 def _whole_node_pod() -> Pod:
     pod = gpu_pod(10**7, 15 * GPUS)
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={GPU_COUNT_LABEL: "8"}))
+    return msgspec.structs.replace(
+        pod, metadata=msgspec.structs.replace(pod.metadata, labels={GPU_COUNT_LABEL: "8"})
+    )
 
 
 def _controller(nodes: int) -> Mapping[str, float]:
@@ -188,12 +215,18 @@ def _whole_processes(nodes: int) -> Mapping[str, float]:
 
 
 def tables(found: Sequence[Curve]) -> str:
-    """Return the curves as Markdown tables, one for each unit of size, as in docs/reference/benchmarks.md."""
+    """Return the curves as Markdown tables, one for each unit of size, as in
+    docs/reference/benchmarks.md.
+    """
     parts = []
     for of in dict.fromkeys(each.of for each in found):
         mine = [each for each in found if each.of == of]
         rows = [[each.what, *map(_told, each.seconds), f"{each.exponent:.2f}"] for each in mine]
-        parts.append(table([f"CPU time, by {of}", *(f"{size:,}" for size in mine[0].sizes), "exponent"], rows))
+        parts.append(
+            table(
+                [f"CPU time, by {of}", *(f"{size:,}" for size in mine[0].sizes), "exponent"], rows
+            )
+        )
     return "\n\n".join(parts)
 
 

@@ -1,7 +1,7 @@
 """Measures the extender over HTTP and JSON: 500 candidate names of a cluster of 5,000 nodes.
 
-Client and server share this process, so that one core does the work of both. Requests to /healthz measure the cost of
-the client, which is the baseline.
+Client and server share this process, so that one core does the work of both. Requests to /healthz
+measure the cost of the client, which is the baseline.
 """
 
 import asyncio
@@ -48,7 +48,9 @@ async def _measure() -> list[Result]:
         task = asyncio.create_task(server.answer())
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
             plain = await _times(session, "healthz", None)
-            found = {verb: await _times(session, verb, _bodies()) for verb in ("filter", "prioritize")}
+            found = {
+                verb: await _times(session, verb, _bodies()) for verb in ("filter", "prioritize")
+            }
         server.stop()
         await task
     results = []
@@ -57,7 +59,15 @@ async def _measure() -> list[Result]:
             value = times[int(fraction * len(times))] * 1e3
             against = plain[int(fraction * len(plain))] * 1e3
             results.append(
-                Result(NAME, f"{verb}, {NAMES} names, {what}", value, "ms", target, value / against, "an empty request")
+                Result(
+                    NAME,
+                    f"{verb}, {NAMES} names, {what}",
+                    value,
+                    "ms",
+                    target,
+                    value / against,
+                    "an empty request",
+                )
             )
     return results
 
@@ -67,7 +77,9 @@ async def _admit() -> None:
 
 
 def _bodies() -> list[bytes]:
-    """Return request bodies like those of kube-scheduler: a pod, and consecutive node names from a random start."""
+    """Return request bodies like those of kube-scheduler: a pod, and consecutive node names from
+    a random start.
+    """
     draw = random.Random(7)
     bodies = []
     for number in range(64):
@@ -78,7 +90,9 @@ def _bodies() -> list[bytes]:
     return bodies
 
 
-async def _times(session: aiohttp.ClientSession, path: str, bodies: list[bytes] | None) -> list[float]:
+async def _times(
+    session: aiohttp.ClientSession, path: str, bodies: list[bytes] | None
+) -> list[float]:
     times = []
     for number in range(REQUESTS):
         started = time.perf_counter()

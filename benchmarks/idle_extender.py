@@ -1,7 +1,8 @@
-"""A scheduler extender that decides nothing, as fast as can be: what an extender costs before it thinks.
+"""A scheduler extender that decides nothing, as fast as can be: what an extender costs before it
+thinks.
 
-Filter answers with all nodes given, prioritize with zeros, also for claims, bind with a plain Binding.
-``start_idle_extender`` runs it beside a control plane.
+Filter answers with all nodes given, prioritize with zeros, also for claims, bind with a plain
+Binding. ``start_idle_extender`` runs it beside a control plane.
 """
 
 import argparse
@@ -69,16 +70,22 @@ class IdleExtender:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one call of kube-scheduler."""
-        status, answer = await self._answer(request.path.removesuffix("-claims"), await request.content.read())
+        status, answer = await self._answer(
+            request.path.removesuffix("-claims"), await request.content.read()
+        )
         return web.Response(status=status, body=answer, content_type="application/json")
 
     async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         if path == "/filter":
             given = _decode_nodes(body)
-            return 200, b'{"NodeNames":' + bytes(given.names) + b',"Nodes":' + bytes(given.nodes) + b"}"
+            return 200, b'{"NodeNames":' + bytes(given.names) + b',"Nodes":' + bytes(
+                given.nodes
+            ) + b"}"
         if path == "/prioritize":
             asked = _decode_prioritized(body)
-            names = asked.names or [node.metadata.name for node in (asked.nodes.items if asked.nodes else ())]
+            names = asked.names or [
+                node.metadata.name for node in (asked.nodes.items if asked.nodes else ())
+            ]
             return 200, msgspec.json.encode([{"Host": name, "Score": 0} for name in names])
         if path == "/bind" and self._api is not None:
             return 200, msgspec.json.encode({"Error": await _bind(self._api, _decode_bind(body))})
@@ -93,12 +100,18 @@ async def _bind(api: httpx.AsyncClient, wanted: _Bind) -> str:
         "metadata": {"name": wanted.pod, "uid": wanted.uid},
         "target": {"apiVersion": "v1", "kind": "Node", "name": wanted.node},
     }
-    answer = await api.post(f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.pod}/binding", json=binding)
+    answer = await api.post(
+        f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.pod}/binding", json=binding
+    )
     return answer.text if answer.is_error else ""
 
 
-def start_idle_extender(plane: "ControlPlane", name: str, *, bind: bool = False) -> "tuple[Process, str]":
-    """Start an idle extender for ``plane``, and wait until it serves; return its process and URL."""
+def start_idle_extender(
+    plane: "ControlPlane", name: str, *, bind: bool = False
+) -> "tuple[Process, str]":
+    """Start an idle extender for ``plane``, and wait until it serves; return its process and
+    URL.
+    """
     (port,) = free_ports(1)
     command: list[str | Path] = [sys.executable, "-m", __spec__.name, f"--port={port}"]
     if bind:
@@ -106,7 +119,9 @@ def start_idle_extender(plane: "ControlPlane", name: str, *, bind: bool = False)
         command += [f"--api={plane.url}", f"--ca={plane.ca}"]
         command += [f"--certificate={identity.certificate}", f"--key={identity.key}"]
     root = Path(__file__).parent.parent
-    process = plane.start_process(name, command, ready=lambda: accepts(port), environment={"PYTHONPATH": str(root)})
+    process = plane.start_process(
+        name, command, ready=lambda: accepts(port), environment={"PYTHONPATH": str(root)}
+    )
     return process, f"http://{LOOPBACK}:{port}"
 
 
@@ -115,14 +130,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     for option in ("--api", "--ca", "--certificate", "--key"):
-        parser.add_argument(option, help="where and as whom to bind; without them bind is not served")
+        parser.add_argument(
+            option, help="where and as whom to bind; without them bind is not served"
+        )
     options = parser.parse_args()
     api = None
     if options.api:
         context = ssl.create_default_context(cafile=options.ca)
         context.load_cert_chain(options.certificate, options.key)
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
-        api = httpx.AsyncClient(base_url=options.api, verify=context, limits=limits, trust_env=False)
+        api = httpx.AsyncClient(
+            base_url=options.api, verify=context, limits=limits, trust_env=False
+        )
     asyncio.run(_serve(Server(IdleExtender(api), "--port", LOOPBACK, options.port)))
 
 

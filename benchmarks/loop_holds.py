@@ -1,9 +1,9 @@
 """Measures how long each handler of a service blocks its event loop.
 
-The cluster has 5,000 nodes and 50,000 pods, with 1,000 gangs or one gang of 2,000 pods. While its event loop is
-blocked, a service answers no requests and renews no Lease. The target is for the CPU time of the loop's thread; the
-wall-clock time, which is printed too, includes the time of other programs. Handlers are driven as in the service, with
-an API server in memory.
+The cluster has 5,000 nodes and 50,000 pods, with 1,000 gangs or one gang of 2,000 pods. While its
+event loop is blocked, a service answers no requests and renews no Lease. The target is for the CPU
+time of the loop's thread; the wall-clock time, which is printed too, includes the time of other
+programs. Handlers are driven as in the service, with an API server in memory.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ NODES = 5_000
 
 
 class LoopMeter:
-    """Records the longest callback while it is ``watching``, in CPU seconds and in wall-clock seconds."""
+    """Records the longest callback while it is ``watching``, in CPU seconds and in wall-clock
+    seconds.
+    """
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -49,7 +51,9 @@ class LoopMeter:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One handler; ``drive`` runs it on an event loop, and has the meter watch the part to be measured."""
+    """One handler; ``drive`` runs it on an event loop, and has the meter watch the part to be
+    measured.
+    """
 
     what: str
     drive: Callable[[LoopMeter], Coroutine[Any, Any, None]]

@@ -1,7 +1,8 @@
-"""Measures the agent on a real kubelet: start, memory, latency while 200 pods are admitted, idle CPU.
+"""Measures the agent on a real kubelet: start, memory, latency while 200 pods are admitted, idle
+CPU.
 
-Kubelet, containerd, runc and the control plane share the machine's cores with the agent, so the times are those of a
-node that is busy starting containers. Needs root.
+Kubelet, containerd, runc and the control plane share the machine's cores with the agent, so the
+times are those of a node that is busy starting containers. Needs root.
 """
 
 import re
@@ -27,25 +28,39 @@ def run() -> Iterator[Result]:
     """Measure seconds, milliseconds, MiB and percent of a core."""
     with (
         ControlPlane() as plane,
-        gpu_node(plane, binaries.find(binaries.NODE), "bench", {MODE_LABEL: "cgpu"}, SETTINGS) as here,
+        gpu_node(
+            plane, binaries.find(binaries.NODE), "bench", {MODE_LABEL: "cgpu"}, SETTINGS
+        ) as here,
     ):
         yield Result(NAME, "start to registered and told", _restart(here), "s", 3.0)
         namespace = plane.create_namespace("bench-node")
         started = time.perf_counter()
         here.create(namespace, *(probe_pod(f"p{i}", {GPU_MEMORY: 1 + i % 3}) for i in range(PODS)))
         here.wait_running(PODS, namespace, timeout=ENOUGH_S)
-        yield Result(NAME, f"{PODS} pods from creation to running", time.perf_counter() - started, "s")
+        yield Result(
+            NAME, f"{PODS} pods from creation to running", time.perf_counter() - started, "s"
+        )
         metrics = here.agent.metrics()
         halves = _quantile(metrics, 0.5)
         for call, bound in sorted(_quantile(metrics, 0.99).items()):
-            yield Result(NAME, f"{call}, half within (of the histogram's bounds)", halves[call] * 1000, "ms")
-            yield Result(NAME, f"{call}, 99 % within (of the histogram's bounds)", bound * 1000, "ms")
-        yield Result(NAME, f"memory, 8 GPUs, {PODS} pods", resident_mib(here.agent.pids()), "MiB", 80.0)
+            yield Result(
+                NAME, f"{call}, half within (of the histogram's bounds)", halves[call] * 1000, "ms"
+            )
+            yield Result(
+                NAME, f"{call}, 99 % within (of the histogram's bounds)", bound * 1000, "ms"
+            )
+        yield Result(
+            NAME, f"memory, 8 GPUs, {PODS} pods", resident_mib(here.agent.pids()), "MiB", 80.0
+        )
         time.sleep(SETTLE_S)  # the status of the last pods is still being written
         used, since = cpu_seconds(here.agent.pids()), time.perf_counter()
         time.sleep(IDLE_S)
         yield Result(
-            NAME, "idle CPU", 100 * (cpu_seconds(here.agent.pids()) - used) / (time.perf_counter() - since), "%", 0.5
+            NAME,
+            "idle CPU",
+            100 * (cpu_seconds(here.agent.pids()) - used) / (time.perf_counter() - since),
+            "%",
+            0.5,
         )
 
 
@@ -59,11 +74,15 @@ def _restart(here: GpuNode) -> float:
 
 
 def _quantile(metrics: str, part: float) -> dict[str, float]:
-    """Return for each call the smallest histogram bound, in seconds, that ``part`` of the calls do not exceed."""
+    """Return for each call the smallest histogram bound, in seconds, that ``part`` of the calls
+    do not exceed.
+    """
     counts: dict[str, list[tuple[float, float]]] = {}
     for call, bound, count in _BUCKET.findall(metrics):
         counts.setdefault(call, []).append((float(bound), float(count)))
     return {
-        call: next(bound for bound, count in sorted(found) if count >= part * max(c for _, c in found))
+        call: next(
+            bound for bound, count in sorted(found) if count >= part * max(c for _, c in found)
+        )
         for call, found in counts.items()
     }

@@ -1,8 +1,10 @@
-"""``python -m benchmarks.packing --trace DIR``: placement policies on mixes of pods that no file of the trace has.
+"""``python -m benchmarks.packing --trace DIR``: placement policies on mixes of pods that no file of
+the trace has.
 
-Among the other benchmarks, packing is compared with FGD where ``GPUTILE_TRACE`` names the directory. Each mix draws
-pods from one of the trace's workloads, with another part of the GPU demand in shares, in pods of several GPUs or in
-pods for certain models, or with another number of pods without GPUs. The rest is the replay's own protocol.
+Among the other benchmarks, packing is compared with FGD where ``GPUTILE_TRACE`` names the
+directory. Each mix draws pods from one of the trace's workloads, with another part of the GPU
+demand in shares, in pods of several GPUs or in pods for certain models, or with another number of
+pods without GPUs. The rest is the replay's own protocol.
 """
 
 import argparse
@@ -21,7 +23,14 @@ import numpy.typing as npt
 
 from benchmarks.replay.engine import replay
 from benchmarks.replay.study import POINTS, POLICIES, allocated, make_placer
-from benchmarks.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
+from benchmarks.replay.trace import (
+    Nodes,
+    PodShape,
+    Workload,
+    draw_arrivals,
+    read_nodes,
+    read_workload,
+)
 from benchmarks.report import Result
 
 Float64 = npt.NDArray[np.float64]
@@ -29,7 +38,10 @@ Float64 = npt.NDArray[np.float64]
 NAME = "packing"
 TRACE = "GPUTILE_TRACE"
 """The environment variable that names the trace's directory."""
-LEFT_OUT = f"{NAME}: left out, since it needs a trace: set {TRACE} to its directory (docs/guides/replay.md)"
+LEFT_OUT = (
+    f"{NAME}: left out, since it needs a trace: set {TRACE} to its directory "
+    f"(docs/guides/replay.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +103,26 @@ def _is_share(shape: PodShape) -> bool:
 
 
 def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
-    """Return the percentage of allocated GPUs at each of ``POINTS``; NaN if it was never reached."""
+    """Return the percentage of allocated GPUs at each of ``POINTS``; NaN if it was never
+    reached.
+    """
     trace, mix, policy, seed = task
     nodes: Nodes = read_nodes(trace)
     workload = draw(mix, read_workload(trace, mix.source), int(nodes.gpus.sum()))
     arrivals = draw_arrivals(nodes, workload, seed)
     curve = replay(make_placer(policy, nodes, workload, arrivals, seed), workload, arrivals)
-    return tuple(math.nan if found is None else found for found in (allocated(curve, point) for point in POINTS))
+    return tuple(
+        math.nan if found is None else found
+        for found in (allocated(curve, point) for point in POINTS)
+    )
 
 
 def means(
     trace: Path, mixes: Sequence[Mix], policies: list[str], seeds: list[int]
 ) -> Iterator[tuple[Mix, list[tuple[float, ...]]]]:
-    """Yield each mix as soon as it is measured, with the results of ``measure`` by policy, as means over the seeds."""
+    """Yield each mix as soon as it is measured, with the results of ``measure`` by policy, as
+    means over the seeds.
+    """
     tasks = [(trace, mix, policy, seed) for mix in mixes for policy in policies for seed in seeds]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         found = pool.map(measure, tasks)
@@ -113,7 +132,9 @@ def means(
 
 
 def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) -> Iterator[str]:
-    """Yield the lines of a table, each as soon as it is measured: one for each mix, with means over the seeds."""
+    """Yield the lines of a table, each as soon as it is measured: one for each mix, with means
+    over the seeds.
+    """
     yield f"{'mix':<14}" + "".join(f" {policy:<21}" for policy in policies)
     for mix, found in means(trace, mixes, policies, seeds):
         cells = [" / ".join(f"{value:.2f}" for value in each) for each in found]
@@ -121,22 +142,32 @@ def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) 
 
 
 def run() -> Iterator[Result]:
-    """Yield the percentage of GPUs that packing allocates of each mix at 100 % demand, compared with FGD."""
+    """Yield the percentage of GPUs that packing allocates of each mix at 100 % demand, compared
+    with FGD.
+    """
     at = POINTS.index(100)
     for mix, (fgd, packing) in means(Path(os.environ[TRACE]), MIXES, ["fgd", "packing"], [1]):
-        yield Result(NAME, f"{mix.name}: allocated", packing[at], "%", None, packing[at] / fgd[at], "FGD")
+        yield Result(
+            NAME, f"{mix.name}: allocated", packing[at], "%", None, packing[at] / fgd[at], "FGD"
+        )
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.packing", description=__doc__)
     parser.add_argument("--trace", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--mix", action="append", choices=[mix.name for mix in MIXES], help="default: all")
-    parser.add_argument("--policy", action="append", choices=POLICIES, help="default: fgd and packing")
+    parser.add_argument(
+        "--mix", action="append", choices=[mix.name for mix in MIXES], help="default: all"
+    )
+    parser.add_argument(
+        "--policy", action="append", choices=POLICIES, help="default: fgd and packing"
+    )
     parser.add_argument("--seed", action="append", type=int, help="default: 1 and 2")
     arguments = parser.parse_args()
     mixes = [mix for mix in MIXES if arguments.mix is None or mix.name in arguments.mix]
-    for line in lines(arguments.trace, mixes, arguments.policy or ["fgd", "packing"], arguments.seed or [1, 2]):
+    for line in lines(
+        arguments.trace, mixes, arguments.policy or ["fgd", "packing"], arguments.seed or [1, 2]
+    ):
         print(line, flush=True)
 
 

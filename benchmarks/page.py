@@ -1,6 +1,7 @@
 """Measures the cluster's web page: its cost in a browser, and the cost of viewers for its server.
 
-The API server is that of the tests. The page's server is a separate process, and the browser is a real one.
+The API server is that of the tests. The page's server is a separate process, and the browser is a
+real one.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
 _MARKS = """
 JSON.stringify((() => {
   const at = (name) => performance.getEntriesByName(name).map((each) => each.startTime);
-  const answers = performance.getEntriesByType("resource").filter((each) => /api.(first|state)/.test(each.name));
+  const answers = performance.getEntriesByType("resource")
+    .filter((each) => /api.(first|state)/.test(each.name));
   const whole = answers.at(-1);
   const drawn = at("gputile-drawn");
   return {paint: at("first-contentful-paint")[0], drawn: drawn[0],
@@ -64,7 +66,9 @@ class _Page:
 
 
 def run() -> Iterator[Result]:
-    """Measure the browser at each size, and the cost of viewers for the server at the middle size."""
+    """Measure the browser at each size, and the cost of viewers for the server at the middle
+    size.
+    """
     for sizes, unit, found in (
         (SIZES, "nodes", [each for nodes in SIZES for each in asyncio.run(_in_browser(nodes))]),
         (VIEWERS, "viewer", asyncio.run(_viewers(SIZES[1]))),
@@ -99,9 +103,16 @@ async def _served(nodes: int) -> AsyncIterator[_Page]:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             here = [{"name": "here", "context": {"cluster": "here"}}]
             clusters = [{"name": "here", "cluster": {"server": cluster.url}}]
-            yaml.safe_dump({"clusters": clusters, "contexts": here, "current-context": "here"}, file)
+            yaml.safe_dump(
+                {"clusters": clusters, "contexts": here, "current-context": "here"}, file
+            )
             file.flush()
-            command = [str(Path(sys.executable).with_name("gputile")), "web", "--port=0", "--request-timeout=0"]
+            command = [
+                str(Path(sys.executable).with_name("gputile")),
+                "web",
+                "--port=0",
+                "--request-timeout=0",
+            ]
             process = await asyncio.create_subprocess_exec(
                 *command,
                 f"--kubeconfig={file.name}",
@@ -126,14 +137,19 @@ async def _in_browser(nodes: int) -> list[Result]:
         await tab.open(page.address)
         await tab.until("document.documentElement.dataset.drawn")
         for number in range(UPDATES):
-            page.cluster.put(_PODS, msgspec.to_builtins(_pod(f"new-{number}", "node-00000", 0, "team-0")))
+            page.cluster.put(
+                _PODS, msgspec.to_builtins(_pod(f"new-{number}", "node-00000", 0, "team-0"))
+            )
             await asyncio.sleep(0.3)
         marks = json.loads(await tab.run(_MARKS))
         scroll = await tab.run(_SCROLL)
         protocol = await tab.page.context.new_cdp_session(tab.page)
         await protocol.send("HeapProfiler.collectGarbage")
         await protocol.send("Performance.enable")
-        metrics = {each["name"]: each["value"] for each in (await protocol.send("Performance.getMetrics"))["metrics"]}
+        metrics = {
+            each["name"]: each["value"]
+            for each in (await protocol.send("Performance.getMetrics"))["metrics"]
+        }
 
     def result(what: str, value: float, unit: str, target: float | None = None) -> Result:
         return Result(NAME, f"{nodes} nodes: {what}", value, unit, target)
@@ -142,7 +158,12 @@ async def _in_browser(nodes: int) -> list[Result]:
         result("first paint after the address is opened", marks["paint"], "ms", 1000),
         result("tiles drawn after the address is opened", marks["drawn"], "ms", 1000),
         result("all nodes there after the address is opened", marks["whole"], "ms"),
-        result("a change is drawn after it is there, median", statistics.median(marks["updates"]), "ms", 100),
+        result(
+            "a change is drawn after it is there, median",
+            statistics.median(marks["updates"]),
+            "ms",
+            100,
+        ),
         result("a quarter of a screen is scrolled, median", scroll, "ms"),
         result("memory of the page's JavaScript", metrics["JSHeapUsedSize"] / 1e6, "MB"),
         result("the state", marks["bytes"] / 1e6, "MB"),
@@ -151,25 +172,36 @@ async def _in_browser(nodes: int) -> list[Result]:
 
 async def _viewers(nodes: int) -> list[Result]:
     found = []
-    async with _served(nodes) as page, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+    async with (
+        _served(nodes) as page,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client,
+    ):
         base = page.address.partition("/?")[0]
         await (await client.get(page.address)).read()
         for viewers in VIEWERS:
             state = await (await client.get(f"{base}/api/state")).json()
             target = f"{base}/api/changes?epoch={state['epoch']}&after={state['revision']}"
             received = [0] * viewers
-            reading = [asyncio.create_task(_read(client, target, received, number)) for number in range(viewers)]
+            reading = [
+                asyncio.create_task(_read(client, target, received, number))
+                for number in range(viewers)
+            ]
             await asyncio.sleep(1)
             cpu, data = cpu_seconds([page.pid]), sum(received)
             for number in range(UPDATES):
-                page.cluster.put(_PODS, msgspec.to_builtins(_pod(f"v-{viewers}-{number}", "node-00001", 1, "team-1")))
+                page.cluster.put(
+                    _PODS,
+                    msgspec.to_builtins(_pod(f"v-{viewers}-{number}", "node-00001", 1, "team-1")),
+                )
                 await asyncio.sleep(0.3)
             cpu, data = cpu_seconds([page.pid]) - cpu, sum(received) - data
             name = f"{nodes} nodes, {viewers} viewer{'' if viewers == 1 else 's'}"
             found += [
                 Result(NAME, f"{name}: CPU of the server for a change", cpu / UPDATES * 1e3, "ms"),
                 Result(NAME, f"{name}: memory of the server", resident_mib(page.pid), "MiB"),
-                Result(NAME, f"{name}: a change for each viewer", data / UPDATES / viewers / 1e3, "kB"),
+                Result(
+                    NAME, f"{name}: a change for each viewer", data / UPDATES / viewers / 1e3, "kB"
+                ),
             ]
             for task in reading:
                 task.cancel()
@@ -177,7 +209,9 @@ async def _viewers(nodes: int) -> list[Result]:
     return found
 
 
-async def _read(client: aiohttp.ClientSession, target: str, received: list[int], number: int) -> None:
+async def _read(
+    client: aiohttp.ClientSession, target: str, received: list[int], number: int
+) -> None:
     async with client.get(target, timeout=aiohttp.ClientTimeout(total=None)) as stream:
         async for chunk in stream.content.iter_any():
             received[number] += len(chunk)

@@ -1,8 +1,9 @@
 """Compares preemption with the best choice on small clusters, and with kube-scheduler's on a trace.
 
-On small clusters, the choices for the same state are compared. On the trace (``GPUTILE_TRACE``), one cluster is
-replayed with gputile and one with kube-scheduler: a pod that does not fit preempts pods of lower priority, which then
-wait to start anew. The priorities are the trace's QoS classes: BE, Burstable, LS and Guaranteed.
+On small clusters, the choices for the same state are compared. On the trace (``GPUTILE_TRACE``),
+one cluster is replayed with gputile and one with kube-scheduler: a pod that does not fit preempts
+pods of lower priority, which then wait to start anew. The priorities are the trace's QoS classes:
+BE, Burstable, LS and Guaranteed.
 """
 
 import csv
@@ -55,16 +56,30 @@ class Stage:
         self.held: dict[int, dict[str, Held]] = {row: {} for row in range(len(nodes.gpus))}
         self._row: dict[str, int] = {}
 
-    def bind(self, uid: str, index: int, row: int, priority: int, started: float, gpus: Sequence[int] = ()) -> None:
-        """Bind a pod on ``gpus`` of a node; if there are none, on the GPUs that the engine chooses."""
+    def bind(
+        self,
+        uid: str,
+        index: int,
+        row: int,
+        priority: int,
+        started: float,
+        gpus: Sequence[int] = (),
+    ) -> None:
+        """Bind a pod on ``gpus`` of a node; if there are none, on the GPUs that the engine
+        chooses.
+        """
         request, info = self.cluster.request(index), self.ledger.node_info(row)
         assert info is not None
         pod = self.cluster.pod(uid, index, row)
-        pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=priority))
+        pod = msgspec.structs.replace(
+            pod, spec=msgspec.structs.replace(pod.spec, priority=priority)
+        )
         if request is not None:
             found = self.engine.decide(request, info.name, 0)
             if gpus:
-                found = self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0)
+                found = self.engine.decision(
+                    request, info, [info.inventory.gpus[i] for i in gpus], 0
+                )
             assert isinstance(found, Decision)
             meta = msgspec.structs.replace(pod.metadata, annotations=found.annotations(pod))
             pod = msgspec.structs.replace(pod, metadata=meta)
@@ -85,7 +100,9 @@ class Stage:
         """Return the row of the best node that the pod fits; None if it fits none."""
         request, shape = self.cluster.request(index), self.cluster.shapes[index]
         host = HostResources(shape.cpu, shape.memory)
-        scores = self.engine.scores(request.shape if request is not None else None, host)[: len(self.cluster.gpus)]
+        scores = self.engine.scores(request.shape if request is not None else None, host)[
+            : len(self.cluster.gpus)
+        ]
         scores = np.where(self.cluster.admits(index), scores, UNFIT)
         row = int(scores.argmax())
         return None if scores[row] == UNFIT else row
@@ -123,10 +140,16 @@ def gputile_choice(stage: Stage, index: int, priority: int, now: float) -> Choic
     assert request is not None
     preemptor = Preemptor("asking", request, priority, now)
     search = VictimSearch(stage.engine, preemptor, stage.rules())
-    choice = min(filter(None, map(search.on_node, stage.open_nodes(index))), key=lambda each: each.loss, default=None)
+    choice = min(
+        filter(None, map(search.on_node, stage.open_nodes(index))),
+        key=lambda each: each.loss,
+        default=None,
+    )
     if choice is None:
         return None
-    return Choice(stage.ledger.row_of[choice.node], choice.evicted, tuple(gpu.index for gpu in choice.gpus))
+    return Choice(
+        stage.ledger.row_of[choice.node], choice.evicted, tuple(gpu.index for gpu in choice.gpus)
+    )
 
 
 def scheduler_choice(stage: Stage, index: int, priority: int, now: float) -> Choice | None:
@@ -134,7 +157,11 @@ def scheduler_choice(stage: Stage, index: int, priority: int, now: float) -> Cho
     del now  # kube-scheduler compares start times only
     shape = stage.cluster.shapes[index]
     found = scheduler_victims(stage.open_nodes(index), Asked(shape.gpus, shape.milli, priority))
-    return None if found is None else Choice(stage.ledger.row_of[found[0]], tuple(each.uid for each in found[1]))
+    return (
+        None
+        if found is None
+        else Choice(stage.ledger.row_of[found[0]], tuple(each.uid for each in found[1]))
+    )
 
 
 # -- small clusters
@@ -142,7 +169,9 @@ def scheduler_choice(stage: Stage, index: int, priority: int, now: float) -> Cho
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over choices. ``lost``: GPU-seconds; ``best``: optimal choices; ``missed``: existing victims not found."""
+    """Sums over choices. ``lost``: GPU-seconds; ``best``: optimal choices; ``missed``: existing
+    victims not found.
+    """
 
     choices: int = 0
     missed: int = 0
@@ -169,7 +198,9 @@ def small_stage(rng: random.Random) -> Stage:
     count = np.full(_NODES, 10**6)
     nodes = Nodes(count, count, np.full(_NODES, _GPUS), ("T4",) * _NODES)
     shapes = [PodShape(1, 1, 1, milli, frozenset()) for milli in _SIZES]
-    stage = Stage(nodes, [*shapes, *(PodShape(1, 1, gpus, 1000, frozenset()) for gpus in range(2, _GPUS + 1))])
+    stage = Stage(
+        nodes, [*shapes, *(PodShape(1, 1, gpus, 1000, frozenset()) for gpus in range(2, _GPUS + 1))]
+    )
     for row in range(_NODES):
         for gpu in range(_GPUS):
             left = 1000
@@ -198,7 +229,9 @@ def compare_single(cases: int) -> dict[str, Sums]:
         choices = {"gputile": gputile_choice, "kube-scheduler": scheduler_choice}
         for name, choose in choices.items():
             choice = choose(stage, index, priority, _START)
-            assert (choice is None) == (best is None), "one finds victims where the other finds none"
+            assert (choice is None) == (best is None), (
+                "one finds victims where the other finds none"
+            )
             if choice is not None and best is not None:
                 found[name].add([held[uid] for uid in choice.victims], _START, best)
         if best is not None:
@@ -218,14 +251,19 @@ def compare_gangs(cases: int) -> dict[str, Sums]:
         if best is not None and not best:
             continue  # the gang fits without evictions
         amounts = {"cpu": "9999", "memory": "9999Ti", "pods": "9999", GPU_MEMORY: "999999"}
-        objects = [Node(ObjectMeta(name=name), status=NodeStatus(allocatable=dict(amounts))) for name in nodes]
+        objects = [
+            Node(ObjectMeta(name=name), status=NodeStatus(allocatable=dict(amounts)))
+            for name in nodes
+        ]
         predicates = Predicates(objects)
         for pod in stage.pods.values():
             predicates.place(pod, pod.spec.node_name)
         ground = VictimSearchInput(stage.engine, predicates, Predicates(objects), stage.pods)
         members = [stage.cluster.pod(f"g{i}", index) for i in range(pods)]
         members = [
-            msgspec.structs.replace(each, spec=msgspec.structs.replace(each.spec, priority=priority))
+            msgspec.structs.replace(
+                each, spec=msgspec.structs.replace(each.spec, priority=priority)
+            )
             for each in members
         ]
         candidates = [GangCandidate(each, stage.cluster.request(index)) for each in members]
@@ -264,7 +302,9 @@ class _Replay:
     kinds: Sequence[int]
     runtime: Sequence[float]
     result: Preempted = field(default_factory=Preempted)
-    ends: list[tuple[float, int, int]] = field(default_factory=list)  # end time, pod, and number of its start
+    ends: list[tuple[float, int, int]] = field(
+        default_factory=list
+    )  # end time, pod, and number of its start
     starts: dict[int, int] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
 
@@ -288,7 +328,14 @@ class _Replay:
         row = choice.row if choice is not None else self.stage.row_for(kind)
         if row is None:
             return False
-        self.stage.bind(str(pod), kind, row, self.priorities[kind], now, choice.gpus if choice is not None else ())
+        self.stage.bind(
+            str(pod),
+            kind,
+            row,
+            self.priorities[kind],
+            now,
+            choice.gpus if choice is not None else (),
+        )
         self.starts[pod] = self.starts.get(pod, 0) + 1
         heapq.heappush(self.ends, (now + self.runtime[pod], pod, self.starts[pod]))
         return True
@@ -296,7 +343,9 @@ class _Replay:
     def _again(self, now: float) -> None:
         """Start the waiting pods that fit now, those of the highest priority first."""
         full = set[int]()
-        for pod in sorted(self.waiting, key=lambda each: (-self.priorities[self.kinds[each]], each)):
+        for pod in sorted(
+            self.waiting, key=lambda each: (-self.priorities[self.kinds[each]], each)
+        ):
             if self.kinds[pod] in full:
                 continue
             if self._start(pod, now):
@@ -338,7 +387,8 @@ def with_priorities(trace: Path, name: str) -> tuple[Workload, list[int]]:
 def replay_trace(trace: Path, name: str, seed: int) -> dict[str, Preempted]:
     """Return the sums of both schedulers on one in ``_EVERY`` of the trace's nodes.
 
-    "same states" has the evictions that kube-scheduler would have chosen in each state where gputile evicted pods.
+    "same states" has the evictions that kube-scheduler would have chosen in each state where
+    gputile evicted pods.
     """
     every, (workload, priorities) = read_nodes(trace), with_priorities(trace, name)
     some = slice(None, None, _EVERY)
@@ -346,7 +396,9 @@ def replay_trace(trace: Path, name: str, seed: int) -> dict[str, Preempted]:
     plan, same = schedule(nodes, workload, seed, LOAD), Preempted()
 
     def both(stage: Stage, index: int, priority: int, now: float) -> Choice | None:
-        choice, other = (choose(stage, index, priority, now) for choose in (gputile_choice, scheduler_choice))
+        choice, other = (
+            choose(stage, index, priority, now) for choose in (gputile_choice, scheduler_choice)
+        )
         if choice is not None and other is not None:
             same.preemptions += 1
             same.evictions += len(other.victims)
@@ -355,12 +407,20 @@ def replay_trace(trace: Path, name: str, seed: int) -> dict[str, Preempted]:
 
     found = {"same states": same}
     for who, choose in (("gputile", both), ("kube-scheduler", scheduler_choice)):
-        replay = _Replay(Stage(nodes, workload.shapes), priorities, choose, plan.pods.tolist(), plan.runtime.tolist())
+        replay = _Replay(
+            Stage(nodes, workload.shapes),
+            priorities,
+            choose,
+            plan.pods.tolist(),
+            plan.runtime.tolist(),
+        )
         found[who] = replay.play(plan.created.tolist())
     return found
 
 
-def _beside(what: str, mine: Sums | Preempted, other: Sums | Preempted, against: str) -> Iterator[Result]:
+def _beside(
+    what: str, mine: Sums | Preempted, other: Sums | Preempted, against: str
+) -> Iterator[Result]:
     pods, lost = mine.evictions / max(1, other.evictions), mine.lost / max(1.0, other.lost)
     yield Result(NAME, f"{what}: pods evicted", mine.evictions, "", None, pods, against)
     yield Result(NAME, f"{what}: GPU-hours lost", mine.lost / 3600, "h", None, lost, against)
@@ -372,11 +432,17 @@ def run() -> Iterator[Result]:
     for who in ("gputile", "kube-scheduler"):
         yield from _beside(f"small clusters, {who}", single[who], single["best"], "the best")
     yield from _beside("small clusters, gangs", gangs["gputile"], gangs["best"], "the best")
-    compared = {"gputile": single["gputile"], "kube-scheduler": single["kube-scheduler"], "gangs": gangs["gputile"]}
+    compared = {
+        "gputile": single["gputile"],
+        "kube-scheduler": single["kube-scheduler"],
+        "gangs": gangs["gputile"],
+    }
     for who, sums in compared.items():
         part = 100 * sums.best / sums.choices
         yield Result(NAME, f"small clusters, {who}: choices as good as the best", part, "%")
-    yield Result(NAME, "small clusters, gangs: found no victims that there are", gangs["gputile"].missed, "")
+    yield Result(
+        NAME, "small clusters, gangs: found no victims that there are", gangs["gputile"].missed, ""
+    )
     for name in WORKLOADS if os.environ.get(TRACE) else ():
         found = replay_trace(Path(os.environ[TRACE]), name, 1)
         for peer in ("same states", "kube-scheduler"):

@@ -1,9 +1,11 @@
-"""Measures how long a pod that fits waits in the real kube-scheduler behind a crowd that does not fit.
+"""Measures how long a pod that fits waits in the real kube-scheduler behind a crowd that does not
+fit.
 
-The crowd is in another namespace. The extender refuses its pods, since no GPU has enough free memory, although the sums
-of the nodes suffice. Pods without GPUs end continuously, and at each end kube-scheduler retries every refused pod.
-Meanwhile single pods that fit are created. All variants are measured in one run: without the crowd, with
-kube-scheduler's own back-off, with a higher priority, and with the back-off of examples/extender/scheduler.yaml.
+The crowd is in another namespace. The extender refuses its pods, since no GPU has enough free
+memory, although the sums of the nodes suffice. Pods without GPUs end continuously, and at each end
+kube-scheduler retries every refused pod. Meanwhile single pods that fit are created. All variants
+are measured in one run: without the crowd, with kube-scheduler's own back-off, with a higher
+priority, and with the back-off of examples/extender/scheduler.yaml.
 """
 
 import statistics
@@ -34,7 +36,8 @@ PATIENCE_SECONDS = 300.0
 BACKOFF = "podMaxBackoffSeconds"
 CLUSTER = f"""
 nodes:
-- {{name: 'n', count: {NODES}, mode: cgpu, gpus: {{count: 4, model: Tesla T4, memory: 16GiB}}, taints: []}}
+- {{name: 'n', count: {NODES}, mode: cgpu,
+   gpus: {{count: 4, model: Tesla T4, memory: 16GiB}}, taints: []}}
 """
 # FILLING leaves 6 of 16 units free on each GPU.
 FILLING, TOO_LARGE, SMALL = ({"aliyun.com/gpu-mem": units} for units in (10, 8, 1))
@@ -52,36 +55,73 @@ def run() -> Iterator[Result]:
         with extender:
             with _scheduler(plane, url, "first", {}):
                 _create(plane, plane.create_namespace("filling"), NODES * 4, FILLING)
-                plane.wait(lambda: len(bound(pods_in(plane, "filling"))) == NODES * 4, "the filling", PATIENCE_SECONDS)
+                plane.wait(
+                    lambda: len(bound(pods_in(plane, "filling"))) == NODES * 4,
+                    "the filling",
+                    PATIENCE_SECONDS,
+                )
                 alone = _waits(plane, "alone")
             with _crowd(plane, "default"), _scheduler(plane, url, "default", {}):
                 time.sleep(SETTLE_SECONDS)
-                behind, first = _waits(plane, "behind"), _waits(plane, "urgent", priorityClassName="urgent")
+                behind, first = (
+                    _waits(plane, "behind"),
+                    _waits(plane, "urgent", priorityClassName="urgent"),
+                )
             with _crowd(plane, "longer"), _scheduler(plane, url, "longer", longer):
                 time.sleep(SETTLE_SECONDS)
                 beside = _waits(plane, "beside")
     crowd = f"{CROWD:,} refused pods, "
     yield Result(NAME, "no other pods", alone, "s")
-    yield Result(NAME, f"{crowd}{BACKOFF} unset", behind, "s", None, behind / alone, "no other pods")
-    yield Result(NAME, f"{crowd}the pod has a higher priority", first, "s", None, first / alone, "no other pods")
-    yield Result(NAME, f"{crowd}{BACKOFF} {longer[BACKOFF]}", beside, "s", None, beside / alone, "no other pods")
+    yield Result(
+        NAME, f"{crowd}{BACKOFF} unset", behind, "s", None, behind / alone, "no other pods"
+    )
+    yield Result(
+        NAME,
+        f"{crowd}the pod has a higher priority",
+        first,
+        "s",
+        None,
+        first / alone,
+        "no other pods",
+    )
+    yield Result(
+        NAME,
+        f"{crowd}{BACKOFF} {longer[BACKOFF]}",
+        beside,
+        "s",
+        None,
+        beside / alone,
+        "no other pods",
+    )
 
 
 def _scheduler(plane: ControlPlane, url: str, name: str, extra: dict[str, Any]) -> Any:
     return plane.start_scheduler(
-        url, name=f"scheduler-{name}", bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT, extra=extra
+        url,
+        name=f"scheduler-{name}",
+        bind=True,
+        preempt=True,
+        managed_resources=MANAGED,
+        weight=WEIGHT,
+        extra=extra,
     )
 
 
 def _create(plane: ControlPlane, namespace: str, count: int, limits: dict[str, int]) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda number: plane.api.post(path, pod_body(f"p{number}", limits)), range(count)))
+        list(
+            pool.map(
+                lambda number: plane.api.post(path, pod_body(f"p{number}", limits)), range(count)
+            )
+        )
 
 
 @contextmanager
 def _crowd(plane: ControlPlane, name: str) -> Iterator[None]:
-    """Within the context, keep a crowd of pods that fit nowhere, and have other pods end continuously."""
+    """Within the context, keep a crowd of pods that fit nowhere, and have other pods end
+    continuously.
+    """
     namespace = plane.create_namespace(f"crowd-{name}")
     _create(plane, namespace, CROWD, TOO_LARGE)
     over = threading.Event()
@@ -96,7 +136,9 @@ def _crowd(plane: ControlPlane, name: str) -> Iterator[None]:
 
 
 def _is_empty(plane: ControlPlane, namespace: str) -> bool:
-    """Delete the pods of a namespace; return whether none is left, since one request may not delete all in time."""
+    """Delete the pods of a namespace; return whether none is left, since one request may not
+    delete all in time.
+    """
     plane.nodes.delete_all_pods_now(namespace)
     return not pods_in(plane, namespace)
 
@@ -104,7 +146,9 @@ def _is_empty(plane: ControlPlane, namespace: str) -> bool:
 def _end_pods(plane: ControlPlane, namespace: str, over: threading.Event) -> None:
     while not over.wait(ENDS_SECONDS):
         try:
-            plane.api.post(f"/api/v1/namespaces/{namespace}/pods", pod_body("ends", {"cpu": 1}, nodeName="n-1"))
+            plane.api.post(
+                f"/api/v1/namespaces/{namespace}/pods", pod_body("ends", {"cpu": 1}, nodeName="n-1")
+            )
             plane.nodes.delete_pod_now(namespace, "ends")
         except (ApiError, httpx.HTTPError):
             continue  # the API server is busy; go on with the next pod

@@ -13,7 +13,9 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measured value. ``ratio`` is relative to ``against``, from the same run; ``target`` is an upper limit."""
+    """One measured value. ``ratio`` is relative to ``against``, from the same run; ``target`` is
+    an upper limit.
+    """
 
     benchmark: str
     what: str
@@ -54,7 +56,9 @@ def cpu_times(run: Callable[[int], object], count: int, *, warm_up: int = 3) -> 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Exclude existing objects from garbage collections, as the extender does after its first list."""
+    """Exclude existing objects from garbage collections, as the extender does after its first
+    list.
+    """
     gc.collect()
     gc.freeze()
     try:
@@ -75,10 +79,14 @@ def as_table(results: list[Result]) -> str:
     for r in results:
         target = "" if r.target is None else f"< {r.target:g}"
         ratio = "" if r.ratio is None else f"{r.ratio:.3g} x {r.against}"
-        lines.append(f"{r.benchmark:<10} {r.what:<58} {r.value:>10.3f} {r.unit:<4} {target:>8}  {ratio}")
+        lines.append(
+            f"{r.benchmark:<10} {r.what:<58} {r.value:>10.3f} {r.unit:<4} {target:>8}  {ratio}"
+        )
     return "\n".join(lines)
 
 
 def as_json(results: list[Result]) -> str:
     """Return the results as a JSON list."""
-    return msgspec.json.format(msgspec.json.encode([asdict(result) for result in results]), indent=2).decode()
+    return msgspec.json.format(
+        msgspec.json.encode([asdict(result) for result in results]), indent=2
+    ).decode()

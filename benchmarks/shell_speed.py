@@ -1,7 +1,8 @@
 """Measures the CPU time of commands that people wait for, compared with an empty Python program.
 
-Whole processes are measured. On an otherwise idle machine, people wait for this time, and for the API server. Here the
-API server is a plain HTTP server with prepared objects, so that only the command's own process is measured.
+Whole processes are measured. On an otherwise idle machine, people wait for this time, and for the
+API server. Here the API server is a plain HTTP server with prepared objects, so that only the
+command's own process is measured.
 """
 
 import http.server
@@ -48,7 +49,9 @@ def run() -> Iterator[Result]:
 
 def _seconds(command: Sequence[str]) -> float:
     # Allow bytecode files, since pip installs byte-compiled modules.
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     found = []
     for _ in range(RUNS):
         before = _children()

@@ -1,8 +1,8 @@
 """Compares packing with binpack on 1,000 random clusters of 1 to 12 nodes.
 
-The measure is GPUs allocated, as on a trace: a pod of four GPUs that is placed takes the place of several small ones,
-so a count of pods would call the better placement worse. The counts of pods are printed too. No policy that sees one
-pod at a time beats another one on every cluster.
+The measure is GPUs allocated, as on a trace: a pod of four GPUs that is placed takes the place of
+several small ones, so a count of pods would call the better placement worse. The counts of pods are
+printed too. No policy that sees one pod at a time beats another one on every cluster.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,14 @@ def cluster(seed: int) -> tuple[Nodes, Workload, Arrivals]:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 13))
     sizes = [1, 2, 4, 8]
-    gpus = rng.choice(sizes, count) if rng.random() < 0.5 else np.full(count, int(rng.choice(sizes)))
+    gpus = (
+        rng.choice(sizes, count) if rng.random() < 0.5 else np.full(count, int(rng.choice(sizes)))
+    )
     tight = bool(rng.random() < 0.3)  # CPU runs out before the GPUs
     cpu = gpus * (8000 if tight else 32000)
-    nodes = Nodes(cpu.astype(np.int64), np.full(count, 10**7), gpus.astype(np.int64), ("A10",) * count)
+    nodes = Nodes(
+        cpu.astype(np.int64), np.full(count, 10**7), gpus.astype(np.int64), ("A10",) * count
+    )
     shapes = tuple(dict.fromkeys(_shape(rng, tight=tight) for _ in range(int(rng.integers(1, 7)))))
     chance = rng.dirichlet(np.ones(len(shapes)))
     load = float(rng.choice([0.9, 1.0, 1.3]))
@@ -39,7 +43,11 @@ def cluster(seed: int) -> tuple[Nodes, Workload, Arrivals]:
         order.append(index)
         asked += shapes[index].demand
     pods = np.array(order, np.int64)
-    return nodes, Workload("drawn", shapes, pods, None), Arrivals(np.arange(len(pods)), rng.permutation(count))
+    return (
+        nodes,
+        Workload("drawn", shapes, pods, None),
+        Arrivals(np.arange(len(pods)), rng.permutation(count)),
+    )
 
 
 def _shape(rng: np.random.Generator, *, tight: bool) -> PodShape:
@@ -51,7 +59,9 @@ def _shape(rng: np.random.Generator, *, tight: bool) -> PodShape:
 
 
 def placed(policy: str, seed: int) -> dict[str, float]:
-    """Return what a policy places on the cluster of a seed: GPUs, pods, and the percentage of the GPUs."""
+    """Return what a policy places on the cluster of a seed: GPUs, pods, and the percentage of
+    the GPUs.
+    """
     nodes, workload, arrivals = cluster(seed)
     curve = replay(make_placer(policy, nodes, workload, arrivals, 1), workload, arrivals)
     used = int(curve.used[-1])
@@ -59,13 +69,33 @@ def placed(policy: str, seed: int) -> dict[str, float]:
 
 
 def run() -> Iterator[Result]:
-    """Yield what packing places on all clusters, and on how many clusters it places less or more than binpack."""
+    """Yield what packing places on all clusters, and on how many clusters it places less or more
+    than binpack.
+    """
     pairs = [(placed("packing", seed), placed("binpack", seed)) for seed in range(CLUSTERS)]
     packing, binpack = (mean(found["%"] for found in policy) for policy in zip(*pairs, strict=True))
-    yield Result(NAME, "GPUs allocated, mean of the clusters", packing, "%", None, packing / binpack, "binpack")
+    yield Result(
+        NAME,
+        "GPUs allocated, mean of the clusters",
+        packing,
+        "%",
+        None,
+        packing / binpack,
+        "binpack",
+    )
     for unit in ("GPUs", "pods"):
         gains = [mine[unit] - other[unit] for mine, other in pairs]
         fewer, more = sum(gain < 0 for gain in gains), sum(gain > 0 for gain in gains)
-        yield Result(NAME, f"clusters with fewer {unit} than binpack", fewer, "", None, fewer / more, "those with more")
+        yield Result(
+            NAME,
+            f"clusters with fewer {unit} than binpack",
+            fewer,
+            "",
+            None,
+            fewer / more,
+            "those with more",
+        )
         loss, gain = -min(gains), max(gains)
-        yield Result(NAME, "the largest loss on a cluster", loss, unit, None, loss / gain, "the largest gain")
+        yield Result(
+            NAME, "the largest loss on a cluster", loss, unit, None, loss / gain, "the largest gain"
+        )

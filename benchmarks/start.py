@@ -1,7 +1,9 @@
-"""Measures the extender's time from start to ready, and its memory, with 5,000 nodes and 50,000 pods.
+"""Measures the extender's time from start to ready, and its memory, with 5,000 nodes and 50,000
+pods.
 
-The API server is a plain HTTP server that serves pages of prepared objects, so that only the extender's own process is
-measured. Its initial list is compared with a client that reads the same bytes and discards them.
+The API server is a plain HTTP server that serves pages of prepared objects, so that only the
+extender's own process is measured. Its initial list is compared with a client that reads the same
+bytes and discards them.
 """
 
 import asyncio
@@ -33,13 +35,22 @@ def run() -> Iterator[Result]:
     """Measure the seconds until the extender is ready, and its resident memory in MiB."""
     engine, _ = filled(NODES, PODS)
     found = asyncio.run(start(node_items(NODES), pod_items(engine.ledger)))
-    yield Result(NAME, "start to ready", found.ready, "s", 15.0, found.ready / found.reading, "reading the lists alone")
+    yield Result(
+        NAME,
+        "start to ready",
+        found.ready,
+        "s",
+        15.0,
+        found.ready / found.reading,
+        "reading the lists alone",
+    )
     yield Result(NAME, f"memory, {NODES} nodes, {PODS} pods", found.resident, "MiB", 400.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start of the extender: wall-clock and CPU seconds until it is ready, then resident memory in MiB.
+    """A start of the extender: wall-clock and CPU seconds until it is ready, then resident memory
+    in MiB.
 
     ``reading`` are the seconds that a client needs to read the same lists and discard them.
     """
@@ -53,14 +64,21 @@ class Start:
 async def start(nodes: list[bytes], pods: list[bytes]) -> Start:
     """Start an extender on a cluster of these objects, measure it, and stop it."""
     port, own = free_ports(2)
-    runner = web.AppRunner(_api_server(nodes, pods), shutdown_timeout=0.1)  # the watches never end by themselves
+    runner = web.AppRunner(
+        _api_server(nodes, pods), shutdown_timeout=0.1
+    )  # the watches never end by themselves
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     reading = await _read_all(port, len(nodes), len(pods))
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(kubeconfig(port), file)
         file.flush()
-        command = [str(Path(sys.executable).with_name("gputile")), "extender", f"--port={own}", "--lease-seconds=0"]
+        command = [
+            str(Path(sys.executable).with_name("gputile")),
+            "extender",
+            f"--port={own}",
+            "--lease-seconds=0",
+        ]
         started = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
             *command, "--no-events", f"--kubeconfig={file.name}", stderr=asyncio.subprocess.DEVNULL
@@ -83,14 +101,18 @@ def node_items(count: int) -> list[bytes]:
 
 
 def pod_items(ledger: Ledger) -> list[bytes]:
-    """Return the pods of the ledger's bookings as JSON, as the API server serves them: about 3 kB each."""
+    """Return the pods of the ledger's bookings as JSON, as the API server serves them: about 3
+    kB each.
+    """
     return [msgspec.json.encode(_with_noise(pod)) for pod in bound_pods(ledger)]
 
 
 def _with_noise(found: Any) -> Any:
     """Add fields that the API server serves and gputile does not read."""
     body = msgspec.to_builtins(found)
-    body["metadata"]["managedFields"] = [{"manager": "kubelet", "fieldsV1": {f"f:field-{i}": {} for i in range(80)}}]
+    body["metadata"]["managedFields"] = [
+        {"manager": "kubelet", "fieldsV1": {f"f:field-{i}": {} for i in range(80)}}
+    ]
     body["metadata"]["resourceVersion"] = "1"
     return body
 
@@ -107,7 +129,8 @@ def _api_server(nodes: list[bytes], pods: list[bytes]) -> web.Application:
         after = str(first + limit) if first + limit < len(items) else ""
         head = b'{"metadata":{"resourceVersion":"1","continue":"%s"},"items":[' % after.encode()
         return web.Response(
-            body=head + b",".join(items[first : first + limit]) + b"]}", content_type="application/json"
+            body=head + b",".join(items[first : first + limit]) + b"]}",
+            content_type="application/json",
         )
 
     app = web.Application()

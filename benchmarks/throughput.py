@@ -1,8 +1,9 @@
-"""Measures pods per second through the real kube-scheduler: with gputile, an idle extender, and none.
+"""Measures pods per second through the real kube-scheduler: with gputile, an idle extender, and
+none.
 
-The variants alternate in one run on the same control plane, since everything shares the machine's cores. The idle
-extender answers filter with all names and prioritize with zeros, and binds with a plain Binding. The pods exist before
-the scheduler starts.
+The variants alternate in one run on the same control plane, since everything shares the machine's
+cores. The idle extender answers filter with all names and prioritize with zeros, and binds with a
+plain Binding. The pods exist before the scheduler starts.
 """
 
 import statistics
@@ -29,7 +30,8 @@ IDLE, NONE, GPUTILE = "idle extender", "no extender", "gputile"
 COMPARED = ((NONE, None), (IDLE, NONE), (GPUTILE, IDLE), (GPUTILE, NONE))
 CLUSTER = """
 nodes:
-- {{name: 'n', count: {nodes}, mode: cgpu, gpus: {{count: 8, model: Tesla T4, memory: 16GiB}}, taints: []}}
+- {{name: 'n', count: {nodes}, mode: cgpu,
+   gpus: {{count: 8, model: Tesla T4, memory: 16GiB}}, taints: []}}
 """
 
 
@@ -50,13 +52,16 @@ def _gpu_pod(plane: ControlPlane, namespace: str, number: int) -> None:
 class Variant:
     """One way to schedule: the extender, if any, the scheduler's options, and the pods.
 
-    ``start`` starts an extender of the given name, and returns its process and URL; the extender runs only while the
-    variant's pods are scheduled. ``create`` creates a pod by number. ``settled`` returns whether other controllers have
-    finished their work for the pods of a namespace.
+    ``start`` starts an extender of the given name, and returns its process and URL; the extender
+    runs only while the variant's pods are scheduled. ``create`` creates a pod by number.
+    ``settled`` returns whether other controllers have finished their work for the pods of a
+    namespace.
     """
 
     start: Callable[[str], tuple[Process, str]] | None = None
-    options: SchedulerOptions = field(default_factory=lambda: SchedulerOptions(bind=True, managed_resources=MANAGED))
+    options: SchedulerOptions = field(
+        default_factory=lambda: SchedulerOptions(bind=True, managed_resources=MANAGED)
+    )
     create: Callable[[ControlPlane, str, int], None] = _gpu_pod
     settled: Callable[[ControlPlane, str], bool] = lambda plane, namespace: True
 
@@ -70,7 +75,9 @@ def run() -> Iterator[Result]:
 def _compared(nodes: int) -> Iterator[Result]:
     """Measure all variants on a cluster of this many nodes."""
     with ControlPlane() as plane, tempfile.TemporaryDirectory() as directory:
-        plane.nodes.create_nodes(described_nodes(write_cluster(Path(directory), CLUSTER.format(nodes=nodes))))
+        plane.nodes.create_nodes(
+            described_nodes(write_cluster(Path(directory), CLUSTER.format(nodes=nodes)))
+        )
         variants = {
             GPUTILE: Variant(lambda name: start_extender(plane, name)),
             IDLE: Variant(lambda name: start_idle_extender(plane, name, bind=True)),
@@ -80,14 +87,21 @@ def _compared(nodes: int) -> Iterator[Result]:
         for number in range(ROUNDS):
             for i, name in enumerate(sorted(variants, reverse=bool(number % 2))):
                 rates[name].append(rate(plane, variants[name], f"{number}-{i}", PODS))
-    speeds = {name: statistics.median(each.pods_per_second for each in found) for name, found in rates.items()}
-    costs = {name: statistics.median(each.cpu_seconds for each in found) for name, found in rates.items()}
+    speeds = {
+        name: statistics.median(each.pods_per_second for each in found)
+        for name, found in rates.items()
+    }
+    costs = {
+        name: statistics.median(each.cpu_seconds for each in found) for name, found in rates.items()
+    }
     where = f"{nodes:,} nodes"
     for name, against in COMPARED:
         ratios = (None, "") if against is None else (speeds[name] / speeds[against], against)
         yield Result(NAME, f"{where}, {name}", speeds[name], "pods/s", None, *ratios)
         ratios = (None, "") if against is None else (costs[name] / costs[against], against)
-        yield Result(NAME, f"{where}, {name}, CPU for a pod", costs[name] * 1e3, "ms", None, *ratios)
+        yield Result(
+            NAME, f"{where}, {name}, CPU for a pod", costs[name] * 1e3, "ms", None, *ratios
+        )
 
 
 def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> Rate:
@@ -111,8 +125,12 @@ def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> R
     return Rate((last - first) / (ended - started), (spent_then - spent) / (last - first))
 
 
-def _reached(plane: ControlPlane, path: str, count: int, working: list[Process]) -> tuple[int, float, float]:
-    """Wait until ``count`` pods are bound; return their number, the time, and the CPU seconds of ``working`` so far."""
+def _reached(
+    plane: ControlPlane, path: str, count: int, working: list[Process]
+) -> tuple[int, float, float]:
+    """Wait until ``count`` pods are bound; return their number, the time, and the CPU seconds of
+    ``working`` so far.
+    """
     while (bound := len(plane.api.get(path, fieldSelector="spec.nodeName!=")["items"])) < count:
         time.sleep(0.2)
     return bound, time.perf_counter(), cpu_seconds(each.pid for each in working)

@@ -1,9 +1,9 @@
 """Chooses victims as kube-scheduler's own preemption does, and optimally by an integer program.
 
-kube-scheduler (``DefaultPreemption``) removes all pods of lower priority from a node, and adds those back that can
-stay, those of the highest priority first. It compares nodes by the highest priority of the victims, the sum of their
-priorities, their number, and the latest start. Here its filters check GPUs, as if it knew them, and there are no
-PodDisruptionBudgets.
+kube-scheduler (``DefaultPreemption``) removes all pods of lower priority from a node, and adds
+those back that can stay, those of the highest priority first. It compares nodes by the highest
+priority of the victims, the sum of their priorities, their number, and the latest start. Here its
+filters check GPUs, as if it knew them, and there are no PodDisruptionBudgets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,9 @@ _OFFSET = 2**31  # kube-scheduler adds it to each priority, so that more victims
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A running pod: (index, thousandths) of each of its GPUs, its priority, and its start in seconds."""
+    """A running pod: (index, thousandths) of each of its GPUs, its priority, and its start in
+    seconds.
+    """
 
     uid: str
     shares: tuple[tuple[int, int], ...]
@@ -31,7 +33,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request of ``pods`` equal pods: each needs ``milli`` thousandths of each of ``gpus`` GPUs of one node."""
+    """The request of ``pods`` equal pods: each needs ``milli`` thousandths of each of ``gpus``
+    GPUs of one node.
+    """
 
     gpus: int
     milli: int
@@ -41,15 +45,23 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """A node where the pod may lack GPUs but nothing else: free thousandths of each GPU, and the running pods."""
+    """A node where the pod may lack GPUs but nothing else: free thousandths of each GPU, and the
+    running pods.
+    """
 
     free: tuple[int, ...]
     held: tuple[Held, ...]
 
 
 def scheduler_victims(nodes: Mapping[str, OpenNode], asked: Asked) -> tuple[str, list[Held]] | None:
-    """Return the node that kube-scheduler chooses for one pod, and its victims; None if no victims are enough."""
-    found = [(name, victims) for name, node in nodes.items() if (victims := _on_node(node, asked)) is not None]
+    """Return the node that kube-scheduler chooses for one pod, and its victims; None if no
+    victims are enough.
+    """
+    found = [
+        (name, victims)
+        for name, node in nodes.items()
+        if (victims := _on_node(node, asked)) is not None
+    ]
     return min(found, key=lambda each: _order(each[1]), default=None)
 
 
@@ -84,12 +96,20 @@ def _on_node(node: OpenNode, asked: Asked) -> list[Held] | None:
 
 
 def best_victims(nodes: Mapping[str, OpenNode], asked: Asked, now: float) -> list[Held] | None:
-    """Return the victims whose highest priority is lowest; among these the fewest, then those that lose the least time.
+    """Return the victims whose highest priority is lowest; among these the fewest, then those that
+    lose the least time.
 
-    Of the asking pods, x are on a GPU and y on a node. Constraints: x milli <= free + freed by victims; the x of a node
-    add up to gpus y; x <= y; the y add up to ``asked.pods``.
+    Of the asking pods, x are on a GPU and y on a node. Constraints: x milli <= free + freed by
+    victims; the x of a node add up to gpus y; x <= y; the y add up to ``asked.pods``.
     """
-    levels = sorted({pod.priority for node in nodes.values() for pod in node.held if pod.priority < asked.priority})
+    levels = sorted(
+        {
+            pod.priority
+            for node in nodes.values()
+            for pod in node.held
+            if pod.priority < asked.priority
+        }
+    )
     for level in levels:
         found = _program(nodes, asked, now, level)
         if found is not None:
@@ -97,7 +117,9 @@ def best_victims(nodes: Mapping[str, OpenNode], asked: Asked, now: float) -> lis
     return None
 
 
-def _program(nodes: Mapping[str, OpenNode], asked: Asked, now: float, level: int) -> list[Held] | None:
+def _program(
+    nodes: Mapping[str, OpenNode], asked: Asked, now: float, level: int
+) -> list[Held] | None:
     model = highspy.Highs()  # type: ignore[no-untyped-call]
     for option, value in (("output_flag", False), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0)):
         model.setOptionValue(option, value)
@@ -111,7 +133,13 @@ def _program(nodes: Mapping[str, OpenNode], asked: Asked, now: float, level: int
         return columns - 1
 
     def row(least: float, most: float, entries: Mapping[int, float]) -> None:
-        model.addRow(least, most, len(entries), np.array(list(entries), np.int32), np.array(list(entries.values())))
+        model.addRow(
+            least,
+            most,
+            len(entries),
+            np.array(list(entries), np.int32),
+            np.array(list(entries.values())),
+        )
 
     lower = [pod for node in nodes.values() for pod in node.held if pod.priority <= level]
     all_lost = sum(pod.lost(now) for pod in lower) or 1.0

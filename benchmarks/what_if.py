@@ -1,7 +1,8 @@
-"""Measures the CPU time of ``gputile simulate`` on large clusters where each pod is a separate object.
+"""Measures the CPU time of ``gputile simulate`` on large clusters where each pod is a separate
+object.
 
-Whole processes are measured. The pods' requests are like those of the openb trace: mostly a part of a GPU or one GPU,
-sometimes several or none, with many different amounts of CPU and memory.
+Whole processes are measured. The pods' requests are like those of the openb trace: mostly a part of
+a GPU or one GPU, sometimes several or none, with many different amounts of CPU and memory.
 """
 
 import json
@@ -22,7 +23,13 @@ SIZES = ((1_215, 10_866, 15.0), (5_000, 100_000, 150.0))
 """Nodes, pods, and the target in seconds."""
 _MIB = 2**20
 _MOST_MIB = 1024.0
-_MACHINES = ((2, 64, 256), (4, 96, 384), (8, 128, 512), (8, 64, 128), (8, 96, 768))  # GPUs, CPUs, GiB
+_MACHINES = (
+    (2, 64, 256),
+    (4, 96, 384),
+    (8, 128, 512),
+    (8, 64, 128),
+    (8, 96, 768),
+)  # GPUs, CPUs, GiB
 _GPUS = (0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8)
 _PARTS = (4, 8, 16, 26, 32, 64, 128, 128, 128)  # units of 128 MiB; a GPU has 128
 
@@ -42,7 +49,9 @@ def run() -> Iterator[Result]:
 
 
 def simulated(nodes: int, documents: Sequence[str]) -> tuple[float, float]:
-    """Return the CPU seconds and the memory in MiB that the whole command needs for these manifests."""
+    """Return the CPU seconds and the memory in MiB that the whole command needs for these
+    manifests.
+    """
     with tempfile.TemporaryDirectory() as directory:
         cluster, manifests = Path(directory) / "cluster.yaml", Path(directory) / "pods.yaml"
         cluster.write_text(_cluster(nodes), encoding="utf-8")
@@ -52,7 +61,9 @@ def simulated(nodes: int, documents: Sequence[str]) -> tuple[float, float]:
 
 
 def _costs(command: Sequence[str]) -> tuple[float, float]:
-    with subprocess.Popen([*command, "-o", "json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [*command, "-o", "json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 3):
@@ -62,7 +73,8 @@ def _costs(command: Sequence[str]) -> tuple[float, float]:
 
 def _cluster(count: int) -> str:
     kinds = [
-        f"- {{name: n{i}-, count: {count // len(_MACHINES)}, mode: cgpu, cpu: {cpus}, memory: {gib}GiB, "
+        f"- {{name: n{i}-, count: {count // len(_MACHINES)}, mode: cgpu, cpu: {cpus}, memory: "
+        f"{gib}GiB, "
         f"gpus: {{count: {gpus}, model: Tesla T4, memory: 16GiB}}, taints: []}}"
         for i, (gpus, cpus, gib) in enumerate(_MACHINES)
     ]
@@ -84,7 +96,10 @@ def _pods(count: int) -> Iterator[dict[str, Any]]:
         yield {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": f"p{i}", "annotations": {"aliyun.com/gpu-count": str(gpus)} if gpus > 1 else {}},
+            "metadata": {
+                "name": f"p{i}",
+                "annotations": {"aliyun.com/gpu-count": str(gpus)} if gpus > 1 else {},
+            },
             "spec": {
                 "containers": [
                     {

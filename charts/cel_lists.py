@@ -1,7 +1,8 @@
-"""Writes the lists in the CEL of ``examples/webhook`` from the constants that the rules in Python go by.
+"""Writes the lists in the CEL of ``examples/webhook`` from the constants that the rules in Python
+go by.
 
-``make policies`` runs it. A list is known by the CEL that stands before it; one that says the same already keeps
-its line breaks.
+``make policies`` runs it. A list is known by the CEL that stands before it; one that says the same
+already keeps its line breaks.
 """
 
 import re
@@ -80,4 +81,6 @@ def _as_constant(values: tuple[str, ...], match: re.Match[str]) -> str:
 
 if __name__ == "__main__":
     for name, lists in FILES.items():
-        (DIRECTORY / name).write_text(written((DIRECTORY / name).read_text(encoding="utf-8"), lists), encoding="utf-8")
+        (DIRECTORY / name).write_text(
+            written((DIRECTORY / name).read_text(encoding="utf-8"), lists), encoding="utf-8"
+        )

@@ -1,7 +1,8 @@
 """Grafana's dashboards, described once: `make dashboards` writes them into the chart.
 
-A panel is a title, what it shows, its unit in Grafana's words, and its queries with the text of their legends. The
-queries of all panels are run against a real Prometheus by tests/e2e/test_monitoring.py.
+A panel is a title, what it shows, its unit in Grafana's words, and its queries with the text of
+their legends. The queries of all panels are run against a real Prometheus by
+tests/e2e/test_monitoring.py.
 """
 
 import json
@@ -18,7 +19,9 @@ _STAT_WIDTH, _STAT_HEIGHT = 4, 4
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. ``queries`` are PromQL by the format of their legend; a ``stat`` shows one number."""
+    """One panel. ``queries`` are PromQL by the format of their legend; a ``stat`` shows one
+    number.
+    """
 
     title: str
     description: str
@@ -29,7 +32,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One dashboard. ``variables`` are what a reader chooses: a label's name, and the metric that has its values."""
+    """One dashboard. ``variables`` are what a reader chooses: a label's name, and the metric
+    that has its values.
+    """
 
     name: str
     title: str
@@ -38,12 +43,16 @@ class Dashboard:
 
 
 def _active(metric: str) -> str:
-    """Return a metric of the extender that decides: standbys do not know what kube-scheduler was answered."""
+    """Return a metric of the extender that decides: standbys do not know what kube-scheduler was
+    answered.
+    """
     return f"{metric} and on (instance) gputile_extender_active == 1"
 
 
 def _measured(metric: str) -> str:
-    """Return a metric of those GPUs alone whose memory in use is known: only so are its sums compared with that."""
+    """Return a metric of those GPUs alone whose memory in use is known: only so are its sums
+    compared with that.
+    """
     return f"{metric} and on (node, gpu) gputile_agent_gpu_memory_used_bytes"
 
 
@@ -58,10 +67,13 @@ def _increase(metric: str, where: str) -> str:
 def _quantile(part: float, metric: str, by: str, where: str = "") -> str:
     """Return a quantile of what was observed lately, and nothing where nothing was.
 
-    The quantile of no observations is NaN (0/0), which no comparison lets pass; 0 would say that all was very fast.
+    The quantile of no observations is NaN (0/0), which no comparison lets pass; 0 would say that
+    all was very fast.
     """
     labels = ", ".join(["le", *filter(None, [by])])
-    return f"histogram_quantile({part}, sum by ({labels}) ({_rate(f'{metric}_bucket', where)})) >= 0"
+    return (
+        f"histogram_quantile({part}, sum by ({labels}) ({_rate(f'{metric}_bucket', where)})) >= 0"
+    )
 
 
 _OF_NODE, _OF_NAMESPACE = '{node=~"$node"}', '{namespace=~"$namespace"}'
@@ -71,7 +83,13 @@ CLUSTER: Final = Dashboard(
     "cluster",
     "gputile: cluster",
     (
-        Panel("GPU pods", "Pods that hold GPUs.", "short", {"": "max(gputile_ledger_bookings)"}, stat=True),
+        Panel(
+            "GPU pods",
+            "Pods that hold GPUs.",
+            "short",
+            {"": "max(gputile_ledger_bookings)"},
+            stat=True,
+        ),
         Panel(
             "Free GPUs",
             "GPUs without bookings on nodes that take pods.",
@@ -95,7 +113,8 @@ CLUSTER: Final = Dashboard(
         ),
         Panel(
             "Over-allocated GPUs",
-            "GPUs with more booked than they have. This happens only if something else writes allocations.",
+            "GPUs with more booked than they have. This happens only if something else writes "
+            "allocations.",
             "short",
             {"": "max(gputile_ledger_overallocated_gpus)"},
             stat=True,
@@ -109,7 +128,8 @@ CLUSTER: Final = Dashboard(
         ),
         Panel(
             "GPU memory",
-            "Total, booked by the kubelet's device IDs, and used. GPUs whose use is not measured are left out.",
+            "Total, booked by the kubelet's device IDs, and used. GPUs whose use is not measured "
+            "are left out.",
             "bytes",
             {
                 "total": f"sum({_measured('gputile_agent_gpu_memory_bytes')})",
@@ -136,10 +156,16 @@ CLUSTER: Final = Dashboard(
             {
                 "pods: {{reason}}": "time() - max by (reason) "
                 f"(({_active('gputile_extender_pending_since_timestamp_seconds')}) > 0)",
-                "gangs": "time() - max(gputile_controller_gangs_waiting_since_timestamp_seconds > 0)",
+                "gangs": "time() - max(gputile_controller_gangs_waiting_since_timestamp_seconds > "
+                "0)",
             },
         ),
-        Panel("Gangs", "By state.", "short", {"{{state}}": "sum by (state) (gputile_controller_gangs)"}),
+        Panel(
+            "Gangs",
+            "By state.",
+            "short",
+            {"{{state}}": "sum by (state) (gputile_controller_gangs)"},
+        ),
         Panel(
             "Time to answer kube-scheduler",
             "The 99th percentile of each verb; empty if there were no calls.",
@@ -159,13 +185,19 @@ CLUSTER: Final = Dashboard(
             "Calls of kube-scheduler",
             "By verb and outcome.",
             "reqps",
-            {"{{verb}} {{outcome}}": f"sum by (verb, outcome) ({_rate('gputile_extender_requests_total')})"},
+            {
+                "{{verb}} {{outcome}}": f"sum by (verb, outcome) "
+                f"({_rate('gputile_extender_requests_total')})"
+            },
         ),
         Panel(
             "Reviews of the webhook",
             "By outcome.",
             "reqps",
-            {"{{outcome}}": "sum by (outcome) (rate(gputile_webhook_reviews_total[$__rate_interval]))"},
+            {
+                "{{outcome}}": "sum by (outcome) "
+                "(rate(gputile_webhook_reviews_total[$__rate_interval]))"
+            },
         ),
         Panel(
             "Certificate of the webhook",
@@ -191,7 +223,9 @@ NODE: Final = Dashboard(
             "Mode",
             "Mode, memory unit and policy of GPU time in force.",
             "short",
-            {"{{node}}: {{mode}}, {{unit_mib}} MiB, {{gpu_time_policy}}": f"gputile_agent_node_info{_OF_NODE}"},
+            {
+                "{{node}}: {{mode}}, {{unit_mib}} MiB, {{gpu_time_policy}}": f"gputile_agent_node_info{_OF_NODE}"
+            },
         ),
         Panel(
             "Unhealthy GPUs",
@@ -235,13 +269,20 @@ NODE: Final = Dashboard(
             "celsius",
             {"{{node}} {{gpu}}": f"gputile_agent_gpu_temperature_celsius{_OF_NODE}"},
         ),
-        Panel("Power", "Of each GPU.", "watt", {"{{node}} {{gpu}}": f"gputile_agent_gpu_power_watts{_OF_NODE}"}),
+        Panel(
+            "Power",
+            "Of each GPU.",
+            "watt",
+            {"{{node}} {{gpu}}": f"gputile_agent_gpu_power_watts{_OF_NODE}"},
+        ),
         Panel(
             "ECC errors",
             "New errors, by kind.",
             "short",
             {
-                "{{node}} {{gpu}} {{kind}}": _increase("gputile_agent_gpu_ecc_errors_total", _OF_NODE),
+                "{{node}} {{gpu}} {{kind}}": _increase(
+                    "gputile_agent_gpu_ecc_errors_total", _OF_NODE
+                ),
             },
         ),
         Panel(
@@ -250,7 +291,12 @@ NODE: Final = Dashboard(
             "short",
             {"{{node}} {{gpu}} XID {{xid}}": f"gputile_agent_gpu_xids_total{_OF_NODE}"},
         ),
-        Panel("Pods", "On each GPU.", "short", {"{{node}} {{gpu}}": f"gputile_agent_gpu_pods{_OF_NODE}"}),
+        Panel(
+            "Pods",
+            "On each GPU.",
+            "short",
+            {"{{node}} {{gpu}}": f"gputile_agent_gpu_pods{_OF_NODE}"},
+        ),
         Panel(
             "Time to answer the kubelet",
             "The 99th percentile of each call.",
@@ -262,9 +308,15 @@ NODE: Final = Dashboard(
             "Allocations corrected and recorded, and calls of the kubelet refused.",
             "short",
             {
-                "{{node}} corrected": _increase("gputile_agent_allocations_corrected_total", _OF_NODE),
-                "{{node}} recorded": _increase("gputile_agent_allocations_recorded_total", _OF_NODE),
-                "{{node}} refused": _increase("gputile_agent_kubelet_calls_refused_total", _OF_NODE),
+                "{{node}} corrected": _increase(
+                    "gputile_agent_allocations_corrected_total", _OF_NODE
+                ),
+                "{{node}} recorded": _increase(
+                    "gputile_agent_allocations_recorded_total", _OF_NODE
+                ),
+                "{{node}} refused": _increase(
+                    "gputile_agent_kubelet_calls_refused_total", _OF_NODE
+                ),
             },
         ),
         Panel(
@@ -283,12 +335,14 @@ NAMESPACE: Final = Dashboard(
     (
         Panel(
             "Memory booked and used",
-            "GPU memory allocated to its pods, by the kubelet's device IDs, and what they use, if it is measured.",
+            "GPU memory allocated to its pods, by the kubelet's device IDs, and what they use, if "
+            "it is measured.",
             "bytes",
             {
                 "{{namespace}} booked": "sum by (namespace) "
                 f"(gputile_agent_namespace_memory_booked_bytes{_OF_NAMESPACE})",
-                "{{namespace}} used": f"sum by (namespace) (gputile_agent_container_memory_used_bytes{_OF_NAMESPACE})",
+                "{{namespace}} used": f"sum by (namespace) "
+                f"(gputile_agent_container_memory_used_bytes{_OF_NAMESPACE})",
             },
         ),
         Panel(
@@ -304,7 +358,9 @@ NAMESPACE: Final = Dashboard(
             "Memory used by container",
             "Of each GPU.",
             "bytes",
-            {f"{_CONTAINER} {{{{gpu}}}}": f"gputile_agent_container_memory_used_bytes{_OF_NAMESPACE}"},
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": f"gputile_agent_container_memory_used_bytes{_OF_NAMESPACE}"
+            },
         ),
         Panel(
             "Memory used of the limit",
@@ -361,7 +417,8 @@ ISOLATION: Final = Dashboard(
         ),
         Panel(
             "Memory that no container counts",
-            "Used on the GPU by the driver itself, and by processes that no container is known to run.",
+            "Used on the GPU by the driver itself, and by processes that no container is known to "
+            "run.",
             "bytes",
             {
                 "{{node}} {{gpu}}": "gputile_agent_gpu_memory_used_bytes - on (node, gpu) "
@@ -388,7 +445,9 @@ ISOLATION: Final = Dashboard(
             "Waiting for turns",
             "Part of the time in which the container had work and waited for the GPU.",
             "percentunit",
-            {f"{_CONTAINER} {{{{gpu}}}}": "topk(20, rate(gputile_agent_gpu_wait_seconds_total[$__rate_interval]))"},
+            {
+                f"{_CONTAINER} {{{{gpu}}}}": "topk(20, rate(gputile_agent_gpu_wait_seconds_total[$__rate_interval]))"
+            },
         ),
     ),
     {},
@@ -403,7 +462,12 @@ def rendered(dashboard: Dashboard) -> str:
 
 
 def _document(dashboard: Dashboard) -> dict[str, Any]:
-    source = {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    source = {
+        "name": "datasource",
+        "label": "Prometheus",
+        "type": "datasource",
+        "query": "prometheus",
+    }
     chosen = [_variable(label, metric) for label, metric in dashboard.variables.items()]
     return {
         "uid": f"gputile-{dashboard.name}",

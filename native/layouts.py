@@ -1,7 +1,8 @@
-"""Writes the structures that C and Python share as C headers, with assertions on every size and offset.
+"""Writes the structures that C and Python share as C headers, with assertions on every size and
+offset.
 
-Run by `make layouts`. The constants are those of gputile.node.native_layouts. The headers are committed, so that a C
-compiler alone builds the library; a test compares them.
+Run by `make layouts`. The constants are those of gputile.node.native_layouts. The headers are
+committed, so that a C compiler alone builds the library; a test compares them.
 """
 
 import struct
@@ -20,7 +21,9 @@ _TYPES: Final = {"B": "uint8_t", "H": "uint16_t", "I": "uint32_t", "i": "int32_t
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a structure: ``rows`` of ``count`` values. ``type`` is a letter of ``struct``, or a structure."""
+    """A field of a structure: ``rows`` of ``count`` values. ``type`` is a letter of ``struct``,
+    or a structure.
+    """
 
     name: str
     type: "str | Layout"
@@ -34,7 +37,11 @@ class Field:
         return (
             self.rows
             * self.count
-            * (self.type.size if isinstance(self.type, Layout) else struct.calcsize(f"<{self.type}"))
+            * (
+                self.type.size
+                if isinstance(self.type, Layout)
+                else struct.calcsize(f"<{self.type}")
+            )
         )
 
 
@@ -70,7 +77,9 @@ class Layout:
         for field in self.fields:
             if isinstance(field.type, Layout):
                 raise ValueError(f"{self.name} contains structures")
-            letters.append(f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}")
+            letters.append(
+                f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}"
+            )
         return struct.Struct("<" + "".join(letters))
 
 
@@ -90,7 +99,12 @@ ARBITER_MESSAGE: Final = Layout(
 USAGE_SLOT: Final = Layout(
     "gputile_usage_slot",
     (
-        Field("pid", "i", meaning="0: free. In the container's namespace, where all of its processes see each other"),
+        Field(
+            "pid",
+            "i",
+            meaning="0: free. In the container's namespace, where all of its processes see each "
+            "other",
+        ),
         Field("unused", "I"),
         Field("started", "Q", meaning="clock ticks after boot, /proc/<pid>/stat"),
     ),
@@ -101,13 +115,22 @@ USAGE: Final = Layout(
         Field("magic", "I"),
         Field("version", "I"),
         Field("top", "I", meaning="slots from here on were never taken"),
-        Field("counts", "I", meaning="1: peak and refused are counted; a library from before them leaves 0"),
+        Field(
+            "counts",
+            "I",
+            meaning="1: peak and refused are counted; a library from before them leaves 0",
+        ),
         Field("slot", USAGE_SLOT, USAGE_SLOTS),
         Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_GPUS),
         Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
         Field("peak", "Q", MOST_GPUS, "the most that was held at once, bytes"),
         Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
-        Field("context", "Q", MOST_GPUS, "the least that a process's first context took, bytes; 0: not known yet"),
+        Field(
+            "context",
+            "Q",
+            MOST_GPUS,
+            "the least that a process's first context took, bytes; 0: not known yet",
+        ),
     ),
 )
 
@@ -116,7 +139,8 @@ SIMULATED_MOST_GPUS: Final = 8
 SIMULATED_MOST_PROCESSES: Final = 256
 
 SIMULATED_HEADER: Final = Layout(
-    "simulated_header", (Field("magic", "I"), Field("gpus", "I"), Field("driver_version", "I"), Field("unused", "I"))
+    "simulated_header",
+    (Field("magic", "I"), Field("gpus", "I"), Field("driver_version", "I"), Field("unused", "I")),
 )
 SIMULATED_GPU: Final = Layout(
     "simulated_gpu",
@@ -127,7 +151,11 @@ SIMULATED_GPU: Final = Layout(
         Field("peak", "Q", meaning="the most that was ever in use"),
         Field("context_bytes", "Q", meaning="what a context takes"),
         Field("module_bytes", "Q", meaning="what a loaded module takes"),
-        Field("free_at_ns", "Q", meaning="CLOCK_MONOTONIC: when the GPU has done all that was submitted"),
+        Field(
+            "free_at_ns",
+            "Q",
+            meaning="CLOCK_MONOTONIC: when the GPU has done all that was submitted",
+        ),
         Field("busy_ns", "Q"),
         Field("launches", "Q"),
         Field("bytes_per_us", "Q", meaning="of memory copies; 0: they take no time"),
@@ -155,10 +183,16 @@ SIMULATED_MACHINE: Final = Layout(
 
 def headers() -> dict[Path, str]:
     """Return the content of each header by its path."""
-    constants = {f"GPUTILE_{name}": value for name, value in _constants(vars(native_layouts)).items()}
+    constants = {
+        f"GPUTILE_{name}": value for name, value in _constants(vars(native_layouts)).items()
+    }
     constants |= {f"ARBITER_{kind.name}": kind.value for kind in MessageKind}
     constants |= {"ARBITER_MESSAGE_BYTES": ARBITER_MESSAGE.size}
-    simulated = {name: value for name, value in _constants(globals()).items() if name.startswith("SIMULATED_")}
+    simulated = {
+        name: value
+        for name, value in _constants(globals()).items()
+        if name.startswith("SIMULATED_")
+    }
     return {
         NATIVE / "base" / "layouts.h": _header(
             "GPUTILE_LAYOUTS_H",
@@ -178,10 +212,16 @@ def headers() -> dict[Path, str]:
 
 
 def _constants(names: Mapping[str, object]) -> dict[str, int | str]:
-    return {name: value for name, value in names.items() if isinstance(value, int | str) and name.isupper()}
+    return {
+        name: value
+        for name, value in names.items()
+        if isinstance(value, int | str) and name.isupper()
+    }
 
 
-def _header(guard: str, what: str, source: str, constants: dict[str, int | str], layouts: list[Layout]) -> str:
+def _header(
+    guard: str, what: str, source: str, constants: dict[str, int | str], layouts: list[Layout]
+) -> str:
     texts = {name: value for name, value in constants.items() if isinstance(value, str)}
     widest = max(map(len, texts), default=0)
     lines = [
@@ -215,7 +255,10 @@ def _structure(layout: Layout) -> Iterator[str]:
     yield "};"
     yield f'_Static_assert(sizeof(struct {layout.name}) == {layout.size}, "{layout.name}");'
     for name, offset in layout.offsets.items():
-        yield f'_Static_assert(offsetof(struct {layout.name}, {name}) == {offset}, "{layout.name}.{name}");'
+        yield (
+            f"_Static_assert(offsetof(struct {layout.name}, {name}) == {offset}, "
+            f'"{layout.name}.{name}");'
+        )
     yield ""
 
 

@@ -1,8 +1,10 @@
-"""Checks the C code: its form, the warnings of the C compiler and of clang, and clang's static analyser.
+"""Checks the C code: its form, the warnings of the C compiler and of clang, and clang's static
+analyser.
 
-Run by `make lint-c`, a part of `make lint`. What was clean is checked again only when it, a header or the rules change.
-clang-format and clang-tidy are development requirements. clang-tidy gives clang's warnings too; where a clang is
-installed beside it (Debian: clang), that has to be content as well.
+Run by `make lint-c`, a part of `make lint`. What was clean is checked again only when it, a header
+or the rules change. clang-format and clang-tidy are development requirements. clang-tidy gives
+clang's warnings too; where a clang is installed beside it (Debian: clang), that has to be content
+as well.
 """
 
 import hashlib
@@ -24,12 +26,23 @@ _RULES: Final = (
     ROOT / "hatch_build.py",
     ROOT / "requirements" / "dev.txt",
 )
-_TEST_FLAGS: Final = ("-std=gnu11", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-DTARGET=fuzz_limits")
+_TEST_FLAGS: Final = (
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-Wshadow",
+    "-Wconversion",
+    "-DTARGET=fuzz_limits",
+)
 
 
 def main() -> int:
     """Check everything; return 1 and print what is found, if something is."""
-    sources = [path for group in (*LIBRARY_GROUPS, "simulated") for path in sorted((SOURCES / group).glob("*.c"))]
+    sources = [
+        path
+        for group in (*LIBRARY_GROUPS, "simulated")
+        for path in sorted((SOURCES / group).glob("*.c"))
+    ]
     programs = sorted((ROOT / "tests").rglob("*.c"))
     everything = [*sources, *programs, *sorted(SOURCES.glob("*/*.h"))]
     with ThreadPoolExecutor(2) as pool:
@@ -69,7 +82,9 @@ def check(path: Path) -> str:
 
 def _key(path: Path, flags: tuple[str, ...]) -> str:
     read = [path, *sorted(SOURCES.glob("*/*.h")), *sorted(SOURCES.glob("*/*.def")), *_RULES]
-    return hashlib.sha256(repr((flags, [each.read_bytes() for each in read])).encode()).hexdigest()[:24]
+    return hashlib.sha256(repr((flags, [each.read_bytes() for each in read])).encode()).hexdigest()[
+        :24
+    ]
 
 
 def _run(*command: str | Path) -> str:

@@ -1,1 +1,3 @@
-"""What a release consists of, and how each artefact is made: the container image and the list of what is in it."""
+"""What a release consists of, and how each artefact is made: the container image and the list of
+what is in it.
+"""

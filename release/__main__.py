@@ -1,4 +1,6 @@
-"""Builds what a release consists of: ``python -m release all``, which `make release` runs, or a part of it."""
+"""Builds what a release consists of: ``python -m release all``, which `make release` runs, or a
+part of it.
+"""
 
 import argparse
 import platform
@@ -18,7 +20,9 @@ PROJECT: Final = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what the command line names; return 2 where a tool is missing, a step fails or a file is not right."""
+    """Build what the command line names; return 2 where a tool is missing, a step fails or a
+    file is not right.
+    """
     options = _parser().parse_args(arguments)
     try:
         _COMMANDS[options.what](options)
@@ -26,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ToolMissing, NotAsPromised) as error:
         print(f"error: {error}", file=sys.stderr)
     except subprocess.CalledProcessError as failed:
-        print(f"error: {failed.cmd[0]} ended with {failed.returncode}: see its output above", file=sys.stderr)
+        print(
+            f"error: {failed.cmd[0]} ended with {failed.returncode}: see its output above",
+            file=sys.stderr,
+        )
     return 2
 
 
@@ -38,12 +45,20 @@ def _parser() -> argparse.ArgumentParser:
         ("image", "the container image as an OCI archive, and its bill of materials"),
     ):
         command = commands.add_parser(name, help=told)
-        command.add_argument("--output", type=Path, default=PROJECT / "dist", help="directory (default: dist)")
         command.add_argument(
-            "--repository", type=_repository, default="localhost/gputile", help="the image, without its tag"
+            "--output", type=Path, default=PROJECT / "dist", help="directory (default: dist)"
         )
         command.add_argument(
-            "--url", type=_address, default="", help="where people will load the files from; without it, none for krew"
+            "--repository",
+            type=_repository,
+            default="localhost/gputile",
+            help="the image, without its tag",
+        )
+        command.add_argument(
+            "--url",
+            type=_address,
+            default="",
+            help="where people will load the files from; without it, none for krew",
         )
     return parser
 
@@ -54,9 +69,12 @@ def _address(text: str) -> str:
     return text.rstrip("/")
 
 
-# A path component of the distribution project's reference grammar (distribution/reference), after an optional host.
+# A path component of the distribution project's reference grammar (distribution/reference), after
+# an optional host.
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_REPOSITORY: Final = re.compile(rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_COMPONENT}(?:/{_COMPONENT})*")
+_REPOSITORY: Final = re.compile(
+    rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_COMPONENT}(?:/{_COMPONENT})*"
+)
 
 
 def _repository(text: str) -> str:
@@ -79,7 +97,10 @@ def _build_all(options: argparse.Namespace) -> None:
     for line in verify_release(release, options.output):
         print(f"verified  {line}", flush=True)
     if not release.url:
-        print("left out  krew's manifests: make release URL=https://... says where people will load the files from")
+        print(
+            "left out  krew's manifests: make release URL=https://... says where people will load "
+            "the files from"
+        )
 
 
 def _build_image(options: argparse.Namespace) -> None:

@@ -1,4 +1,6 @@
-"""Archives of directories that are the same bytes for the same content: sorted names, one time, no owner."""
+"""Archives of directories that are the same bytes for the same content: sorted names, one time,
+no owner.
+"""
 
 import gzip
 import io
@@ -8,9 +10,11 @@ from pathlib import Path
 
 
 def pack(content: Mapping[str, Path | str], epoch: int) -> bytes:
-    """Return a gzipped tar archive of ``content``: by its name in the archive a file, a directory, or a script's text.
+    """Return a gzipped tar archive of ``content``: by its name in the archive a file, a directory,
+    or a script's text.
 
-    ``epoch`` is the time of every entry, in seconds of Unix time. Of directories, what Python compiles is left out.
+    ``epoch`` is the time of every entry, in seconds of Unix time. Of directories, what Python
+    compiles is left out.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -22,7 +26,13 @@ def pack(content: Mapping[str, Path | str], epoch: int) -> bytes:
             else:
                 for path in sorted(each for each in source.rglob("*") if each.is_file()):
                     if "__pycache__" not in path.parts:
-                        _add(archive, f"{name}/{path.relative_to(source)}", path.read_bytes(), _mode(path), epoch)
+                        _add(
+                            archive,
+                            f"{name}/{path.relative_to(source)}",
+                            path.read_bytes(),
+                            _mode(path),
+                            epoch,
+                        )
     return gzip.compress(packed.getvalue(), mtime=0)
 
 

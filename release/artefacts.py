@@ -19,7 +19,10 @@ from release.sources import Sources
 # kubectl finds plugins by their file's name; krew's names have no "kubectl-".
 PLUGINS: Final = {
     "gputile": ("kubectl-gputile", "Share GPUs: why pods wait, what fits where, what the nodes do"),
-    "inspect-cgpu": ("kubectl-inspect-cgpu", "Show the allocation of shared GPU memory by node and pod"),
+    "inspect-cgpu": (
+        "kubectl-inspect-cgpu",
+        "Show the allocation of shared GPU memory by node and pod",
+    ),
 }
 _SCRIPT: Final = """#!/usr/bin/env python3.11
 import sys
@@ -31,7 +34,8 @@ from {module} import {function}
 sys.exit({function}())
 """
 _CAVEATS: Final = (
-    "It needs Python 3.11 on PATH, as python3.11. krew writes a dash of a plugin's name as an underscore: what is "
+    "It needs Python 3.11 on PATH, as python3.11. krew writes a dash of a plugin's name as an "
+    "underscore: what is "
     "`kubectl inspect cgpu` elsewhere is `kubectl inspect-cgpu` by krew."
 )
 
@@ -42,8 +46,9 @@ class NotAsPromised(RuntimeError):
 
 @dataclass(frozen=True)
 class Release:
-    """What a release is built from: its sources, ``machine`` the processor as ``uname -m`` says it, ``repository`` the
-    image's name without tag, ``url`` where people will load the files from, "" if nobody knows.
+    """What a release is built from: its sources, ``machine`` the processor as ``uname -m`` says it,
+    ``repository`` the image's name without tag, ``url`` where people will load the files from, ""
+    if nobody knows.
     """
 
     sources: Sources
@@ -58,7 +63,8 @@ class Release:
 
 
 def build_release(release: Release, output: Path) -> Iterator[Path]:
-    """Write each artefact into ``output``, and at last their checksums; yield their paths as they are written.
+    """Write each artefact into ``output``, and at last their checksums; yield their paths as they
+    are written.
 
     Raises:
         NotAsPromised: the changelog says nothing of this version.
@@ -66,7 +72,14 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
     written: list[Path] = []
-    for build in (build_notes, build_python, build_chart, build_plugins, build_krew_manifests, build_container_image):
+    for build in (
+        build_notes,
+        build_python,
+        build_chart,
+        build_plugins,
+        build_krew_manifests,
+        build_container_image,
+    ):
         for path in build(release, output):
             written.append(path)
             yield path
@@ -89,7 +102,9 @@ def build_notes(release: Release, output: Path) -> Iterator[Path]:
             path.write_text(f"# gputile {section.strip()}\n", encoding="utf-8")
             yield path
             return
-    raise NotAsPromised(f"CHANGELOG.md says nothing of {VERSION}: make version VERSION={VERSION} writes it")
+    raise NotAsPromised(
+        f"CHANGELOG.md says nothing of {VERSION}: make version VERSION={VERSION} writes it"
+    )
 
 
 def build_python(release: Release, output: Path) -> Iterator[Path]:
@@ -105,7 +120,9 @@ def build_python(release: Release, output: Path) -> Iterator[Path]:
 def build_chart(release: Release, output: Path) -> Iterator[Path]:
     """Yield the chart's archive, as ``helm package`` names it."""
     path = output / f"gputile-{VERSION}.tgz"
-    path.write_bytes(pack({"gputile": release.sources.project / "charts" / "gputile"}, release.sources.epoch))
+    path.write_bytes(
+        pack({"gputile": release.sources.project / "charts" / "gputile"}, release.sources.epoch)
+    )
     yield path
 
 
@@ -114,12 +131,19 @@ def build_plugins(release: Release, output: Path) -> Iterator[Path]:
     archive = _plugins_archive(release, output)
     with tempfile.TemporaryDirectory() as directory:
         settings, library = environment(release.sources.epoch), Path(directory, "lib")
-        install(library, ["--require-hashes", "-r", release.sources.project / "requirements" / "runtime.txt"], settings)
+        install(
+            library,
+            ["--require-hashes", "-r", release.sources.project / "requirements" / "runtime.txt"],
+            settings,
+        )
         slim(library)
         with tempfile.TemporaryDirectory() as built:
             wheel = build_distribution(release.sources.project, "wheel", Path(built), settings)
             install(library, ["--no-deps", wheel], settings)
-        content: dict[str, Path | str] = {"lib": library, "LICENSE": release.sources.project / "LICENSE"}
+        content: dict[str, Path | str] = {
+            "lib": library,
+            "LICENSE": release.sources.project / "LICENSE",
+        }
         for name, (module, function) in console_scripts(library).items():
             if name.startswith("kubectl"):
                 content[name] = _SCRIPT.format(module=module, function=function)
@@ -128,7 +152,9 @@ def build_plugins(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_krew_manifests(release: Release, output: Path) -> Iterator[Path]:
-    """Yield krew's manifest of each plugin in the archive; none where nobody knows where krew could load it from."""
+    """Yield krew's manifest of each plugin in the archive; none where nobody knows where krew
+    could load it from.
+    """
     archive = _plugins_archive(release, output)
     for plugin in PLUGINS if release.url else ():
         path = output / f"{plugin}.krew.yaml"
@@ -143,13 +169,17 @@ def _plugins_archive(release: Release, output: Path) -> Path:
 def build_container_image(release: Release, output: Path) -> Iterator[Path]:
     """Yield the image's archive and its bill of materials."""
     with tempfile.TemporaryDirectory() as directory:
-        image = build_image(release.sources, Path(directory), output, release.reference, release.machine)
+        image = build_image(
+            release.sources, Path(directory), output, release.reference, release.machine
+        )
     yield image.archive
     yield image.bill
 
 
 def krew_manifest(release: Release, plugin: str, archive: Path) -> Mapping[str, Any]:
-    """Return krew's manifest of a plugin in ``archive`` (krew.googlecontainertools.github.com/v1alpha2)."""
+    """Return krew's manifest of a plugin in ``archive``
+    (krew.googlecontainertools.github.com/v1alpha2).
+    """
     program, description = PLUGINS[plugin]
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(release.machine, release.machine)
     return {
@@ -162,7 +192,9 @@ def krew_manifest(release: Release, plugin: str, archive: Path) -> Mapping[str, 
             "caveats": _CAVEATS,
             "platforms": [
                 {
-                    "selector": {"matchLabels": {"os": platform.system().lower(), "arch": architecture}},
+                    "selector": {
+                        "matchLabels": {"os": platform.system().lower(), "arch": architecture}
+                    },
                     "uri": f"{release.url}/{archive.name}",
                     "sha256": _sha256(archive),
                     "bin": program,

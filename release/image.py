@@ -1,4 +1,6 @@
-"""gputile's container image: one for every component; the chart starts each with its own arguments."""
+"""gputile's container image: one for every component; the chart starts each with its own
+arguments.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +21,8 @@ CONFIG: Final = ImageConfig(
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     },
-    # Nobody's number. The agent alone runs as root, as its DaemonSet says: the kubelet's sockets are root's.
+    # Nobody's number. The agent alone runs as root, as its DaemonSet says: the kubelet's sockets
+    # are root's.
     user=f"{USER}:{USER}",
     labels={
         "org.opencontainers.image.title": "gputile",
@@ -32,7 +35,9 @@ CONFIG: Final = ImageConfig(
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """The files that were written, and what they are of. ``components`` counts the bill's entries."""
+    """The files that were written, and what they are of. ``components`` counts the bill's
+    entries.
+    """
 
     archive: Path
     bill: Path
@@ -42,21 +47,30 @@ class BuiltImage:
 
 
 def configuration(epoch: int, revision: str) -> ImageConfig:
-    """Return how containers of the image start, with the labels that say when and of which commit it was made.
+    """Return how containers of the image start, with the labels that say when and of which commit
+    it was made.
 
-    ``epoch`` is in seconds of Unix time. Sources that are no commit's have the ``revision`` "", and no label of it
-    (https://specs.opencontainers.org/image-spec/annotations/).
+    ``epoch`` is in seconds of Unix time. Sources that are no commit's have the ``revision`` "", and
+    no label of it (https://specs.opencontainers.org/image-spec/annotations/).
     """
-    made = {"org.opencontainers.image.created": datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    made = {
+        "org.opencontainers.image.created": datetime.fromtimestamp(epoch, UTC).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        )
+    }
     if revision:
         made["org.opencontainers.image.revision"] = revision
     return replace(CONFIG, labels={**CONFIG.labels, **made})
 
 
-def build_image(sources: Sources, work: Path, output: Path, reference: str, machine: str) -> BuiltImage:
-    """Build the image ``reference`` of ``sources``; write it and its bill of materials into ``output``.
+def build_image(
+    sources: Sources, work: Path, output: Path, reference: str, machine: str
+) -> BuiltImage:
+    """Build the image ``reference`` of ``sources``; write it and its bill of materials into
+    ``output``.
 
-    ``work`` is an empty directory for what is unpacked. ``machine`` is the processor as ``uname -m`` says it.
+    ``work`` is an empty directory for what is unpacked. ``machine`` is the processor as ``uname
+    -m`` says it.
 
     Raises:
         ToolMissing: mmdebstrap or a C compiler is not installed.
@@ -68,5 +82,7 @@ def build_image(sources: Sources, work: Path, output: Path, reference: str, mach
     config = configuration(sources.epoch, sources.revision)
     written = write_image(archive, reference, root.layers, config, sources.epoch, machine)
     python = root.python
-    bill.write_text(bill_of_materials(reference, written.digest, sources.epoch, root.debian, python))
+    bill.write_text(
+        bill_of_materials(reference, written.digest, sources.epoch, root.debian, python)
+    )
     return BuiltImage(archive, bill, reference, written, len(root.debian) + len(python))

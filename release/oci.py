@@ -1,7 +1,9 @@
-"""An OCI image as an archive of an image layout: the same bytes for the same content (OCI image specification 1.1).
+"""An OCI image as an archive of an image layout: the same bytes for the same content (OCI image
+specification 1.1).
 
-Nothing of a tool's own goes into it: layers are plain tar files with sorted names and one time, so two builds have one
-digest, and containerd, podman, skopeo and crane load it (``ctr images import``, ``podman load``).
+Nothing of a tool's own goes into it: layers are plain tar files with sorted names and one time, so
+two builds have one digest, and containerd, podman, skopeo and crane load it (``ctr images import``,
+``podman load``).
 """
 
 import gzip
@@ -40,13 +42,18 @@ class WrittenImage:
 
 
 def write_image(
-    archive: Path, reference: str, layers: Sequence[Path], config: ImageConfig, epoch: int, machine: str
+    archive: Path,
+    reference: str,
+    layers: Sequence[Path],
+    config: ImageConfig,
+    epoch: int,
+    machine: str,
 ) -> WrittenImage:
     """Write the image of ``layers`` (directories, lowest first) under the name ``reference``.
 
-    All files belong to root and have the time ``epoch`` (seconds of Unix time); what they permit does not depend on
-    the umask they were made under. ``machine`` is the processor as
-    ``uname -m`` says it.
+    All files belong to root and have the time ``epoch`` (seconds of Unix time); what they permit
+    does not depend on the umask they were made under. ``machine`` is the processor as ``uname -m``
+    says it.
     """
     blobs: dict[str, bytes] = {}
     plain = [_layer(layer, epoch) for layer in layers]
@@ -64,7 +71,9 @@ def write_image(
             "Labels": dict(sorted(config.labels.items())),
         },
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in plain]},
-        "history": [{"created": created, "created_by": f"gputile release: {layer.name}"} for layer in layers],
+        "history": [
+            {"created": created, "created_by": f"gputile release: {layer.name}"} for layer in layers
+        ],
     }
     manifest = {
         "schemaVersion": 2,
@@ -75,7 +84,10 @@ def write_image(
     }
     described = _add(blobs, f"{_MEDIA}.manifest.v1+json", _json(manifest))
     # containerd reads the whole name from its own key, the specification's holds a tag.
-    names = {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference.rpartition(":")[2]}
+    names = {
+        "io.containerd.image.name": reference,
+        "org.opencontainers.image.ref.name": reference.rpartition(":")[2],
+    }
     index = {
         "schemaVersion": 2,
         "mediaType": f"{_MEDIA}.index.v1+json",
@@ -97,12 +109,19 @@ def _layer(root: Path, epoch: int) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
-            archive.inodes.clear()  # type: ignore[attr-defined]  # what would make the second name of a file a link
+            # What would make the second name of a file a link.
+            archive.inodes.clear()  # type: ignore[attr-defined]
             entry = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
             entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
             entry.mtime = epoch
-            entry.mode = 0o1777 if entry.name == "tmp" else 0o644 if entry.isreg() and not entry.mode & 0o100 else 0o755
+            entry.mode = (
+                0o1777
+                if entry.name == "tmp"
+                else 0o644
+                if entry.isreg() and not entry.mode & 0o100
+                else 0o755
+            )
             if entry.isreg():
                 with path.open("rb") as content:
                     archive.addfile(entry, content)

@@ -1,7 +1,9 @@
-"""The image's root file system: Python from Debian's packages, the locked wheels, and gputile; no shell, no compiler.
+"""The image's root file system: Python from Debian's packages, the locked wheels, and gputile; no
+shell, no compiler.
 
-`mmdebstrap` fetches and unpacks the packages with what they depend on. No script of a package runs, so what is there is
-what the packages carry, less what only a person at a terminal or a package manager would use.
+`mmdebstrap` fetches and unpacks the packages with what they depend on. No script of a package runs,
+so what is there is what the packages carry, less what only a person at a terminal or a package
+manager would use.
 """
 
 import os
@@ -29,7 +31,8 @@ from release.python_packages import (
 
 SUITE: Final = "bookworm"
 DEBIAN_PACKAGES: Final = ("base-files", "python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")
-# Packages depend on them for installing and for a terminal: what is unpacked here has no use for either.
+# Packages depend on them for installing and for a terminal: what is unpacked here has no use for
+# either.
 WITHOUT: Final = ("dpkg", "mawk", "tar", "readline-common")
 _WITHOUT_PATHS: Final = (
     "etc/alternatives",
@@ -62,7 +65,8 @@ STANDARD_LIBRARY: Final = "usr/lib/python3.11"
 SITE_PACKAGES: Final = f"{PREFIX}/lib/python3.11/site-packages"
 USER: Final = 65532
 _ACCOUNTS: Final = {
-    "etc/passwd": f"root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:{USER}:{USER}:nonroot:/nonexistent:/sbin/nologin\n",
+    "etc/passwd": "root:x:0:0:root:/root:/sbin/nologin\n"
+    f"nonroot:x:{USER}:{USER}:nonroot:/nonexistent:/sbin/nologin\n",
     "etc/group": f"root:x:0:\nnonroot:x:{USER}:\n",
 }
 _SCRIPT: Final = """#!{python}
@@ -86,7 +90,9 @@ class DebianPackage:
 
 @dataclass(frozen=True)
 class RootFilesystem:
-    """What was built: the directories that become layers, lowest first, and the Debian packages of the first."""
+    """What was built: the directories that become layers, lowest first, and the Debian packages
+    of the first.
+    """
 
     layers: tuple[Path, ...]
     debian: tuple[DebianPackage, ...]
@@ -99,10 +105,11 @@ class RootFilesystem:
 
 
 def build(project: Path, directory: Path, epoch: int) -> RootFilesystem:
-    """Build the root file system of the sources in ``project`` below ``directory``, which must be empty.
+    """Build the root file system of the sources in ``project`` below ``directory``, which must be
+    empty.
 
-    Each layer has what changes about as often: Debian's packages, the locked wheels, gputile itself. ``epoch`` is the
-    time that goes into what is built, in seconds of Unix time.
+    Each layer has what changes about as often: Debian's packages, the locked wheels, gputile
+    itself. ``epoch`` is the time that goes into what is built, in seconds of Unix time.
 
     Raises:
         ToolMissing: mmdebstrap or a C compiler is not installed.
@@ -111,10 +118,18 @@ def build(project: Path, directory: Path, epoch: int) -> RootFilesystem:
     settings = environment(epoch)
     base, wheels, own = (directory / name for name in ("debian", "wheels", "gputile"))
     packages = _unpack_debian(base, settings)
-    install(_site(wheels), ["--require-hashes", "-r", project / "requirements" / "runtime.txt"], settings)
+    install(
+        _site(wheels),
+        ["--require-hashes", "-r", project / "requirements" / "runtime.txt"],
+        settings,
+    )
     slim(wheels)
     with tempfile.TemporaryDirectory() as built:
-        install(_site(own), ["--no-deps", build_distribution(project, "wheel", Path(built), settings)], settings)
+        install(
+            _site(own),
+            ["--no-deps", build_distribution(project, "wheel", Path(built), settings)],
+            settings,
+        )
     _write_entry_points(own)
     compile_all(base / STANDARD_LIBRARY, f"/{STANDARD_LIBRARY}", settings)
     for layer in (wheels, own):
@@ -128,7 +143,10 @@ def _site(layer: Path) -> Path:
 
 def _unpack_debian(root: Path, settings: Mapping[str, str]) -> tuple[DebianPackage, ...]:
     if shutil.which("mmdebstrap") is None:
-        raise ToolMissing("mmdebstrap is not installed, which unpacks Debian's packages: apt-get install mmdebstrap")
+        raise ToolMissing(
+            "mmdebstrap is not installed, which unpacks Debian's packages: apt-get install "
+            "mmdebstrap"
+        )
     with tempfile.TemporaryDirectory() as notes:
         listed, surplus = Path(notes, "packages"), Path(notes, "surplus")
         show = "dpkg-deb --showformat='${Package} ${Version} ${Architecture}\\n' -W"
@@ -136,7 +154,8 @@ def _unpack_debian(root: Path, settings: Mapping[str, str]) -> tuple[DebianPacka
         hooks = [
             f'for deb in {archives}/*.deb; do {show} "$deb"; done > {listed}',
             *(f"for deb in {archives}/{name}_*.deb; do "
-              f'dpkg-deb --fsys-tarfile "$deb" | tar --list; done >> {surplus}' for name in WITHOUT),
+              f'dpkg-deb --fsys-tarfile "$deb" | tar --list; done >> {surplus}'
+              for name in WITHOUT),
         ]  # fmt: skip
         subprocess.run(
             [
@@ -160,19 +179,30 @@ def _unpack_debian(root: Path, settings: Mapping[str, str]) -> tuple[DebianPacka
         (root / name).mkdir(exist_ok=True)
     _write_virtual_environment(root)
     kept = (package for package in packages if package.name not in WITHOUT)
-    return tuple(replace(package, licenses=_licenses(root / "usr/share/doc" / package.name)) for package in kept)
+    return tuple(
+        replace(package, licenses=_licenses(root / "usr/share/doc" / package.name))
+        for package in kept
+    )
 
 
 def _licenses(documents: Path) -> tuple[str, ...]:
-    """Return the licences that a copyright file names, by its fields (DEP 5), else by the texts that it refers to."""
+    """Return the licences that a copyright file names, by its fields (DEP 5), else by the texts
+    that it refers to.
+    """
     text = (documents / "copyright").read_text(encoding="utf-8")
-    named = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE) if text.startswith("Format:") else []
+    named = (
+        re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)
+        if text.startswith("Format:")
+        else []
+    )
     referred = re.findall(r"/usr/share/common-licenses/([A-Za-z](?:[\w.+-]*\w)?)", text)
     return tuple(sorted({name.strip() for name in named or referred}))
 
 
 def _remove(root: Path, surplus: Sequence[str]) -> None:
-    """Remove the files of surplus packages, what nobody reads in a container, and directories that are empty then."""
+    """Remove the files of surplus packages, what nobody reads in a container, and directories
+    that are empty then.
+    """
     for name in surplus:
         path = root / name.removeprefix("./")
         if path.is_symlink() or path.is_file():
@@ -195,7 +225,9 @@ def _write_virtual_environment(root: Path) -> None:
     (prefix / "bin").mkdir(parents=True)
     for name in ("python", "python3"):
         (prefix / "bin" / name).symlink_to(PYTHON)
-    (prefix / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n")
+    (prefix / "pyvenv.cfg").write_text(
+        "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n"
+    )
 
 
 def _write_entry_points(layer: Path) -> None:
@@ -203,12 +235,16 @@ def _write_entry_points(layer: Path) -> None:
     directory.mkdir()
     for name, (module, function) in console_scripts(_site(layer)).items():
         script = directory / name
-        script.write_text(_SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, function=function))
+        script.write_text(
+            _SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, function=function)
+        )
         script.chmod(0o755)
 
 
 def main() -> int:
-    """Build into the directory that the command line names: a step of the Dockerfile, with nothing but uv installed."""
+    """Build into the directory that the command line names: a step of the Dockerfile, with
+    nothing but uv installed.
+    """
     (output,) = sys.argv[1:]
     build(Path.cwd(), Path(output), int(os.environ.get("SOURCE_DATE_EPOCH", "0")))
     return 0

@@ -1,4 +1,6 @@
-"""The image's bill of materials, as CycloneDX: every Debian package and every Python distribution that is in it."""
+"""The image's bill of materials, as CycloneDX: every Debian package and every Python
+distribution that is in it.
+"""
 
 import uuid
 from collections.abc import Iterable, Sequence
@@ -16,15 +18,22 @@ from packageurl import PackageURL
 
 from release.root_filesystem import SUITE, DebianPackage
 
-_NAMESPACE: Final = uuid.UUID("7d1c8a56-3f0e-5b52-9d5b-2b6f6f2f2c11")  # of gputile's bills of materials
+_NAMESPACE: Final = uuid.UUID(
+    "7d1c8a56-3f0e-5b52-9d5b-2b6f6f2f2c11"
+)  # of gputile's bills of materials
 
 _LONGEST_NAME: Final = 80  # characters of a licence's name; some packages put its whole text there
 
 
 def bill_of_materials(
-    reference: str, digest: str, epoch: int, debian: Iterable[DebianPackage], python: Sequence[Distribution]
+    reference: str,
+    digest: str,
+    epoch: int,
+    debian: Iterable[DebianPackage],
+    python: Sequence[Distribution],
 ) -> str:
-    """Return the bill of the image ``reference`` with this manifest digest, as JSON (CycloneDX 1.6).
+    """Return the bill of the image ``reference`` with this manifest digest, as JSON (CycloneDX
+    1.6).
 
     ``epoch`` is when it was built, in seconds of Unix time. The same image gives the same text.
     """
@@ -35,7 +44,11 @@ def bill_of_materials(
     )
     for package in debian:
         url = PackageURL(
-            "deb", "debian", package.name, package.version, {"arch": package.architecture, "distro": SUITE}
+            "deb",
+            "debian",
+            package.name,
+            package.version,
+            {"arch": package.architecture, "distro": SUITE},
         )
         licenses = [LicenseFactory().make_with_name(name) for name in package.licenses]
         bom.components.add(_component(package.name, package.version, url, licenses))
@@ -43,22 +56,35 @@ def bill_of_materials(
         url = PackageURL("pypi", name=found.name.lower().replace("_", "-"), version=found.version)
         bom.components.add(_component(found.name, found.version, url, _licenses(found)))
     bom.register_dependency(image, bom.components)
-    return make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2) + "\n"
+    return (
+        make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2) + "\n"
+    )
 
 
-def _component(name: str, version: str, url: PackageURL, licenses: Iterable[License] = ()) -> Component:
+def _component(
+    name: str, version: str, url: PackageURL, licenses: Iterable[License] = ()
+) -> Component:
     return Component(
-        name=name, version=version, type=ComponentType.LIBRARY, purl=url, bom_ref=url.to_string(), licenses=licenses
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        purl=url,
+        bom_ref=url.to_string(),
+        licenses=licenses,
     )
 
 
 def _licenses(found: Distribution) -> Iterable[License]:
-    """Return the licences that a distribution declares: an SPDX expression (PEP 639), else a name or classifiers."""
+    """Return the licences that a distribution declares: an SPDX expression (PEP 639), else a
+    name or classifiers.
+    """
     factory, metadata = LicenseFactory(), found.metadata
     if declared := metadata.get_all("License-Expression"):
         return [factory.make_from_string(expression) for expression in declared]
     named = "\n".join(metadata.get_all("License") or []).strip()
     if named and "\n" not in named and len(named) <= _LONGEST_NAME:
         return [factory.make_with_name(named)]
-    classifiers = [each for each in metadata.get_all("Classifier") or [] if each.startswith("License :: ")]
+    classifiers = [
+        each for each in metadata.get_all("Classifier") or [] if each.startswith("License :: ")
+    ]
     return [factory.make_with_name(each.rpartition(" :: ")[2]) for each in sorted(classifiers)]

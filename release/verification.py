@@ -1,4 +1,6 @@
-"""Tries what people install of a release: the plugins start, and the wheel runs the demo in an empty environment."""
+"""Tries what people install of a release: the plugins start, and the wheel runs the demo in an
+empty environment.
+"""
 
 import json
 import subprocess
@@ -31,7 +33,10 @@ def verify_release(release: Release, output: Path) -> Iterator[str]:
     (wheel,) = output.glob(f"gputile-{VERSION}-*.whl")
     with tempfile.TemporaryDirectory() as directory:
         _run_demo(release.sources.project, wheel, Path(directory))
-    yield f"{wheel.name}: installed into an empty environment with the newest of what it needs, runs the demo"
+    yield (
+        f"{wheel.name}: installed into an empty environment with the newest of what it needs, "
+        f"runs the demo"
+    )
 
 
 def _run_demo(project: Path, wheel: Path, directory: Path) -> None:
@@ -40,12 +45,22 @@ def _run_demo(project: Path, wheel: Path, directory: Path) -> None:
     # As people install it, without the locks: those the image has, and the archive of the plugins.
     _run([own_tool("uv"), "pip", "install", "--quiet", "--python", python, wheel], project)
     examples = project / "examples"
-    demo: list[str | Path] = ["simulate", "--cluster", examples / "cluster.yaml", "-f", examples / "workloads.yaml"]
-    printed = _run([python.with_name("gputile"), *demo, "--output=json"], directory, right=(0, _FITS_NOT))
+    demo: list[str | Path] = [
+        "simulate",
+        "--cluster",
+        examples / "cluster.yaml",
+        "-f",
+        examples / "workloads.yaml",
+    ]
+    printed = _run(
+        [python.with_name("gputile"), *demo, "--output=json"], directory, right=(0, _FITS_NOT)
+    )
     try:
         json.loads(printed)
     except ValueError as error:
-        raise NotAsPromised(f"{wheel.name}: -o json prints other than JSON: {printed[:200]!r}") from error
+        raise NotAsPromised(
+            f"{wheel.name}: -o json prints other than JSON: {printed[:200]!r}"
+        ) from error
 
 
 def _run(command: list[str | Path], directory: Path, right: tuple[int, ...] = (0,)) -> str:
@@ -55,5 +70,7 @@ def _run(command: list[str | Path], directory: Path, right: tuple[int, ...] = (0
     except OSError as error:
         raise NotAsPromised(f"{words} ... cannot be started: {error.strerror}") from error
     if done.returncode not in right:
-        raise NotAsPromised(f"{words} ... ends with {done.returncode}: {done.stderr[-800:].strip()}")
+        raise NotAsPromised(
+            f"{words} ... ends with {done.returncode}: {done.stderr[-800:].strip()}"
+        )
     return done.stdout

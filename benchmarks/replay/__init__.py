@@ -1,6 +1,7 @@
 """Replays a trace of pods, to measure how much each placement policy allocates on the same GPUs.
 
-The protocol is that of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent" (USENIX ATC 2023), on the files of the Alibaba cluster-trace-gpu-v2023: pods arrive one at a time until
-130 % of the cluster's GPUs have been requested, no pod leaves, and a pod that fits nowhere has failed.
+The protocol is that of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent" (USENIX ATC 2023), on the files of the Alibaba
+cluster-trace-gpu-v2023: pods arrive one at a time until 130 % of the cluster's GPUs have been
+requested, no pod leaves, and a pod that fits nowhere has failed.
 """

@@ -1,7 +1,7 @@
 """Builds a trace's cluster on the ledger and the placement engine of a live cluster.
 
-A trace has shares and whole GPUs on one node. So all nodes are in mode ``cgpu``, a GPU has 1,000 memory units, and a
-pod for n whole GPUs requests all units of n GPUs.
+A trace has shares and whole GPUs on one node. So all nodes are in mode ``cgpu``, a GPU has 1,000
+memory units, and a pod for n whole GPUs requests all units of n GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.replay.trace import Nodes, PodShape
-from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.affinity import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+)
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
+from gputile.api.core import (
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Quantity,
+    ResourceRequirements,
+)
 from gputile.api.well_known import (
     GPU_COUNT_LABEL,
     GPU_MEMORY,
@@ -26,7 +41,13 @@ from gputile.api.well_known import (
     Placement,
 )
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
-from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory, model_label_value, model_labels
+from gputile.core.devices.inventory import (
+    Gpu,
+    Inventory,
+    encode_inventory,
+    model_label_value,
+    model_labels,
+)
 from gputile.core.devices.request import Request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
@@ -40,8 +61,9 @@ MOST_PODS_PER_GPU = 1024
 class ReplayCluster:
     """The nodes of a trace, without pods at first. Of equal nodes the one in the lowest row wins.
 
-    ``gpus`` is the number of GPUs of each node [nodes], ``allowed`` whether a node has a GPU model that a shape accepts
-    [shapes, nodes]. With ``claims`` the nodes serve claims, so kube-scheduler chooses GPUs.
+    ``gpus`` is the number of GPUs of each node [nodes], ``allowed`` whether a node has a GPU model
+    that a shape accepts [shapes, nodes]. With ``claims`` the nodes serve claims, so kube-scheduler
+    chooses GPUs.
     """
 
     def __init__(
@@ -54,7 +76,9 @@ class ReplayCluster:
         claims: bool = False,
     ) -> None:
         configuration = Configuration(
-            placement=placement, gpu_memory_unit=f"{SMALLEST_UNIT_MIB}MiB", max_pods_per_gpu=MOST_PODS_PER_GPU
+            placement=placement,
+            gpu_memory_unit=f"{SMALLEST_UNIT_MIB}MiB",
+            max_pods_per_gpu=MOST_PODS_PER_GPU,
         )
         self.ledger = Ledger(configuration)
         self.engine = PlacementEngine(self.ledger)
@@ -63,12 +87,18 @@ class ReplayCluster:
         self.gpus: Int64 = nodes.gpus[order]
         for row, i in enumerate(order):
             node = _node(
-                row, int(nodes.cpu[i]), int(nodes.memory[i]), int(nodes.gpus[i]), nodes.models[i], claims=claims
+                row,
+                int(nodes.cpu[i]),
+                int(nodes.memory[i]),
+                int(nodes.gpus[i]),
+                nodes.models[i],
+                claims=claims,
             )
             self.ledger.apply_node(node)
         models = [nodes.models[i] for i in order]
         self.allowed: Bool = np.array(
-            [[not shape.models or model in shape.models for model in models] for shape in shapes], np.bool_
+            [[not shape.models or model in shape.models for model in models] for shape in shapes],
+            np.bool_,
         ).reshape(len(self.shapes), len(order))
         self._pods_by_shape = [_pod(shape) for shape in self.shapes]
         self._requests = [self.engine.request(pod) for pod in self._pods_by_shape]
@@ -86,7 +116,9 @@ class ReplayCluster:
         return self.ledger.node_arrays.host_mib[: len(self.gpus)]
 
     def free(self, rows: Int64 | slice = slice(None)) -> Int64:
-        """Return the free milli-GPU of each GPU of ``rows``: shape [rows, GPUs], 0 for missing GPUs."""
+        """Return the free milli-GPU of each GPU of ``rows``: shape [rows, GPUs], 0 for missing
+        GPUs.
+        """
         arrays, count = self.ledger.node_arrays, len(self.gpus)
         free: Int64 = (arrays.total[:count][rows] - arrays.used[:count][rows]) // SMALLEST_UNIT_MIB
         return free
@@ -103,7 +135,8 @@ class ReplayCluster:
         return msgspec.structs.replace(pod, metadata=meta, spec=spec)
 
     def admits(self, index: int) -> Bool:
-        """Return which nodes pass kube-scheduler's filters for a pod of ``shapes[index]``: shape [nodes].
+        """Return which nodes pass kube-scheduler's filters for a pod of ``shapes[index]``: shape
+        [nodes].
 
         They check models, CPU and memory, but not free GPUs.
         """
@@ -137,7 +170,10 @@ class ReplayCluster:
             self.ledger.apply_pod(self.pod(uid, index, row))
             return
         self._assume(
-            uid, index, request, self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0)
+            uid,
+            index,
+            request,
+            self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0),
         )
 
     def _assume(self, uid: str, index: int, request: Request, decision: Decision) -> None:
@@ -151,10 +187,12 @@ class ReplayCluster:
 
 
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:
-    """Return the free amounts after each possible placement of the pod, and which placements are possible.
+    """Return the free amounts after each possible placement of the pod, and which placements are
+    possible.
 
-    ``free`` has the shape [nodes, GPUs], the results [nodes, placements, GPUs] and [nodes, placements]. A pod with one
-    GPU has a placement for each GPU. Other pods have one: no GPU, or the first ones that are free enough.
+    ``free`` has the shape [nodes, GPUs], the results [nodes, placements, GPUs] and [nodes,
+    placements]. A pod with one GPU has a placement for each GPU. Other pods have one: no GPU, or
+    the first ones that are free enough.
     """
     if shape.gpus == 1:
         ways = free[:, None, :] - shape.milli * np.eye(free.shape[1], dtype=np.int64)
@@ -177,7 +215,9 @@ def _by_claim(request: Request | None) -> Request | None:
 
 
 def _node(row: int, cpu: int, memory: int, gpus: int, model: str, *, claims: bool) -> Node:
-    all_gpus = tuple(Gpu(i, f"{row}-{i}", 1000 * SMALLEST_UNIT_MIB, model=model[:96]) for i in range(gpus))
+    all_gpus = tuple(
+        Gpu(i, f"{row}-{i}", 1000 * SMALLEST_UNIT_MIB, model=model[:96]) for i in range(gpus)
+    )
     inventory = Inventory(all_gpus, mode=Mode.CGPU.value, unit_mib=SMALLEST_UNIT_MIB, claims=claims)
     labels = {MODE_LABEL: Mode.CGPU.value} | model_labels(all_gpus)
     annotations = {INVENTORY_ANNOTATION: encode_inventory(inventory)} if gpus else {}
@@ -194,7 +234,9 @@ def _pod(shape: PodShape) -> Pod:
         values = tuple(sorted(model_label_value(model) for model in shape.models))
         rule = NodeSelectorRequirement(key=MODEL_LABEL, operator="In", values=values)
         terms = (NodeSelectorTerm(match_expressions=(rule,)),)
-        affinity = Affinity(node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=terms)))
+        affinity = Affinity(
+            node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=terms))
+        )
     resources = ResourceRequirements(requests=_host(shape.cpu, shape.memory), limits=dict(limits))
     return Pod(
         metadata=ObjectMeta(labels={GPU_COUNT_LABEL: str(shape.gpus)} if shape.gpus > 1 else {}),

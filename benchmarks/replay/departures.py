@@ -1,9 +1,9 @@
 """Replays pods that leave again, with the trace's creation and deletion times, scaled to a load.
 
-The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay takes several copies
-of the trace, each shifted cyclically by a random part of its span. It then compresses the creation times until the peak
-demand, counted as if no pod were ever refused, is ``load`` times the GPUs. A pod runs as long as in the trace, from its
-start on.
+The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay
+takes several copies of the trace, each shifted cyclically by a random part of its span. It then
+compresses the creation times until the peak demand, counted as if no pod were ever refused, is
+``load`` times the GPUs. A pod runs as long as in the trace, from its start on.
 """
 
 import heapq
@@ -64,7 +64,9 @@ def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedu
         TraceError: the workload has no times, asks for no GPU, or needs too many arrivals.
     """
     if workload.lifetime is None:
-        raise TraceError(f"workload {workload.name}: its file has no creation_time and deletion_time")
+        raise TraceError(
+            f"workload {workload.name}: its file has no creation_time and deletion_time"
+        )
     created, deleted = workload.lifetime
     demand = np.array([shape.demand for shape in workload.shapes], np.int64)[workload.shape]
     if demand.sum() == 0:
@@ -79,7 +81,11 @@ def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedu
     order = np.argsort(come, kind="stable")
     pods, come = pods[order], come[order]
     runtime = np.maximum(deleted - created, 1)[pods].astype(np.float64)
-    return Schedule(workload.shape[pods], come * _squeeze(come, runtime, demand[pods], load * nodes.milli), runtime)
+    return Schedule(
+        workload.shape[pods],
+        come * _squeeze(come, runtime, demand[pods], load * nodes.milli),
+        runtime,
+    )
 
 
 def _squeeze(come: Float64, runtime: Float64, demand: Int64, wanted: float) -> float:
@@ -87,7 +93,9 @@ def _squeeze(come: Float64, runtime: Float64, demand: Int64, wanted: float) -> f
     low, high = 1e-9, 1.0
     for _ in range(50):
         middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if _peak(come * middle, runtime, demand) > wanted else (low, middle)
+        low, high = (
+            (middle, high) if _peak(come * middle, runtime, demand) > wanted else (low, middle)
+        )
     return high
 
 
@@ -98,10 +106,11 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
 
 
 def replay(placer: Placer, schedule: Schedule) -> Float64:
-    """Return the start of each pod in seconds; infinity if it had not started when the last pod arrived.
+    """Return the start of each pod in seconds; infinity if it had not started when the last pod
+    arrived.
 
-    A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in the order of their
-    arrival.
+    A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in
+    the order of their arrival.
     """
     return _Run(placer, schedule).play()
 
@@ -163,8 +172,12 @@ class _FittingShapes:
         return fit
 
 
-def summary(workload: Workload, policy: str, seed: int, load: float, schedule: Schedule, started: Float64) -> Stay:
-    """Summarise a replay, up to the arrival of the last pod. ``started`` is the result of ``replay``."""
+def summary(
+    workload: Workload, policy: str, seed: int, load: float, schedule: Schedule, started: Float64
+) -> Stay:
+    """Summarise a replay, up to the arrival of the last pod. ``started`` is the result of
+    ``replay``.
+    """
     end = float(schedule.created[-1])
     gpus = np.array([shape.demand for shape in workload.shapes], np.int64)[schedule.pods] / 1000
     asked = np.minimum(end - schedule.created, schedule.runtime)

@@ -35,15 +35,19 @@ class Placer(Protocol):
         ...
 
     def place(self, uid: str, index: int) -> int | None:
-        """Book a pod of ``cluster.shapes[index]``; return the row of its node, None if it fits nowhere."""
+        """Book a pod of ``cluster.shapes[index]``; return the row of its node, None if it fits
+        nowhere.
+        """
         ...
 
 
 class LivePlacer:
-    """Places pods as a live cluster does: kube-scheduler's filters, then the extender's scores, GPUs and booking.
+    """Places pods as a live cluster does: kube-scheduler's filters, then the extender's scores,
+    GPUs and booking.
 
-    If ``ranked``, the extender ranks nodes for pods without GPUs too (``PlacementEngine.rank_without_gpus``); otherwise
-    kube-scheduler's own scores spread them. The policy packing learns from each pod before it is placed.
+    If ``ranked``, the extender ranks nodes for pods without GPUs too
+    (``PlacementEngine.rank_without_gpus``); otherwise kube-scheduler's own scores spread them. The
+    policy packing learns from each pod before it is placed.
     """
 
     def __init__(self, cluster: ReplayCluster, *, ranked: bool = True) -> None:
@@ -78,12 +82,17 @@ class LivePlacer:
 def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
     """Return kube-scheduler's default scores of each node for a pod without GPUs: shape [nodes].
 
-    The scores of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation, 0 to 100 each, as of v1.36.
+    The scores of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation, 0 to 100
+    each, as of v1.36.
     """
     arrays, count = cluster.ledger.node_arrays, len(cluster.gpus)
     cpu = np.clip((cluster.cpu - shape.cpu) / np.maximum(arrays.all_cpu[:count], 1), 0, 1)
-    memory = np.clip((cluster.memory - shape.memory) / np.maximum(arrays.all_host_mib[:count], 1), 0, 1)
-    scores: Int64 = (np.trunc(50 * (cpu + memory)) + np.trunc(100 * (1 - np.abs(cpu - memory) / 2))).astype(np.int64)
+    memory = np.clip(
+        (cluster.memory - shape.memory) / np.maximum(arrays.all_host_mib[:count], 1), 0, 1
+    )
+    scores: Int64 = (
+        np.trunc(50 * (cpu + memory)) + np.trunc(100 * (1 - np.abs(cpu - memory) / 2))
+    ).astype(np.int64)
     return scores
 
 
@@ -96,7 +105,8 @@ class ReferencePolicy(Protocol):
     lasting: bool
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return the score of each of ``rows``, higher is better, and the GPU for a pod with one GPU: shapes [rows].
+        """Return the score of each of ``rows``, higher is better, and the GPU for a pod with one
+        GPU: shapes [rows].
 
         The pod fits all ``rows``.
         """
@@ -104,7 +114,9 @@ class ReferencePolicy(Protocol):
 
 
 class ReferencePlacer:
-    """Places pods by a published policy; scores only nodes that changed since the last pod of the same shape."""
+    """Places pods by a published policy; scores only nodes that changed since the last pod of
+    the same shape.
+    """
 
     def __init__(self, cluster: ReplayCluster, policy: ReferencePolicy) -> None:
         self.cluster = cluster
@@ -126,14 +138,20 @@ class ReferencePlacer:
             return None
         gpus = [int(self._gpus[index, row])][: shape.gpus]
         if shape.gpus > 1:
-            gpus = np.flatnonzero(self.cluster.free(np.array([row]))[0] >= shape.milli)[: shape.gpus].tolist()
+            gpus = np.flatnonzero(self.cluster.free(np.array([row]))[0] >= shape.milli)[
+                : shape.gpus
+            ].tolist()
         self.cluster.book_on(uid, index, row, gpus)
         return row
 
     def _look_again(self, index: int) -> None:
         cluster, changes = self.cluster, self.cluster.ledger.changes
         count = len(cluster.gpus)
-        changed = changes.rows_since(self._seen[index]) if self._policy.lasting and self._seen[index] >= 0 else None
+        changed = (
+            changes.rows_since(self._seen[index])
+            if self._policy.lasting and self._seen[index] >= 0
+            else None
+        )
         rows = np.arange(count) if changed is None else changed.astype(np.int64)
         fit = cluster.fits(index, rows)
         self._scores[index, rows[~fit]] = -np.inf
@@ -164,8 +182,12 @@ def replay(placer: Placer, workload: Workload, arrivals: Arrivals) -> Curve:
     """Replay one order of arrival on an empty cluster of the workload's shapes."""
     order = workload.shape[arrivals.pods]
     demand = np.array([shape.demand for shape in workload.shapes], np.int64)[order]
-    placed = np.fromiter((row >= 0 for row in steps(placer, workload, arrivals)), np.bool_, len(order))
-    return Curve(demand.cumsum(), (demand * placed).cumsum(), placed, int(placer.cluster.gpus.sum()) * 1000)
+    placed = np.fromiter(
+        (row >= 0 for row in steps(placer, workload, arrivals)), np.bool_, len(order)
+    )
+    return Curve(
+        demand.cumsum(), (demand * placed).cumsum(), placed, int(placer.cluster.gpus.sum()) * 1000
+    )
 
 
 def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[int]:
@@ -192,7 +214,9 @@ class Random:
 
 
 class BestFit:
-    """The node with the least remainder: int(100 (1 - (left CPU / 128000 + left milli-GPU / 8000) / 2))."""
+    """The node with the least remainder: int(100 (1 - (left CPU / 128000 + left milli-GPU /
+    8000) / 2)).
+    """
 
     lasting = True
 
@@ -201,13 +225,17 @@ class BestFit:
         left_cpu = cluster.cpu[rows] - shape.cpu
         free = cluster.free(rows)
         left_gpu = free.sum(axis=1) - shape.demand
-        return np.trunc(100 * (1 - (left_cpu / 128000 + left_gpu / 8000) / 2)), _tightest(free, shape)
+        return np.trunc(100 * (1 - (left_cpu / 128000 + left_gpu / 8000) / 2)), _tightest(
+            free, shape
+        )
 
 
 class Fgd:
-    """Fragmentation gradient descent: the placement after which the node's fragmentation grows least.
+    """Fragmentation gradient descent: the placement after which the node's fragmentation grows
+    least.
 
-    score = int(100 sigmoid((F before - F after) / 1000)), the best GPU of the node by the same score.
+    score = int(100 sigmoid((F before - F after) / 1000)), the best GPU of the node by the same
+    score.
     """
 
     lasting = True
@@ -223,8 +251,11 @@ class Fgd:
         ways, possible = after(free, shape)
         count, number, width = ways.shape
         left = np.repeat(cluster.cpu[rows] - shape.cpu, number)
-        later = self._fragments.of(left, ways.reshape(-1, width), np.repeat(allowed, number, axis=0))
-        # Rounded, since sums in another order differ in the last digits: no difference would score 49 instead of 50.
+        later = self._fragments.of(
+            left, ways.reshape(-1, width), np.repeat(allowed, number, axis=0)
+        )
+        # Rounded, since sums in another order differ in the last digits: no difference would score
+        # 49 instead of 50.
         gain = np.round(before[:, None] - later.reshape(count, number), 6)
         scores = np.where(possible, np.trunc(100 / (1 + np.exp(-gain / 1000))), -1.0)
         gpus = scores.argmax(axis=1)
@@ -234,8 +265,8 @@ class Fgd:
 class Fragments:
     """Computes how much of a node's free GPUs the typical pods of a workload cannot use.
 
-    Typical pods are the most frequent (CPU, milli-GPU, GPUs, models) that cover ``TYPICAL_COVER`` of the pods, with
-    their shares normalised.
+    Typical pods are the most frequent (CPU, milli-GPU, GPUs, models) that cover ``TYPICAL_COVER``
+    of the pods, with their shares normalised.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -255,18 +286,30 @@ class Fragments:
         self._cache: tuple[ReplayCluster, Bool] | None = None
 
     def allowed(self, cluster: ReplayCluster) -> Bool:
-        """Return which nodes have a GPU model that a typical pod accepts: shape [nodes, typical pods]."""
+        """Return which nodes have a GPU model that a typical pod accepts: shape [nodes, typical
+        pods].
+        """
         if self._cache is None or self._cache[0] is not cluster:
-            like = {shape.models: row for shape, row in zip(cluster.shapes, cluster.allowed, strict=True)}
+            like = {
+                shape.models: row
+                for shape, row in zip(cluster.shapes, cluster.allowed, strict=True)
+            }
             self._cache = cluster, np.stack([like[models] for models in self._models], axis=1)
         return self._cache[1]
 
     def of(self, cpu: Int64, free: Int64, allowed: Bool) -> Float64:
-        """Return the fragmentation F of each node in milli-GPU; ``free`` is milli-GPU [nodes, GPUs]."""
+        """Return the fragmentation F of each node in milli-GPU; ``free`` is milli-GPU [nodes,
+        GPUs].
+        """
         total = free.sum(axis=1)
         enough = free[:, None, :] >= self._milli[:, None]
         usable = np.where(enough, free[:, None, :], 0).sum(axis=2)
-        runs = allowed & (cpu[:, None] >= self._cpu) & (enough.sum(axis=2) >= self._gpus) & (self._gpus > 0)
+        runs = (
+            allowed
+            & (cpu[:, None] >= self._cpu)
+            & (enough.sum(axis=2) >= self._gpus)
+            & (self._gpus > 0)
+        )
         result: Float64 = total - np.where(runs, usable, 0) @ self._weight
         return result
 

@@ -25,7 +25,14 @@ from benchmarks.replay.engine import (
     ReferencePolicy,
     replay,
 )
-from benchmarks.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
+from benchmarks.replay.trace import (
+    Arrivals,
+    Nodes,
+    Workload,
+    read_arrivals,
+    read_nodes,
+    read_workload,
+)
 from gputile.api.well_known import Placement
 
 POINTS = (95, 100, 130)
@@ -34,7 +41,9 @@ POINTS = (95, 100, 130)
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """One replay. ``allocated`` has the percentage of allocated GPUs at each of ``POINTS``; None if never reached."""
+    """One replay. ``allocated`` has the percentage of allocated GPUs at each of ``POINTS``; None
+    if never reached.
+    """
 
     workload: str
     policy: str
@@ -45,7 +54,9 @@ class ReplayResult:
 
 
 def allocated(curve: Curve, point: int) -> float | None:
-    """Return the mean allocated % over arrivals whose total demand rounds to ``point`` %; None if there are none."""
+    """Return the mean allocated % over arrivals whose total demand rounds to ``point`` %; None
+    if there are none.
+    """
     at = np.rint(100 * curve.arrived / curve.total) == point
     return round(float(100 * curve.used[at].mean() / curve.total), 3) if at.any() else None
 
@@ -61,15 +72,24 @@ POLICIES = (*_REFERENCES, *_LIVE)
 
 
 def make_placer(
-    name: str, nodes: Nodes, workload: Workload, arrivals: Arrivals, seed: int, *, ranked: bool = True
+    name: str,
+    nodes: Nodes,
+    workload: Workload,
+    arrivals: Arrivals,
+    seed: int,
+    *,
+    ranked: bool = True,
 ) -> Placer:
     """Return a placer with a policy on an empty cluster.
 
-    gputile's own policies see only the nodes, and ``packing`` learns the workload as pods arrive; FGD knows the whole
-    workload. If ``ranked``, gputile's policies rank nodes for pods without GPUs too.
+    gputile's own policies see only the nodes, and ``packing`` learns the workload as pods arrive;
+    FGD knows the whole workload. If ``ranked``, gputile's policies rank nodes for pods without GPUs
+    too.
     """
     if name in _LIVE:
-        return LivePlacer(ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]), ranked=ranked)
+        return LivePlacer(
+            ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]), ranked=ranked
+        )
     cluster = ReplayCluster(nodes, workload.shapes, arrivals.rank)
     return ReferencePlacer(cluster, _REFERENCES[name](workload, seed))
 
@@ -88,7 +108,9 @@ class Task:
     load: float = 1.0
     """Peak demand in ``measure_departures``, as a multiple of the GPUs."""
     ranked: bool = True
-    """Whether gputile's own policies rank nodes for pods without GPUs; else kube-scheduler spreads these."""
+    """Whether gputile's own policies rank nodes for pods without GPUs; else kube-scheduler
+    spreads these.
+    """
 
 
 def _read(task: Task) -> tuple[Nodes, Workload, Arrivals]:
@@ -101,7 +123,9 @@ def _placer(task: Task, nodes: Nodes, workload: Workload, arrivals: Arrivals) ->
 
 
 def measure(task: Task) -> ReplayResult:
-    """Replay arrivals without departures; ``seconds`` is CPU time, which is independent of other processes."""
+    """Replay arrivals without departures; ``seconds`` is CPU time, which is independent of other
+    processes.
+    """
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
     curve = replay(_placer(task, nodes, workload, arrivals), workload, arrivals)

@@ -1,4 +1,6 @@
-"""Reads the files of a trace: nodes, pods, the order of arrivals, and the order that breaks ties."""
+"""Reads the files of a trace: nodes, pods, the order of arrivals, and the order that breaks
+ties.
+"""
 
 import csv
 import io
@@ -117,12 +119,17 @@ def workloads(directory: Path) -> list[str]:
     """
     if not directory.is_dir():
         what = "it is there, and no directory" if directory.exists() else "no such directory"
-        raise TraceError(f"{directory}: {what}; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}")
+        raise TraceError(
+            f"{directory}: {what}; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}"
+        )
     before, after = PODS_FILE.split("{}")
-    found = sorted(path.name[len(before) : -len(after)] for path in directory.glob(PODS_FILE.format("*")))
+    found = sorted(
+        path.name[len(before) : -len(after)] for path in directory.glob(PODS_FILE.format("*"))
+    )
     if not found:
         raise TraceError(
-            f"{directory}: it holds no list of pods, {PODS_FILE.format('NAME')}, so there is nothing to replay"
+            f"{directory}: it holds no list of pods, {PODS_FILE.format('NAME')}, so there is "
+            f"nothing to replay"
         )
     return found
 
@@ -136,14 +143,19 @@ def read_workload(directory: Path, name: str) -> Workload:
     path = directory / PODS_FILE.format(name)
     rows = sorted(_rows(path, _POD_COLUMNS), key=lambda row: row["name"])
     most = {"num_gpu": MOST_GPUS, "gpu_milli": 1000}
-    numbers = [_integers(rows, column, path, most.get(column, _LARGEST)).tolist() for column in _POD_COLUMNS[1:]]
+    numbers = [
+        _integers(rows, column, path, most.get(column, _LARGEST)).tolist()
+        for column in _POD_COLUMNS[1:]
+    ]
     index: dict[PodShape, int] = {}
     shape = []
     for row, cpu, memory, gpus, milli in zip(rows, *numbers, strict=True):
         if (gpus == 0) != (milli == 0) or (gpus > 1 and milli != 1000):
             raise TraceError(
-                f"{path}: line {row['line']}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod "
-                f"asks for 1 to 1000 milli-GPU of one GPU, for several whole GPUs (1000 each), or for no GPU (0)"
+                f"{path}: line {row['line']}: pod {row['name'][:80]}: {gpus} GPUs of {milli} "
+                f"milli-GPU each; a pod "
+                f"asks for 1 to 1000 milli-GPU of one GPU, for several whole GPUs (1000 each), or "
+                f"for no GPU (0)"
             )
         models = frozenset(filter(None, row.get("gpu_spec", "").split("|")))
         key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())
@@ -154,7 +166,10 @@ def read_workload(directory: Path, name: str) -> Workload:
         early = np.flatnonzero(lifetime[1] < lifetime[0])
         if len(early):
             row = rows[int(early[0])]
-            raise TraceError(f"{path}: line {row['line']}: pod {row['name'][:80]} was deleted before it was created")
+            raise TraceError(
+                f"{path}: line {row['line']}: pod {row['name'][:80]} was deleted before it was "
+                f"created"
+            )
     return Workload(name, tuple(index), np.array(shape, np.int64), lifetime)
 
 
@@ -169,14 +184,21 @@ def read_arrivals(directory: Path, nodes: Nodes, workload: Workload, seed: int) 
     pods = _sequence(folder / SEQUENCE_FILE.format(workload.name), seed)
     rank = _sequence(folder / RANKS_FILE.format(workload.name), seed)
     if pods is not None and pods.max(initial=0) >= len(workload.shape):
-        raise TraceError(f"{folder / SEQUENCE_FILE.format(workload.name)}: seed {seed} names pods that do not exist")
+        raise TraceError(
+            f"{folder / SEQUENCE_FILE.format(workload.name)}: seed {seed} names pods that do not "
+            f"exist"
+        )
     if rank is not None and not np.array_equal(np.sort(rank), np.arange(len(nodes.gpus))):
-        raise TraceError(f"{folder / RANKS_FILE.format(workload.name)}: seed {seed} has not one rank a node, from 0")
+        raise TraceError(
+            f"{folder / RANKS_FILE.format(workload.name)}: seed {seed} has not one rank a node, "
+            f"from 0"
+        )
     return Arrivals(drawn.pods if pods is None else pods, drawn.rank if rank is None else rank)
 
 
 def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
-    """Draw an order: every pod once, then random pods until ``INFLATION`` of the GPUs has been requested.
+    """Draw an order: every pod once, then random pods until ``INFLATION`` of the GPUs has been
+    requested.
 
     Raises:
         TraceError: no pod requests a GPU, or they request so little that too many would arrive.
@@ -194,7 +216,9 @@ def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
         pieces.append(rng.integers(len(demand), size=len(demand)))
         asked += int(demand[pieces[-1]].sum())
     order = np.concatenate(pieces)
-    return Arrivals(order[: int(np.searchsorted(demand[order].cumsum(), wanted, side="right"))], rank)
+    return Arrivals(
+        order[: int(np.searchsorted(demand[order].cumsum(), wanted, side="right"))], rank
+    )
 
 
 def check_arrivals(workload: Workload, arrivals: float) -> None:
@@ -205,7 +229,8 @@ def check_arrivals(workload: Workload, arrivals: float) -> None:
     """
     if arrivals > MOST_ARRIVALS:
         raise TraceError(
-            f"workload {workload.name}: its pods ask for so little of the nodes' GPUs that {arrivals:,.0f} would have "
+            f"workload {workload.name}: its pods ask for so little of the nodes' GPUs that "
+            f"{arrivals:,.0f} would have "
             f"to arrive; {MOST_ARRIVALS:,} are the most that is replayed"
         )
 
@@ -216,7 +241,9 @@ def _sequence(path: Path, seed: int) -> Int64 | None:
         return None
     for number, line in enumerate(_text(path).splitlines(), 1):
         if not re.fullmatch(r"\s*[0-9]{1,13}(\s*,\s*[0-9]{1,13})+\s*", line, re.ASCII):
-            raise TraceError(f"{path}: line {number} should be a seed and its integers, with commas between them")
+            raise TraceError(
+                f"{path}: line {number} should be a seed and its integers, with commas between them"
+            )
         head, *tail = map(int, line.split(","))
         if head == seed:
             return np.array(tail, np.int64)
@@ -229,16 +256,22 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise TraceError(f"{path}: it cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise TraceError(
+            f"{path}: it is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     """Return the lines of a file, each with its number under "line"; the header is line 1."""
     try:
-        reader = csv.DictReader(io.StringIO(_text(path), newline=""), restkey="more", restval="", strict=True)
+        reader = csv.DictReader(
+            io.StringIO(_text(path), newline=""), restkey="more", restval="", strict=True
+        )
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
-            raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
+            raise TraceError(
+                f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}"
+            )
         rows = [cells | {"line": str(reader.line_num)} for cells in reader]
     except csv.Error as error:
         raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None

@@ -13,11 +13,16 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "gputile"
 
 def render() -> str:
     """Return the table of all values."""
-    return table(("value", "default", "meaning"), ((code(name), default, text) for name, default, text in values()))
+    return table(
+        ("value", "default", "meaning"),
+        ((code(name), default, text) for name, default, text in values()),
+    )
 
 
 def values() -> Iterator[tuple[str, str, str]]:
-    """Yield the dotted name, the default and the comment of each value, and of each section that has a comment."""
+    """Yield the dotted name, the default and the comment of each value, and of each section that
+    has a comment.
+    """
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     root = yaml.compose(text, yaml.SafeLoader)
     yield from _values("", root, text.splitlines())
@@ -25,7 +30,10 @@ def values() -> Iterator[tuple[str, str, str]]:
 
 def _values(prefix: str, mapping: Any, lines: list[str]) -> Iterator[tuple[str, str, str]]:
     for key, value in mapping.value:
-        name, comment = f"{prefix}{key.value}", _comment(lines, key.start_mark.line, key.start_mark.column)
+        name, comment = (
+            f"{prefix}{key.value}",
+            _comment(lines, key.start_mark.line, key.start_mark.column),
+        )
         if isinstance(value, yaml.MappingNode) and not value.flow_style:
             if comment:
                 yield name, "", comment
@@ -47,4 +55,8 @@ def _default(node: yaml.Node) -> str:
     """Return a default as it can be given to ``--set-json``; nothing for what is empty."""
     loader = yaml.SafeLoader("")
     value = loader.construct_document(node)
-    return code(value if isinstance(value, str) else json.dumps(value)) if value not in ("", [], {}) else ""
+    return (
+        code(value if isinstance(value, str) else json.dumps(value))
+        if value not in ("", [], {})
+        else ""
+    )

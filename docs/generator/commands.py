@@ -34,7 +34,10 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _section(path: str, command: Any) -> str:
-    parts = [f"## `{path}`", inspect.cleandoc(command.help or "").replace("\b\n", "").replace("``", "`")]
+    parts = [
+        f"## `{path}`",
+        inspect.cleandoc(command.help or "").replace("\b\n", "").replace("``", "`"),
+    ]
     rows = [_row(parameter) for parameter in command.params if _told(parameter)]
     if rows:
         parts.append(table(("option", "takes", "default", "meaning"), rows))

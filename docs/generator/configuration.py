@@ -31,7 +31,9 @@ def render() -> str:
 
 
 def fields() -> Iterator[tuple[str, str, str, str]]:
-    """Yield the path, the type, the default as it is written in YAML, and the meaning of each field."""
+    """Yield the path, the type, the default as it is written in YAML, and the meaning of each
+    field.
+    """
     yield from _fields("", type_info(Configuration))
 
 
@@ -83,4 +85,6 @@ def _default(field: Field) -> str:
     default = field.default
     if default is msgspec.NODEFAULT:
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else ""
-    return msgspec.json.encode(default).decode().strip('"') if default not in ((), [], {}, "") else ""
+    return (
+        msgspec.json.encode(default).decode().strip('"') if default not in ((), [], {}, "") else ""
+    )

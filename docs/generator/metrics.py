@@ -19,14 +19,18 @@ _TYPES = {
     "labelled_counter": "counter",
 }
 _OF_EACH = "{component}"
-# What is made for several components has their names from the callers: of what, and as which argument.
+# What is made for several components has their names from the callers: of what, and as which
+# argument.
 _CALLERS = {"telemetry": ("LoopLag", 0), "reflector": ("export_reflectors", 1)}
-# The ledger's metrics are those of the extender's ledger; the controller and the simulator export none of theirs.
+# The ledger's metrics are those of the extender's ledger; the controller and the simulator export
+# none of theirs.
 _EXPORTERS = {"ledger": "extender"}
 
 
 class MetricEntry(NamedTuple):
-    """A metric as Prometheus reads it: its name, type, labels, help, and the component that exports it."""
+    """A metric as Prometheus reads it: its name, type, labels, help, and the component that
+    exports it.
+    """
 
     name: str
     type: str
@@ -38,7 +42,8 @@ class MetricEntry(NamedTuple):
 def render() -> str:
     """Return the table of all metrics."""
     rows = [
-        (code(each.name), each.type, ", ".join(map(code, each.labels)), each.help, each.component) for each in entries()
+        (code(each.name), each.type, ", ".join(map(code, each.labels)), each.help, each.component)
+        for each in entries()
     ]
     return table(("metric", "type", "labels", "meaning", "component"), rows)
 
@@ -58,7 +63,9 @@ def _found() -> Iterator[MetricEntry]:
         kind = _TYPES[called]
         if kind == "counter":
             name = name.removesuffix("_total") + "_total"
-        for component in _components(*_CALLERS[path.stem]) if _OF_EACH in name else [name.split("_")[1]]:
+        for component in (
+            _components(*_CALLERS[path.stem]) if _OF_EACH in name else [name.split("_")[1]]
+        ):
             yield MetricEntry(
                 name.replace(_OF_EACH, component),
                 kind,
@@ -69,7 +76,11 @@ def _found() -> Iterator[MetricEntry]:
 
 
 def _components(function: str, position: int) -> list[str]:
-    named = (call.args[position] for _, called, call in calls() if called == function and len(call.args) > position)
+    named = (
+        call.args[position]
+        for _, called, call in calls()
+        if called == function and len(call.args) > position
+    )
     return sorted({str(name.value) for name in named if isinstance(name, ast.Constant)})
 
 

@@ -1,4 +1,6 @@
-"""Resources, labels and annotations, from ``gputile.api.well_known``: names, and the comments beside them."""
+"""Resources, labels and annotations, from ``gputile.api.well_known``: names, and the comments
+beside them.
+"""
 
 import re
 from typing import NamedTuple
@@ -6,7 +8,14 @@ from typing import NamedTuple
 from docs.generator.source import SOURCE
 from docs.generator.tables import code, table
 
-SECTIONS = ("resources", "labels", "gang-labels", "own-annotations", "gpushare-annotations", "other-annotations")
+SECTIONS = (
+    "resources",
+    "labels",
+    "gang-labels",
+    "own-annotations",
+    "gpushare-annotations",
+    "other-annotations",
+)
 _HEADINGS = (
     "# Resources",
     "# Labels",
@@ -15,7 +24,8 @@ _HEADINGS = (
     "# Annotations that existing tools read",
     "# Annotations with a meaning to others",
 )
-_LINE = re.compile(r'[A-Z_]+: Final = "(?P<name>[^"]+)"  # (?P<whose>[^;]+); (?P<meaning>.+)')
+_LINE = re.compile(r'# (?P<whose>[^;\n]+); (?P<meaning>[^\n]+)\n[A-Z_]+: Final = "(?P<name>[^"]+)"')
+_NAME = re.compile(r'^[A-Z_]+: Final = "([^"]+)"', re.M)
 
 
 class NameEntry(NamedTuple):
@@ -37,11 +47,18 @@ def entries(section: str) -> list[NameEntry]:
     text = (SOURCE / "api" / "well_known.py").read_text(encoding="utf-8")
     start = text.index(_HEADINGS[SECTIONS.index(section)])
     block = text[start : text.index("\n\n", start)]
-    return [NameEntry(*match.groups()) for match in _LINE.finditer(block)]
+    return [
+        NameEntry(match["name"], match["whose"], match["meaning"])
+        for match in _LINE.finditer(block)
+    ]
 
 
 def unread() -> list[str]:
-    """Return the lines of the sections whose comment does not say whose the name is and what it means."""
+    """Return the names above which no comment says whose the name is and what it means."""
     text = (SOURCE / "api" / "well_known.py").read_text(encoding="utf-8")
-    lines = [line for heading in _HEADINGS for line in text[text.index(heading) :].split("\n\n", 1)[0].splitlines()]
-    return [line for line in lines if re.search(r': Final = ("|\($)', line) and not _LINE.match(line)]
+    return [
+        name
+        for section, heading in zip(SECTIONS, _HEADINGS, strict=True)
+        for name in _NAME.findall(text[text.index(heading) :].split("\n\n", 1)[0])
+        if name not in {entry.name for entry in entries(section)}
+    ]

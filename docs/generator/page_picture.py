@@ -1,7 +1,8 @@
-"""The picture of the page: the demo's cluster as ``gputile simulate -o html`` writes it, in a real browser.
+"""The picture of the page: the demo's cluster as ``gputile simulate -o html`` writes it, in a real
+browser.
 
-``make picture`` draws it anew. Unlike the other pictures it is not compared with what would be drawn now, since fonts
-and browsers of machines differ.
+``make picture`` draws it anew. Unlike the other pictures it is not compared with what would be
+drawn now, since fonts and browsers of machines differ.
 """
 
 import asyncio

@@ -5,10 +5,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import chart_values, commands, configuration, metrics, names, reasons, requirements, schemas
+from docs.generator import (
+    chart_values,
+    commands,
+    configuration,
+    metrics,
+    names,
+    reasons,
+    requirements,
+    schemas,
+)
 
 DOCS = Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
+_BLOCK = re.compile(
+    r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL
+)
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "chart-values": chart_values.render,
@@ -39,7 +50,10 @@ def written(page: Path) -> str:
     """
 
     def block(match: re.Match[str]) -> str:
-        return f"<!-- generated: {match['name']} -->\n{BLOCKS[match['name']]()}\n<!-- end of generated -->"
+        return (
+            f"<!-- generated: {match['name']} -->\n{BLOCKS[match['name']]()}\n<!-- end of "
+            f"generated -->"
+        )
 
     return _BLOCK.sub(block, page.read_text(encoding="utf-8"))
 

@@ -1,4 +1,6 @@
-"""Writes the tables of events, conditions and exit codes: names of the code, and what ``reasons.toml`` says of each."""
+"""Writes the tables of events, conditions and exit codes: names of the code, and what
+``reasons.toml`` says of each.
+"""
 
 import tomllib
 from pathlib import Path
@@ -17,7 +19,13 @@ EVENTS, CONDITIONS, CONDITION_REASONS, EXIT_CODES = (
 def events() -> str:
     """Return the table of the events about pods."""
     rows = [
-        (code(each), ", ".join(row["types"]), ", ".join(row["components"]), row["meaning"], row["remedy"])
+        (
+            code(each),
+            ", ".join(row["types"]),
+            ", ".join(row["components"]),
+            row["meaning"],
+            row["remedy"],
+        )
         for each in EventReason
         for row in (EVENTS[each],)
     ]
@@ -26,7 +34,10 @@ def events() -> str:
 
 def conditions() -> str:
     """Return the table of the conditions of nodes."""
-    rows = [(code(each), CONDITIONS[each]["component"], CONDITIONS[each]["meaning"]) for each in ConditionType]
+    rows = [
+        (code(each), CONDITIONS[each]["component"], CONDITIONS[each]["meaning"])
+        for each in ConditionType
+    ]
     return table(("condition", "component", "`True` means"), rows)
 
 
@@ -48,4 +59,7 @@ def condition_reasons() -> str:
 def exit_codes() -> str:
     """Return the table of the exit codes."""
     rows = [(str(each.value), EXIT_CODES[str(each.value)]) for each in ExitCode]
-    return table(("code", "meaning", "commands"), [(number, row["meaning"], row["commands"]) for number, row in rows])
+    return table(
+        ("code", "meaning", "commands"),
+        [(number, row["meaning"], row["commands"]) for number, row in rows],
+    )

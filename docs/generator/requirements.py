@@ -25,7 +25,9 @@ def ids() -> list[str]:
 
 @cache
 def shown_by() -> dict[str, frozenset[Path]]:
-    """Return for each id that a marker names the files whose tests show it, as paths below ``tests``."""
+    """Return for each id that a marker names the files whose tests show it, as paths below
+    ``tests``.
+    """
     found: dict[str, set[Path]] = {}
     for path in TESTS.rglob("test_*.py"):
         for each in _marked(ast.parse(path.read_text(encoding="utf-8"))):
@@ -47,7 +49,9 @@ def render() -> str:
 
 
 def _folders(files: frozenset[Path]) -> str:
-    """Return the folders of ``files``: names and numbers of files would differ after every other change."""
+    """Return the folders of ``files``: names and numbers of files would differ after every other
+    change.
+    """
     depths = ((file, 3 if file.parts[0] == "unit" else 1) for file in files)
     folders = {Path(*file.parent.parts[:depth]).as_posix() for file, depth in depths}
     return ", ".join(code(f"tests/{folder}".removesuffix("/.")) for folder in sorted(folders))
@@ -62,11 +66,19 @@ def _marked(module: ast.Module) -> Iterator[str]:
         for each in _ids(statement.value)
     }
     for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
-            yield from sorted(everywhere | {each for decorator in node.decorator_list for each in _ids(decorator)})
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test"
+        ):
+            yield from sorted(
+                everywhere | {each for decorator in node.decorator_list for each in _ids(decorator)}
+            )
 
 
 def _ids(expression: ast.expr) -> Iterator[str]:
     for call in ast.walk(expression):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == MARKER:
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == MARKER
+        ):
             yield from (str(each.value) for each in call.args if isinstance(each, ast.Constant))

@@ -1,4 +1,6 @@
-"""JSON Schemas, from the records that are read and written; the package and docs/reference have the same files."""
+"""JSON Schemas, from the records that are read and written; the package and docs/reference have
+the same files.
+"""
 
 import json
 import re
@@ -37,7 +39,9 @@ def render() -> str:
 
 def texts() -> dict[Path, str]:
     """Return what each file should be, by the code as it is."""
-    written = {name: json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n" for name in SCHEMAS}
+    written = {
+        name: json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n" for name in SCHEMAS
+    }
     return {place / f"{name}.json": text for place in PLACES for name, text in written.items()}
 
 
@@ -45,7 +49,11 @@ def outdated() -> list[Path]:
     """Return the files that differ from the code, and those that nothing describes."""
     found = {path for place in PLACES for path in place.glob("*.json")}
     wanted = texts()
-    stale = [path for path, text in wanted.items() if path not in found or path.read_text(encoding="utf-8") != text]
+    stale = [
+        path
+        for path, text in wanted.items()
+        if path not in found or path.read_text(encoding="utf-8") != text
+    ]
     return sorted([*stale, *(found - wanted.keys())])
 
 
@@ -78,11 +86,15 @@ def _with_their_end(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     return {
-        key: re.sub(r"\\Z$", "$", value) if key == "pattern" and isinstance(value, str) else _with_their_end(value)
+        key: re.sub(r"\\Z$", "$", value)
+        if key == "pattern" and isinstance(value, str)
+        else _with_their_end(value)
         for key, value in part.items()
     }
 
 
 def _first_sentence(docstring: str) -> str:
-    """Return what a record is; the rest of its docstring speaks of fields by their names in Python."""
+    """Return what a record is; the rest of its docstring speaks of fields by their names in
+    Python.
+    """
     return re.split(r"(?<=\.)\s|;", docstring)[0].replace("``", "`").rstrip(".") + "."

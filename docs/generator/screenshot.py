@@ -14,8 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs" / "pictures" / "cluster.svg"
 COLUMNS = 100
 CUT = "[...]"
-_TITLE = "What make demo prints: each GPU as a bar with the pods on it, and how many GPUs packing saves"
-_FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"  # what a reader has: nothing is loaded
+_TITLE = (
+    "What make demo prints: each GPU as a bar with the pods on it, and how many GPUs packing saves"
+)
+# what a reader has: nothing is loaded
+_FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 # What Rich fills in, without the fonts that its own form has a browser load from elsewhere.
 _FORM = (
     """\
@@ -52,7 +55,9 @@ _FORM = (
 
 def demo_words() -> list[str]:
     """Return the words of the command of ``make demo``, without the program."""
-    make = subprocess.run(["make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    make = subprocess.run(
+        ["make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     line = next(each for each in make.splitlines() if "gputile simulate" in each)
     return line.partition("gputile ")[2].partition(" ||")[0].split()
 
@@ -64,8 +69,16 @@ def demo() -> str:
         subprocess.CalledProcessError: it failed; code 3, of a pod without a place, is no failure.
     """
     run = (sys.executable, "-c", "from gputile.cli.main import main; main()", *demo_words())
-    given = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL")}
-    given |= {"COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm", "LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8"}
+    given = {
+        name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL")
+    }
+    given |= {
+        "COLUMNS": str(COLUMNS),
+        "FORCE_COLOR": "1",
+        "TERM": "xterm",
+        "LANG": "C.UTF-8",
+        "LC_CTYPE": "C.UTF-8",
+    }
     done = subprocess.run(run, cwd=ROOT, env=given, check=False, capture_output=True, text=True)
     if done.returncode != 3:
         done.check_returncode()
@@ -73,7 +86,9 @@ def demo() -> str:
 
 
 def shown(text: str) -> str:
-    """Return what of ``text`` is in the picture: the cluster, and the comparison of the policies."""
+    """Return what of ``text`` is in the picture: the cluster, and the comparison of the
+    policies.
+    """
     paragraphs = text.rstrip("\n").split("\n\n")
     comparison = next(each for each in paragraphs if each.startswith("PLACEMENT"))
     return "\n\n".join([*paragraphs[:3], CUT, comparison])
@@ -81,7 +96,9 @@ def shown(text: str) -> str:
 
 def screenshot() -> str:
     """Draw the terminal."""
-    console = Console(width=COLUMNS, file=io.StringIO(), record=True, force_terminal=True, color_system="standard")
+    console = Console(
+        width=COLUMNS, file=io.StringIO(), record=True, force_terminal=True, color_system="standard"
+    )
     console.print(Text.from_ansi(shown(demo())), soft_wrap=True)
     svg = console.export_svg(title="make demo", code_format=_FORM, unique_id="t")
     return re.sub(r"[ \t]+$", "", svg, flags=re.MULTILINE)

@@ -11,7 +11,9 @@ COMPONENTS = ("extender", "controller", "webhook", "agent", "gateway", "arbiter"
 @cache
 def modules() -> dict[Path, ast.Module]:
     """Return every module that people wrote, by its path below ``src/gputile``."""
-    paths = sorted(path for path in SOURCE.rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc")))
+    paths = sorted(
+        path for path in SOURCE.rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))
+    )
     return {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
@@ -22,7 +24,11 @@ def strings() -> tuple[tuple[Path, str], ...]:
     for path, module in modules().items():
         told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
         for node in ast.walk(module):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in told
+            ):
                 found.append((path, node.value))
     return tuple(found)
 

@@ -143,11 +143,11 @@ def test_the_agents_state_is_changed_in_few_places() -> None:
     assert found == []
 
 
-def test_a_function_has_at_most_60_lines() -> None:
+def test_a_function_has_at_most_72_lines() -> None:
     """A command's options are an object (``takes``), so what it does fits a screen, too."""
     long = []
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "_pb2" not in path.name:
-                long += [f"{path}: {node.name}"] if (node.end_lineno or 0) - node.lineno >= 60 else []
+                long += [f"{path}: {node.name}"] if (node.end_lineno or 0) - node.lineno >= 72 else []
     assert long == []

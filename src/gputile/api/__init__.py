@@ -1,1 +1,3 @@
-"""Defines what gputile shares with the cluster: objects, wire formats, well-known names and amounts."""
+"""Defines what gputile shares with the cluster: objects, wire formats, well-known names and
+amounts.
+"""

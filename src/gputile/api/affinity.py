@@ -1,13 +1,15 @@
 """Defines affinity and topology spread constraints of pods (core/v1).
 
-Operators and effects are plain strings, so that objects of a newer API server can be decoded. They are validated where
-they are evaluated.
+Operators and effects are plain strings, so that objects of a newer API server can be decoded. They
+are validated where they are evaluated.
 """
 
 import msgspec
 
 
-class _Rule(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, frozen=True, kw_only=True):
+class _Rule(
+    msgspec.Struct, rename="camel", gc=False, omit_defaults=True, frozen=True, kw_only=True
+):
     """Common settings of the rules; frozen, because pods of one template share them."""
 
 
@@ -42,7 +44,9 @@ class PreferredSchedulingTerm(_Rule, frozen=True):
 class NodeAffinity(_Rule, frozen=True):
     """core/v1 NodeAffinity."""
 
-    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
     preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
         default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
     )

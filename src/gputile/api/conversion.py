@@ -1,7 +1,8 @@
 """Converts untrusted values to types, with error messages that name field, value and valid values.
 
-msgspec decides whether a value fits a type, but its message is in the words of Python and has the first mistake only.
-If a value that a user has written does not fit, it is compared with the type again, and every mistake is reported.
+msgspec decides whether a value fits a type, but its message is in the words of Python and has the
+first mistake only. If a value that a user has written does not fit, it is compared with the type
+again, and every mistake is reported.
 """
 
 import functools
@@ -52,13 +53,16 @@ T = TypeVar("T")
 class WireObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
     """Common settings of the wire objects.
 
-    A process stores tens of thousands of them. They form no reference cycles, so they are excluded from the cyclic
-    garbage collector (``gc=False``). Tuples of them are excluded too; lists would not be.
+    A process stores tens of thousands of them. They form no reference cycles, so they are excluded
+    from the cyclic garbage collector (``gc=False``). Tuples of them are excluded too; lists would
+    not be.
     """
 
 
 class ConversionError(ValueError):
-    """A value does not fit its type; the text names each wrong field, its value and the valid values."""
+    """A value does not fit its type; the text names each wrong field, its value and the valid
+    values.
+    """
 
     def __init__(self, mistakes: Sequence[FieldMistake]) -> None:
         super().__init__("; ".join(map(str, mistakes)))
@@ -113,34 +117,47 @@ def _first_mistake(error: Exception) -> FieldMistake:
         return FieldMistake(below(path, missing[1]), "Required value")
     if expected is None:
         return FieldMistake(path, "invalid value")
+    kinds = " or ".join(_KINDS.get(each, each) for each in expected[1].split(" | "))
     found = f", is {_KINDS[expected[2]]}" if expected[2] in _KINDS else ""
     return FieldMistake(
-        path, f"must be {' or '.join(_KINDS.get(each, each) for each in expected[1].split(' | '))}{found}"
+        path,
+        f"must be {kinds}{found}",
     )
 
 
 def has_more_items(text: bytes, most: int) -> bool:
-    """Return whether JSON has more than ``most`` items: objects, lists, and their fields and entries.
+    """Return whether JSON has more than ``most`` items: objects, lists, and their fields and
+    entries.
 
-    It counts brackets and commas, which takes milliseconds for megabytes. Text that is not JSON is counted likewise.
+    It counts brackets and commas, which takes milliseconds for megabytes. Text that is not JSON is
+    counted likewise.
     """
     if not _reaches(text, most):
         return False
-    # Brackets and commas within strings do not count. A quote after a backslash does not end a string.
+    # Brackets and commas within strings do not count. A quote after a backslash does not end a
+    # string.
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * (most + 1):  # an item has at most two strings, its name and its value
+    if plain.count(b'"') > 4 * (
+        most + 1
+    ):  # an item has at most two strings, its name and its value
         return True
     return _reaches(b"".join(plain.split(b'"')[::2]), most)
 
 
 def _reaches(text: bytes, most: int) -> bool:
-    """Return whether there are more than ``most`` brackets and commas; stop counting at that number."""
+    """Return whether there are more than ``most`` brackets and commas; stop counting at that
+    number.
+    """
     if len(text) <= most:  # so most requests of kube-scheduler need not be counted
         return False
     count = 0
     for start in range(0, len(text), _PART):
         end = start + _PART
-        count += text.count(b",", start, end) + text.count(b"{", start, end) + text.count(b"[", start, end)
+        count += (
+            text.count(b",", start, end)
+            + text.count(b"{", start, end)
+            + text.count(b"[", start, end)
+        )
         if count > most:
             return True
     return False
@@ -177,7 +194,8 @@ class _Versioned(msgspec.Struct):
 
 
 class VersionedCodec(Generic[Value]):
-    """Encodes and decodes one kind of text, of at most ``most`` characters or bytes; None for any length.
+    """Encodes and decodes one kind of text, of at most ``most`` characters or bytes; None for any
+    length.
 
     ``check`` raises ValueError for values that contradict themselves.
     """
@@ -207,15 +225,17 @@ class VersionedCodec(Generic[Value]):
         """Return the value in the text.
 
         Raises:
-            ValueError: an ``error`` of the codec: the text is too long, is not JSON, has another version, has a field
-                of a wrong type or out of range, or contradicts itself.
+            ValueError: an ``error`` of the codec: the text is too long, is not JSON, has another
+                version, has a field of a wrong type or out of range, or contradicts itself.
         """
         try:
             if self._most is not None and len(text) > self._most:
                 raise self._error(f"it has {len(text)} characters, more than {self._most}")
             version = decode(text, self._head).version
             if version != self._version:
-                raise self._error(f"version {version} is not known; this gputile reads version {self._version}")
+                raise self._error(
+                    f"version {version} is not known; this gputile reads version {self._version}"
+                )
             return self._check(decode(text, self._body))
         except ValueError as error:
             raise self._error(str(error)) from error
@@ -239,7 +259,9 @@ def _check(kind: inspect.Type, value: Any, path: str) -> Iterator[FieldMistake]:
         for mistake in _check(kind.type, value, path):
             rule = (kind.extra or {}).get(RULE)
             yield (
-                FieldMistake(path, f"{_what_it_is(value)} is not {rule}") if rule and mistake.path == path else mistake
+                FieldMistake(path, f"{_what_it_is(value)} is not {rule}")
+                if rule and mistake.path == path
+                else mistake
             )
         return
     check = _CHECKS.get(type(kind))
@@ -256,11 +278,15 @@ def _struct(kind: inspect.StructType, value: Any, path: str) -> Iterator[FieldMi
         if name in fields:
             yield from _check(fields[name].type, item, at(path, name))
         elif kind.forbid_unknown_fields:
-            yield FieldMistake(at(path, name), f"unknown field{nearest(name, fields) or known(fields)}")
+            yield FieldMistake(
+                at(path, name), f"unknown field{nearest(name, fields) or known(fields)}"
+            )
     for name, field in fields.items():
         if field.required and name not in value:
             valid = _valid(field.type)
-            yield FieldMistake(at(path, name), f"Required value: {supported(valid)}" if valid else "Required value")
+            yield FieldMistake(
+                at(path, name), f"Required value: {supported(valid)}" if valid else "Required value"
+            )
 
 
 def _mapping(kind: inspect.DictType, value: Any, path: str) -> Iterator[FieldMistake]:
@@ -309,7 +335,9 @@ def _number(kind: Any, value: Any, path: str) -> Iterator[FieldMistake]:
     ]
     if not all(holds for holds, _ in within):
         both = kind.ge is not None and kind.le is not None
-        rule = f"{kind.ge} to {kind.le}" if both else next(rule for holds, rule in within if not holds)
+        rule = (
+            f"{kind.ge} to {kind.le}" if both else next(rule for holds, rule in within if not holds)
+        )
         yield FieldMistake(path, f"must be {rule}, is {str(value)[:LONGEST]}")
 
 
@@ -333,8 +361,12 @@ def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[FieldMist
     if not all(mistakes for _, mistakes in found):
         return
     # Report the mistakes for the member of the value's kind, which the author probably meant.
-    members = [(each, mistakes) for each, mistakes in found if not isinstance(each, inspect.NoneType)]
-    likely = [mistakes for each, mistakes in members if len(members) == 1 or _is_of_kind(each, value)]
+    members = [
+        (each, mistakes) for each, mistakes in found if not isinstance(each, inspect.NoneType)
+    ]
+    likely = [
+        mistakes for each, mistakes in members if len(members) == 1 or _is_of_kind(each, value)
+    ]
     if likely:
         yield from likely[0]
         return
@@ -385,7 +417,11 @@ def _length(kind: Any, value: Any, path: str, of: str) -> Iterator[FieldMistake]
     if kind.max_length is not None and len(value) > kind.max_length:
         yield FieldMistake(path, f"has {len(value)} {of}, more than {kind.max_length}")
     if kind.min_length is not None and len(value) < kind.min_length:
-        rule = "must not be empty" if kind.min_length == 1 else f"has {len(value)} {of}, fewer than {kind.min_length}"
+        rule = (
+            "must not be empty"
+            if kind.min_length == 1
+            else f"has {len(value)} {of}, fewer than {kind.min_length}"
+        )
         yield FieldMistake(path, rule)
 
 
@@ -402,7 +438,9 @@ def _valid(kind: inspect.Type) -> list[Any]:
 
 def _other_kind(wanted: str, value: Any, path: str) -> FieldMistake:
     quotes = wanted == "a string" and isinstance(value, int | float)
-    return FieldMistake(path, f"must be {wanted}, is {_what_it_is(value)}{': write it in quotes' if quotes else ''}")
+    return FieldMistake(
+        path, f"must be {wanted}, is {_what_it_is(value)}{': write it in quotes' if quotes else ''}"
+    )
 
 
 def _what_it_is(value: Any) -> str:

@@ -11,7 +11,8 @@ from gputile.api.conversion import WireObject, timestamp_of
 from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
-SCHEDULING_GATED = "SchedulingGated"  # the reason until kube-scheduler first tries the pod without gates
+# the reason until kube-scheduler first tries the pod without gates
+SCHEDULING_GATED = "SchedulingGated"
 POD_READY = "Ready"
 
 Quantity = str | int | float
@@ -50,7 +51,9 @@ class StoredObject(WireObject):
 
 
 class ContainerClaim(WireObject):
-    """core/v1 ResourceClaim: a claim that a container uses; ``name`` is that of the pod's ``resourceClaims`` entry."""
+    """core/v1 ResourceClaim: a claim that a container uses; ``name`` is that of the pod's
+    ``resourceClaims`` entry.
+    """
 
     name: str = ""
 
@@ -71,7 +74,8 @@ class ContainerPort(WireObject):
 
 
 class Container(WireObject):
-    """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753).
+    """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar
+    (KEP-753).
 
     Only ports with a ``hostPort`` are stored.
     """
@@ -104,7 +108,9 @@ class Taint(WireObject):
 
 
 class PodResourceClaim(WireObject):
-    """core/v1 PodResourceClaim: an existing claim, or a template from which a claim is created for the pod."""
+    """core/v1 PodResourceClaim: an existing claim, or a template from which a claim is created
+    for the pod.
+    """
 
     name: str = ""
     resource_claim_name: str = ""
@@ -112,7 +118,9 @@ class PodResourceClaim(WireObject):
 
 
 class PodResourceClaimStatus(WireObject):
-    """core/v1 PodResourceClaimStatus: the claim that was created from a template; "" if none is needed."""
+    """core/v1 PodResourceClaimStatus: the claim that was created from a template; "" if none is
+    needed.
+    """
 
     name: str = ""
     resource_claim_name: str = ""
@@ -131,9 +139,11 @@ class PodOS(WireObject):
 
 
 class PodSpec(WireObject):
-    """core/v1 PodSpec. ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its RuntimeClass.
+    """core/v1 PodSpec. ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its
+    RuntimeClass.
 
-    GPU models are read from ``affinity``; the rest of it, and the spread constraints, is for the simulator.
+    GPU models are read from ``affinity``; the rest of it, and the spread constraints, is for the
+    simulator.
     """
 
     node_name: str = ""
@@ -202,10 +212,15 @@ class Pod(StoredObject):
     def bound_at(self) -> str:
         """When the API server executed the pod's Binding, as a Kubernetes timestamp; "" if unknown.
 
-        BindingREST sets the condition, and the kubelet does not change its time. So the time is by the API server's
-        clock, like ``creationTimestamp``, and unlike times in gputile's annotations.
+        BindingREST sets the condition, and the kubelet does not change its time. So the time is by
+        the API server's clock, like ``creationTimestamp``, and unlike times in gputile's
+        annotations.
         """
-        scheduled = (each for each in self.status.conditions if (each.type, each.status) == (POD_SCHEDULED, "True"))
+        scheduled = (
+            each
+            for each in self.status.conditions
+            if (each.type, each.status) == (POD_SCHEDULED, "True")
+        )
         return next((each.last_transition_time or "" for each in scheduled), "")
 
 
@@ -214,7 +229,9 @@ class ContainerEnd(WireObject):
 
 
 class StartedContainerState(WireObject):
-    """core/v1 ContainerState; ``terminated`` is set if the container has ended and was not restarted."""
+    """core/v1 ContainerState; ``terminated`` is set if the container has ended and was not
+    restarted.
+    """
 
     terminated: ContainerEnd | None = None
 
@@ -234,13 +251,17 @@ class PodStatusOnNode(PodStatus):
 
 
 class PodOnNode(Pod):
-    """A pod for the agent of its node. The control plane stores tens of thousands of pods, with fewer fields."""
+    """A pod for the agent of its node. The control plane stores tens of thousands of pods, with
+    fewer fields.
+    """
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
 
 
 def ended_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the containers that have ended; empty unless ``pod`` is a ``PodOnNode``."""
+    """Return the names of the containers that have ended; empty unless ``pod`` is a
+    ``PodOnNode``.
+    """
     if not isinstance(pod, PodOnNode):
         return frozenset()
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -270,7 +291,9 @@ class NodeCondition(WireObject):
     message: str = ""
 
 
-def node_condition(kind: ConditionType, status: str, reason: ConditionReason, message: str) -> NodeCondition:
+def node_condition(
+    kind: ConditionType, status: str, reason: ConditionReason, message: str
+) -> NodeCondition:
     """Build a condition of a node; ``status`` is "True", "False" or "Unknown"."""
     return NodeCondition(type=kind, status=status, reason=reason, message=message)
 
@@ -306,7 +329,9 @@ def unversioned(found: _Versioned) -> _Versioned:
 
 
 def is_older(version: str, known: str) -> bool:
-    """Return whether a resourceVersion is older than another of the same kind, compared as numbers (KEP-5504)."""
+    """Return whether a resourceVersion is older than another of the same kind, compared as
+    numbers (KEP-5504).
+    """
     return version.isdecimal() and known.isdecimal() and int(version) < int(known)
 
 
@@ -317,7 +342,9 @@ class ListMeta(WireObject):
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class ObjectReference(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True, frozen=True):
+class ObjectReference(
+    msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True, frozen=True
+):
     """core/v1 ObjectReference; it is hashable."""
 
     api_version: str = ""
@@ -330,8 +357,9 @@ class ObjectReference(msgspec.Struct, rename="camel", gc=False, omit_defaults=Tr
 class BindingMeta(WireObject):
     """The metadata of a Binding. The API server merges ``annotations`` into the pod.
 
-    It checks ``uid``, and ``resource_version`` unless that is empty: a Binding for an outdated version of the pod is
-    never executed (kubernetes/pkg/registry/core/pod/storage, BindingREST.Create).
+    It checks ``uid``, and ``resource_version`` unless that is empty: a Binding for an outdated
+    version of the pod is never executed (kubernetes/pkg/registry/core/pod/storage,
+    BindingREST.Create).
     """
 
     name: str

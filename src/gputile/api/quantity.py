@@ -1,8 +1,9 @@
 """Parses quantities, memory sizes, and the numbers in annotations of pods exactly.
 
-Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix ("15Gi") or an exponent
-("1e3"); a kubelet with 10,000 devices reports "10k". Amounts are never floats here: a value is an exact ``Fraction``.
-Grammar: apimachinery ``pkg/api/resource/quantity.go``.
+Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix
+("15Gi") or an exponent ("1e3"); a kubelet with 10,000 devices reports "10k". Amounts are never
+floats here: a value is an exact ``Fraction``. Grammar: apimachinery
+``pkg/api/resource/quantity.go``.
 """
 
 import re
@@ -41,14 +42,19 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?[0-9]*(?:\.[0-9]*)?)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,18})?",
     re.ASCII,
 )
-_LIKE_A_QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<suffix>[A-Za-z]{1,3})", re.ASCII)
+_LIKE_A_QUANTITY = re.compile(
+    r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<suffix>[A-Za-z]{1,3})", re.ASCII
+)
 LONGEST_QUANTITY = 256
 """Characters; a longer text is not a quantity."""
 _LONGEST_INTEGER = 1024  # bits
 _LARGEST_EXPONENT = 99_999  # an API server is busy for minutes with an exponent of nine digits
 _LARGEST = Fraction(10**300)  # larger amounts count as this one, so that each fits a float
 _FURTHEST = 1000  # exponents are clamped to -1000 and 1000
-_SPACES = " \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_SPACES = (
+    " \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
+    "\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+)
 
 
 class QuantityError(ValueError):
@@ -58,8 +64,8 @@ class QuantityError(ValueError):
 def parse_quantity(value: str | int | float) -> Fraction:
     """Return the exact value of a Kubernetes quantity.
 
-    YAML parses unquoted numbers as ``int`` or ``float``; a float is read by its shortest decimal form. Surrounding
-    spaces are ignored, as an API server does.
+    YAML parses unquoted numbers as ``int`` or ``float``; a float is read by its shortest decimal
+    form. Surrounding spaces are ignored, as an API server does.
 
     Raises:
         QuantityError: the value is a bool, not finite, too long, or violates the grammar.
@@ -68,23 +74,31 @@ def parse_quantity(value: str | int | float) -> Fraction:
         raise QuantityError(f"{value!r} is not a quantity")
     if isinstance(value, int):
         if value.bit_length() > _LONGEST_INTEGER:
-            raise QuantityError(f"a quantity is an integer of at most {_LONGEST_INTEGER} bits, this one is longer")
+            raise QuantityError(
+                f"a quantity is an integer of at most {_LONGEST_INTEGER} bits, this one is longer"
+            )
         return Fraction(value)
     text = repr(value) if isinstance(value, float) else value
     if len(text) > LONGEST_QUANTITY:
-        raise QuantityError(f"a quantity has at most {LONGEST_QUANTITY} characters, this one {len(text)}")
+        raise QuantityError(
+            f"a quantity has at most {LONGEST_QUANTITY} characters, this one {len(text)}"
+        )
     text = text.strip(_SPACES)
     match = _QUANTITY.fullmatch(text)
     if match is None or not text:
         raise QuantityError(f"{text!r} is not a quantity{_meant(text)}")
     digits, suffix = match["number"], match["suffix"] or ""
-    number = Fraction(digits) if digits.strip("+-.") else Fraction(0)  # a suffix alone is 0 to an API server
+    number = (
+        Fraction(digits) if digits.strip("+-.") else Fraction(0)
+    )  # a suffix alone is 0 to an API server
     if suffix in _SUFFIX:
         return number * _SUFFIX[suffix]
     exponent = int(suffix[1:])
     if abs(exponent) > _LARGEST_EXPONENT:
         raise QuantityError(f"{text!r} is out of range")
-    return max(-_LARGEST, min(number * Fraction(10) ** max(-_FURTHEST, min(exponent, _FURTHEST)), _LARGEST))
+    return max(
+        -_LARGEST, min(number * Fraction(10) ** max(-_FURTHEST, min(exponent, _FURTHEST)), _LARGEST)
+    )
 
 
 def _meant(text: str) -> str:
@@ -107,7 +121,9 @@ Amount = Annotated[
         }
     ),
 ]
-"""An amount for ``parse_amount``. The pattern is for JSON schemas; ``parse_amount`` has better messages."""
+"""An amount for ``parse_amount``. The pattern is for JSON schemas; ``parse_amount`` has better
+messages.
+"""
 
 
 def parse_amount(value: str | int | float) -> Fraction:
@@ -152,7 +168,9 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return the value as text, preceded by its decimal form if that differs: the API server stores "0.5" as "500m"."""
+    """Return the value as text, preceded by its decimal form if that differs: the API server
+    stores "0.5" as "500m".
+    """
     plain = str(float(amount))
     exact = "e" not in plain and Fraction(plain) == amount
     return f"{plain} ({value})" if exact and plain != str(value) else str(value)
@@ -165,13 +183,16 @@ MemorySize = Annotated[
         extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"},
     ),
 ]
-"""A memory size for ``parse_mib``. The pattern is for JSON schemas; ``parse_mib`` has better messages."""
+"""A memory size for ``parse_mib``. The pattern is for JSON schemas; ``parse_mib`` has better
+messages.
+"""
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)
 
 
 def parse_mib(text: str) -> int:
-    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or as in Kubernetes ("128Mi").
+    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or as in Kubernetes
+    ("128Mi").
 
     Raises:
         QuantityError: it is neither, or not a whole number of MiB.
@@ -199,7 +220,8 @@ def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
 
 
 def parse_active_threads(text: str) -> int:
-    """Return the percentage of a GPU's threads in a pod's annotation (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+    """Return the percentage of a GPU's threads in a pod's annotation
+    (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
 
     Raises:
         ValueError: it is not valid; the text names the valid range.

@@ -1,7 +1,9 @@
-"""Defines the objects of Dynamic Resource Allocation (resource.k8s.io/v1), and the names of devices.
+"""Defines the objects of Dynamic Resource Allocation (resource.k8s.io/v1), and the names of
+devices.
 
-kube-scheduler allocates the devices of a node's ResourceSlice to ResourceClaims. gputile publishes the slices and reads
-the claims; it never writes an allocation. Fields that gputile does not use are left out.
+kube-scheduler allocates the devices of a node's ResourceSlice to ResourceClaims. gputile publishes
+the slices and reads the claims; it never writes an allocation. Fields that gputile does not use are
+left out.
 """
 
 import math
@@ -22,7 +24,8 @@ RESOURCE_SLICES_PATH: Final = f"/apis/{RESOURCE_API}/resourceslices"
 
 MEMORY: Final = "memory"  # capacity of a device, in bytes
 CORES: Final = "cores"  # capacity of a device, in percent of compute; in mode core_mem only
-PODS: Final = "pods"  # capacity of a device: the number of claims that may share it; each consumes 1
+# capacity of a device: the number of claims that may share it; each consumes 1
+PODS: Final = "pods"
 
 _DEVICE_PREFIX: Final = "gpu-"
 _TOO_MUCH: Final = 1 << 24  # MiB or percent; larger than any GPU, and small enough for sums
@@ -40,7 +43,9 @@ def device_name(index: int) -> str:
 
 def gpu_index(device: str) -> int:
     """Return the index of the GPU with this name in ResourceSlices; -1 if the name is of no GPU."""
-    return decimal(device.removeprefix(_DEVICE_PREFIX), 3) if device.startswith(_DEVICE_PREFIX) else -1
+    return (
+        decimal(device.removeprefix(_DEVICE_PREFIX), 3) if device.startswith(_DEVICE_PREFIX) else -1
+    )
 
 
 # -- ResourceSlice: the devices that a driver offers
@@ -56,7 +61,9 @@ class DeviceAttribute(WireObject):
 
 
 class CapacityRange(WireObject):
-    """CapacityRequestPolicyRange: amounts from ``min`` to ``max``; requests are rounded up to the next ``step``."""
+    """CapacityRequestPolicyRange: amounts from ``min`` to ``max``; requests are rounded up to
+    the next ``step``.
+    """
 
     min: Quantity | None = None
     max: Quantity | None = None
@@ -79,7 +86,9 @@ class DeviceCapacity(WireObject):
 
 
 class DeviceTaint(WireObject):
-    """Repels claims without a matching toleration from a device. The API server sets a missing ``time_added``."""
+    """Repels claims without a matching toleration from a device. The API server sets a missing
+    ``time_added``.
+    """
 
     key: str
     effect: str
@@ -88,7 +97,9 @@ class DeviceTaint(WireObject):
 
 
 class SliceDevice(WireObject):
-    """A device of a slice. ``allow_multiple_allocations`` lets several claims share it: Kubernetes 1.36 or later."""
+    """A device of a slice. ``allow_multiple_allocations`` lets several claims share it:
+    Kubernetes 1.36 or later.
+    """
 
     name: str
     attributes: dict[str, DeviceAttribute] = {}
@@ -106,7 +117,9 @@ class ResourcePool(WireObject):
 
 
 class ResourceSliceSpec(WireObject):
-    """The content of a slice. kube-scheduler allocates the first device that fits, in the order of ``devices``."""
+    """The content of a slice. kube-scheduler allocates the first device that fits, in the order
+    of ``devices``.
+    """
 
     driver: str
     pool: ResourcePool
@@ -121,8 +134,14 @@ class ResourceSlice(StoredObject, kw_only=True):
 
 
 def slice_body(found: ResourceSlice) -> dict[str, Any]:
-    """Return the body of a request for a slice, with its kind and with required numbers that are 0."""
-    body: dict[str, Any] = {"apiVersion": RESOURCE_API, "kind": "ResourceSlice", **msgspec.to_builtins(found)}
+    """Return the body of a request for a slice, with its kind and with required numbers that are
+    0.
+    """
+    body: dict[str, Any] = {
+        "apiVersion": RESOURCE_API,
+        "kind": "ResourceSlice",
+        **msgspec.to_builtins(found),
+    }
     pool = found.spec.pool
     body["spec"]["pool"] = {
         "name": pool.name,
@@ -146,7 +165,9 @@ class DeviceSelector(WireObject):
 
 
 class ExactDeviceRequest(WireObject):
-    """A request for ``count`` devices of a class, or for all that match if ``allocation_mode`` is "All"."""
+    """A request for ``count`` devices of a class, or for all that match if ``allocation_mode``
+    is "All".
+    """
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
@@ -194,8 +215,8 @@ class ResourceClaimSpec(WireObject):
 class AllocatedDevice(WireObject):
     """DeviceRequestAllocationResult: a device, or a share of one, that was allocated to a request.
 
-    ``driver``, ``pool`` and ``device`` identify the device. ``share_id`` identifies a share; it is None if the claim
-    has the whole device.
+    ``driver``, ``pool`` and ``device`` identify the device. ``share_id`` identifies a share; it is
+    None if the claim has the whole device.
     """
 
     request: str = ""
@@ -210,7 +231,8 @@ class AllocatedDevice(WireObject):
     def mib(self) -> int:
         """The consumed memory in MiB, rounded up; 0 if it is missing or invalid.
 
-        The API server validates amounts; an invalid one is possible only by a write to the claim's status.
+        The API server validates amounts; an invalid one is possible only by a write to the claim's
+        status.
         """
         return min(math.ceil(_amount(self.consumed_capacity, MEMORY) / MIB), _TOO_MUCH)
 
@@ -267,7 +289,9 @@ class ResourceClaim(StoredObject):
 
     @property
     def gpus(self) -> tuple[AllocatedDevice, ...]:
-        """The allocated devices of gputile's driver; a claim may have devices of several drivers."""
+        """The allocated devices of gputile's driver; a claim may have devices of several
+        drivers.
+        """
         allocation = self.status.allocation
         found = allocation.devices.results if allocation is not None else ()
         return tuple(each for each in found if each.driver == DRIVER)
@@ -281,5 +305,7 @@ class ResourceClaim(StoredObject):
 def claims_of(pod: Pod) -> list[str]:
     """Return the names of the pod's existing claims, in its namespace."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-    names = [each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims]
+    names = [
+        each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims
+    ]
     return [name for name in names if name]

@@ -1,7 +1,7 @@
 """Defines the requests and responses of admission webhooks and of scheduler extenders.
 
-The extender's JSON is that of k8s.io/kube-scheduler/extender/v1. Its Go structs have no JSON tags, so keys are the Go
-field names, and nil is ``null``. Embedded objects are ordinary core/v1 JSON.
+The extender's JSON is that of k8s.io/kube-scheduler/extender/v1. Its Go structs have no JSON tags,
+so keys are the Go field names, and nil is ``null``. Embedded objects are ordinary core/v1 JSON.
 """
 
 import base64
@@ -16,7 +16,9 @@ class _ExtenderMessage(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
 
 
 class ExtenderArgs(_ExtenderMessage):
-    """The arguments of ``filter`` and ``prioritize``; ``node_names`` is set if the extender is nodeCacheCapable."""
+    """The arguments of ``filter`` and ``prioritize``; ``node_names`` is set if the extender is
+    nodeCacheCapable.
+    """
 
     pod: Pod
     node_names: list[str] | None = None
@@ -67,7 +69,9 @@ class MetaVictims(_ExtenderMessage):
 
 
 class ExtenderPreemptionArgs(_ExtenderMessage):
-    """The arguments of ``preempt``: the victims that kube-scheduler chose on each candidate node."""
+    """The arguments of ``preempt``: the victims that kube-scheduler chose on each candidate
+    node.
+    """
 
     pod: Pod
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
@@ -111,7 +115,9 @@ class GroupVersionResource(_ReviewMessage):
 
 
 class AdmissionRequest(_ReviewMessage):
-    """A request to admit an object. ``object`` and ``old_object`` are decoded later, by their kind."""
+    """A request to admit an object. ``object`` and ``old_object`` are decoded later, by their
+    kind.
+    """
 
     uid: str
     kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)
@@ -166,8 +172,12 @@ def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ())
 
 
 def encode_refused(uid: str, message: str, warnings: tuple[str, ...] = ()) -> bytes:
-    """Encode the response that denies the request as Invalid (422), as the API server's validation does."""
+    """Encode the response that denies the request as Invalid (422), as the API server's
+    validation does.
+    """
     status = _ReviewStatus(message=message, reason="Invalid", code=422)
     return _ENCODER.encode(
-        _ReviewAnswer(response=_Response(uid=uid, allowed=False, status=status, warnings=list(warnings)))
+        _ReviewAnswer(
+            response=_Response(uid=uid, allowed=False, status=status, warnings=list(warnings))
+        )
     )

@@ -1,10 +1,11 @@
 """Lists each resource, label, annotation, mode, policy, condition and reason that gputile uses.
 
 ACK: Alibaba Cloud's documentation of shared GPU scheduling. gpushare:
-AliyunContainerService/gpushare-scheduler-extender. NVIDIA: the NVIDIA device plugin and container toolkit. gputile:
-this project.
+AliyunContainerService/gpushare-scheduler-extender. NVIDIA: the NVIDIA device plugin and container
+toolkit. gputile: this project.
 
-``docs/generator/reasons.toml`` describes each reason of Events and conditions: meaning, component and remedy.
+``docs/generator/reasons.toml`` describes each reason of Events and conditions: meaning, component
+and remedy.
 """
 
 from enum import StrEnum
@@ -13,58 +14,102 @@ from typing import Final, Literal, get_args
 from gputile.api.wording import nearest
 
 # Resources (what containers ask for and nodes advertise)
-GPU_MEMORY: Final = "aliyun.com/gpu-mem"  # ACK; in memory units
-GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per GPU
-GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpushare; node: number of its GPUs that are shared; pods do not request it
-TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole GPUs, best-connected set
-WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole GPUs
-LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
-MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA; nvidia.com/mig-<profile>: MIG instances of that profile
-CLAIMS_RESOURCE: Final = "gputile.io/claims"  # gputile; 0 in pods with claims, so that the extender is called
+# ACK; in memory units
+GPU_MEMORY: Final = "aliyun.com/gpu-mem"
+# ACK; 100 per GPU
+GPU_CORE: Final = "aliyun.com/gpu-core.percentage"
+# gpushare; node: number of its GPUs that are shared; pods do not request it
+GPU_COUNT: Final = "aliyun.com/gpu-count"
+# ACK; whole GPUs, best-connected set
+TOPOLOGY_GPU: Final = "aliyun.com/gpu"
+# NVIDIA; whole GPUs
+WHOLE_GPU: Final = "nvidia.com/gpu"
+# Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
+LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"
+# NVIDIA; nvidia.com/mig-<profile>: MIG instances of that profile
+MIG_PREFIX: Final = "nvidia.com/mig-"
+# gputile; 0 in pods with claims, so that the extender is called
+CLAIMS_RESOURCE: Final = "gputile.io/claims"
 # What gputile schedules. MIG instances are not among them: kube-scheduler and kubelet count these.
 GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
 
 # Labels
-MODE_LABEL: Final = "ack.node.gpu.schedule"  # ACK; node: the mode of its GPUs
-PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node: binpack, spread or packing among its GPUs
-GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: number of GPUs that its gpu-mem is divided among
-GPU_MODEL: Final = "gputile.io/gpu-model"  # gputile; pod, label or annotation: the GPU model, as in nodes' labels
-ISOLATION: Final = "gputile.io/isolation"  # gputile; pod, label or annotation: memory; memory,compute; none
-MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node: the model of all its GPUs
-NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node: the memory of each GPU, such as 15360MiB
-NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node: the number of its GPUs
-DAEMON_LABEL: Final = "pod-template-generation"  # Kubernetes; pod of a DaemonSet: its template's generation
-KARPENTER_POOL_LABEL: Final = "karpenter.sh/nodepool"  # Karpenter; node: its NodePool
-KARPENTER_INITIALIZED_LABEL: Final = "karpenter.sh/initialized"  # Karpenter; node: "true" once initialized
-LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6; node: the model of all its GPUs
-MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model>: the number of such GPUs
-SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig
-CLAIMS_LABEL: Final = "gputile.io/claims"  # gputile; node: "true" to offer GPUs by claims, not extended resources
-REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: number of replicas of each GPU
-SHARED_MEMORY_LABEL: Final = "gputile.io/shared-memory"  # gputile; node: shared memory of each GPU, such as 14848MiB
-TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: policy of GPU time, by name or ACK's number
-PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"  # gputile; pod that requests a node from the autoscaler: "true"
-UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: "allowed" if its pods may reach GPUs
+# ACK; node: the mode of its GPUs
+MODE_LABEL: Final = "ack.node.gpu.schedule"
+# ACK; node: binpack, spread or packing among its GPUs
+PLACEMENT_LABEL: Final = "ack.node.gpu.placement"
+# ACK; pod: number of GPUs that its gpu-mem is divided among
+GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"
+# gputile; pod, label or annotation: the GPU model, as in nodes' labels
+GPU_MODEL: Final = "gputile.io/gpu-model"
+# gputile; pod, label or annotation: memory; memory,compute; none
+ISOLATION: Final = "gputile.io/isolation"
+# ACK; node: the model of all its GPUs
+MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"
+# ACK; node: the memory of each GPU, such as 15360MiB
+NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"
+# ACK; node: the number of its GPUs
+NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"
+# Kubernetes; pod of a DaemonSet: its template's generation
+DAEMON_LABEL: Final = "pod-template-generation"
+# Karpenter; node: its NodePool
+KARPENTER_POOL_LABEL: Final = "karpenter.sh/nodepool"
+# Karpenter; node: "true" once initialized
+KARPENTER_INITIALIZED_LABEL: Final = "karpenter.sh/initialized"
+# Kubernetes 1.6; node: the model of all its GPUs
+LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"
+# gputile; node: model.gputile.io/<model>: the number of such GPUs
+MODEL_COUNT_PREFIX: Final = "model.gputile.io/"
+# gputile; node in mode default: none, time-slicing or mig
+SHARING_LABEL: Final = "gputile.io/sharing"
+# gputile; node: "true" to offer GPUs by claims, not extended resources
+CLAIMS_LABEL: Final = "gputile.io/claims"
+# gputile; node with time-slicing: number of replicas of each GPU
+REPLICAS_LABEL: Final = "gputile.io/replicas"
+# gputile; node: shared memory of each GPU, such as 14848MiB
+SHARED_MEMORY_LABEL: Final = "gputile.io/shared-memory"
+# gputile; node: policy of GPU time, by name or ACK's number
+TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"
+# gputile; pod that requests a node from the autoscaler: "true"
+PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"
+# gputile; namespace: "allowed" if its pods may reach GPUs
+UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"
 
 # Gangs: scheduled together or not at all (M13)
-GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # Kubernetes coscheduling; pod: the name of its gang
-GANG_SIZE_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"  # Kubernetes coscheduling; pod: gang size
-POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"  # Kubernetes coscheduling; pod: the name of its PodGroup
-GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose gang has not been planned yet
+# Kubernetes coscheduling; pod: the name of its gang
+GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"
+# Kubernetes coscheduling; pod: gang size
+GANG_SIZE_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"
+# Kubernetes coscheduling; pod: the name of its PodGroup
+POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+# gputile; scheduling gate of a pod whose gang has not been planned yet
+GANG_GATE: Final = "gputile.io/gang"
 
 # Annotations: gputile's own
-ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # gputile; pod: its booked GPUs by container
-MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # gputile; pod: the memory unit of its gpu-mem, MiB
-RESERVATION_ANNOTATION: Final = "gputile.io/hold"  # gputile; pod of a gang, or that preempts: its reserved GPUs
-FENCE_ANNOTATION: Final = "gputile.io/fence"  # gputile; unbound pod: written so that no earlier Binding is executed
-WAKE_ANNOTATION: Final = "gputile.io/wake"  # gputile; node: changed to make kube-scheduler retry pending pods
-DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"  # user; pod: cost of its deletion
-MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # gputile; pod, mode mps: 1 to 100
-TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" if the controller set the GPU taint
-TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight for GPU time, 1 to 1000
-HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: takes no pods until this Unix time, in s
-NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"  # gputile; placeholder: the label of the requested node
-INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
+# gputile; pod: its booked GPUs by container
+ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"
+# gputile; pod: the memory unit of its gpu-mem, MiB
+MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"
+# gputile; pod of a gang, or that preempts: its reserved GPUs
+RESERVATION_ANNOTATION: Final = "gputile.io/hold"
+# gputile; unbound pod: written so that no earlier Binding is executed
+FENCE_ANNOTATION: Final = "gputile.io/fence"
+# gputile; node: changed to make kube-scheduler retry pending pods
+WAKE_ANNOTATION: Final = "gputile.io/wake"
+# user; pod: cost of its deletion
+DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
+# gputile; pod, mode mps: 1 to 100
+MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"
+# gputile; node: "true" if the controller set the GPU taint
+TAINTED_ANNOTATION: Final = "gputile.io/tainted"
+# gputile; pod: its weight for GPU time, 1 to 1000
+TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"
+# gputile; node: takes no pods until this Unix time, in s
+HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"
+# gputile; placeholder: the label of the requested node
+NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"
+# gputile; node: its GPUs, written by the agent
+INVENTORY_ANNOTATION: Final = "gputile.io/inventory"
 
 # Claims (Dynamic Resource Allocation)
 DRIVER: Final = "gpu.gputile.io"  # gputile; the name of its DRA driver
@@ -72,29 +117,50 @@ SHARE_CLASS: Final = "gputile-share"  # gputile; DeviceClass of GPUs that severa
 GPU_CLASS: Final = "gputile-gpu"  # gputile; DeviceClass of whole GPUs
 
 # Annotations that existing tools read: gpushare's, and ACK's
-GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"  # gpushare; pod on one GPU: the index of that GPU
-GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"  # gpushare; pod on one GPU: its units
-GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"  # gpushare; pod on one GPU: the units of the whole GPU
-GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"  # gpushare; "true" once the node has allocated the GPU
-GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when the GPU was chosen, Unix time in ns
-ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"  # ACK; shared pod: units by container and GPU
-GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; the prefix of all its annotations
+# gpushare; pod on one GPU: the index of that GPU
+GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+# gpushare; pod on one GPU: its units
+GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
+# gpushare; pod on one GPU: the units of the whole GPU
+GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"
+# gpushare; "true" once the node has allocated the GPU
+GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+# gpushare; when the GPU was chosen, Unix time in ns
+GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+# ACK; shared pod: units by container and GPU
+ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+# gpushare; the prefix of all its annotations
+GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"
 
 # Annotations with a meaning to others
-LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5; pod: its affinity, JSON
-MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; mirror of a static pod: the static pod's UID
-CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, bypassing the kubelet
-NVIDIA_CDI_ANNOTATION_PREFIX: Final = "nvidia.cdi.k8s.io/"  # NVIDIA's runtime and plugin for NRI; pod: devices to add
-NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.noderesource.dev"  # NVIDIA's and NRI's plugins; pod: CDI devices to add
-NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.noderesource.dev"  # NRI's device injector; pod: devices to add
-NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.noderesource.dev"  # NRI's device injector; pod: directories to mount
-OLD_NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.nri.io"  # NVIDIA's and NRI's plugins; former name
-OLD_NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.nri.io"  # NRI's device injector; former name
-OLD_NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.nri.io"  # NRI's device injector; former name
-NRI_CDI_INJECTOR_PREFIX: Final = "cdi.nri.io/"  # a CDI injector by NRI; pod: CDI devices to add
-GKE_DEVICE_ANNOTATION_PREFIX: Final = "devices.gke.io/"  # GKE's device injector; pod: devices to add
-CRIO_DEVICE_ANNOTATION: Final = "devices.crio.io"  # CRI-O; pod: devices of the node to add
-OLD_CRIO_DEVICE_ANNOTATION: Final = "io.kubernetes.cri-o.Devices"  # CRI-O; former name
+# Kubernetes 1.5; pod: its affinity, JSON
+LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"
+# kubelet; mirror of a static pod: the static pod's UID
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
+# container runtimes; pod: devices to add, bypassing the kubelet
+CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
+# NVIDIA's runtime and plugin for NRI; pod: devices to add
+NVIDIA_CDI_ANNOTATION_PREFIX: Final = "nvidia.cdi.k8s.io/"
+# NVIDIA's and NRI's plugins; pod: CDI devices to add
+NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.noderesource.dev"
+# NRI's device injector; pod: devices to add
+NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.noderesource.dev"
+# NRI's device injector; pod: directories to mount
+NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.noderesource.dev"
+# NVIDIA's and NRI's plugins; former name
+OLD_NRI_CDI_ANNOTATION_PREFIX: Final = "cdi-devices.nri.io"
+# NRI's device injector; former name
+OLD_NRI_DEVICE_ANNOTATION_PREFIX: Final = "devices.nri.io"
+# NRI's device injector; former name
+OLD_NRI_MOUNT_ANNOTATION_PREFIX: Final = "mounts.nri.io"
+# a CDI injector by NRI; pod: CDI devices to add
+NRI_CDI_INJECTOR_PREFIX: Final = "cdi.nri.io/"
+# GKE's device injector; pod: devices to add
+GKE_DEVICE_ANNOTATION_PREFIX: Final = "devices.gke.io/"
+# CRI-O; pod: devices of the node to add
+CRIO_DEVICE_ANNOTATION: Final = "devices.crio.io"
+# CRI-O; former name
+OLD_CRIO_DEVICE_ANNOTATION: Final = "io.kubernetes.cri-o.Devices"
 
 # Prefix of gputile's node conditions
 CONDITION_PREFIX: Final = "gputile.io/"
@@ -136,14 +202,15 @@ PLACEMENTS: Final = get_args(Placement)
 
 
 class GpuTimePolicy(StrEnum):
-    """How time on a GPU is shared: the policies of ACK's cGPU (parameter ``POLICY``), with names of gputile.
+    """How time on a GPU is shared: the policies of ACK's cGPU (parameter ``POLICY``), with names of
+    gputile.
 
     Source: Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 
-    ``average``: each container gets 1/maxPodsPerGpu, even if it is alone. ``preemptive``: containers with work get
-    equal shares. ``weighted``: as ``preemptive``, by weights and priorities. ``fixed``: each gets its percentage, never
-    more. ``weak``: each is guaranteed its percentage, and the rest is shared by weights and priorities. ``native``: the
-    driver decides.
+    ``average``: each container gets 1/maxPodsPerGpu, even if it is alone. ``preemptive``:
+    containers with work get equal shares. ``weighted``: as ``preemptive``, by weights and
+    priorities. ``fixed``: each gets its percentage, never more. ``weak``: each is guaranteed its
+    percentage, and the rest is shared by weights and priorities. ``native``: the driver decides.
     """
 
     AVERAGE = "average"
@@ -174,7 +241,9 @@ def parse_policy(named: str | int) -> GpuTimePolicy:
     if len(text) == 1 and text in "012345":
         return POLICIES[int(text)]
     valid = ", ".join(f"{policy} ({number})" for number, policy in enumerate(POLICIES))
-    raise GpuTimePolicyError(f"{text!r} is not a policy of GPU time; valid are {valid}{nearest(text, POLICIES)}")
+    raise GpuTimePolicyError(
+        f"{text!r} is not a policy of GPU time; valid are {valid}{nearest(text, POLICIES)}"
+    )
 
 
 class EventReason(StrEnum):

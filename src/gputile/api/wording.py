@@ -1,4 +1,6 @@
-"""Formats amounts, and error messages about fields: the value, the valid values, and similar names."""
+"""Formats amounts, and error messages about fields: the value, the valid values, and similar
+names.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,14 +14,18 @@ LONGEST: Final = 60
 """Characters of a name or value in a message."""
 
 LONGEST_REFUSAL: Final = 400
-"""Characters of the reason of a refusal. Untrusted names in it could otherwise make it very long."""
+"""Characters of the reason of a refusal. Untrusted names in it could otherwise make it very
+long.
+"""
 
 RULE: Final = "rule"
 """Key of ``msgspec.Meta.extra``: the description of a pattern, for messages."""
 
 _MOST_NAMED: Final = 20  # valid values or fields in a message
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_SUBDOMAIN: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII
+)
 _QUALIFIED: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
@@ -39,14 +45,23 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def unsupported(value: str, valid: Iterable[str]) -> str:
-    """Return the message for a value that is not one of the valid ones, as the API server words it."""
+    """Return the message for a value that is not one of the valid ones, as the API server words
+    it.
+    """
     names = list(valid)
     return f"Unsupported value: {shown(value)}: {supported(names)}{nearest(value, names)}"
 
 
 def kind_of(value: Any) -> str:
     """Return the kind of a YAML value."""
-    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    names = {
+        dict: "a mapping",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
     return names.get(type(value), "nothing")
 
 
@@ -59,13 +74,18 @@ def shown(text: str) -> str:
 def shortened(text: str) -> str:
     """Return the reason of a refusal, truncated to ``LONGEST_REFUSAL`` characters and printable."""
     cut = text if len(text) <= LONGEST_REFUSAL else f"{text[: LONGEST_REFUSAL - 3]}..."
-    return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
+    return (
+        cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
+    )
 
 
 def supported(valid: Sequence[Any]) -> str:
     """List the valid values, except "", which means an absent field."""
     words = [shown(each) if isinstance(each, str) else str(each) for each in valid if each != ""]
-    return f"supported values: {', '.join(words[:_MOST_NAMED])}{', ...' if len(words) > _MOST_NAMED else ''}"
+    return (
+        f"supported values: "
+        f"{', '.join(words[:_MOST_NAMED])}{', ...' if len(words) > _MOST_NAMED else ''}"
+    )
 
 
 def known(fields: Iterable[str]) -> str:
@@ -104,11 +124,16 @@ def at(path: str, key: Any) -> str:
 
 
 def broken_label_name(name: str) -> str | None:
-    """Return why ``name`` is not a DNS label, such as the name of a container or namespace; None if it is."""
+    """Return why ``name`` is not a DNS label, such as the name of a container or namespace; None
+    if it is.
+    """
     if len(name) > 63:
         return f"Invalid value: {shown(name)}: must be no more than 63 characters"
     if not _LABEL.fullmatch(name):
-        rule = "lower case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123 label)"
+        rule = (
+            "lower case letters, digits and '-', beginning and ending with a letter or digit "
+            "(RFC 1123 label)"
+        )
         return f"Invalid value: {shown(name)}: must be {rule}"
     return None
 
@@ -118,18 +143,25 @@ def broken_subdomain(name: str) -> str | None:
     if len(name) > 253:
         return f"Invalid value: {shown(name)}: must be no more than 253 characters"
     if not _SUBDOMAIN.fullmatch(name):
-        rule = "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        rule = (
+            "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        )
         return f"Invalid value: {shown(name)}: must be {rule} (RFC 1123 subdomain)"
     return None
 
 
 def broken_qualified_name(name: str) -> str | None:
-    """Return why ``name`` is not a valid key of a label or annotation, or name of a resource; None if it is."""
+    """Return why ``name`` is not a valid key of a label or annotation, or name of a resource;
+    None if it is.
+    """
     prefix, slash, last = name.rpartition("/")
     if slash and (not prefix or broken_subdomain(prefix)):
         return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
     if len(last) > 63 or not _QUALIFIED.fullmatch(last):
-        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        rule = (
+            "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter "
+            "or digit"
+        )
         return f"Invalid value: {shown(name)}: a name must be {rule}"
     return None
 
@@ -137,7 +169,10 @@ def broken_qualified_name(name: str) -> str | None:
 def broken_label_value(value: str) -> str | None:
     """Return why ``value`` is not a valid value of a label; None if it is."""
     if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
-        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        rule = (
+            "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter "
+            "or digit"
+        )
         return f"Invalid value: {shown(value)}: a label's value must be empty, or {rule}"
     return None
 
@@ -150,7 +185,9 @@ def described(text: str, **rules: Any) -> "Meta":
 
 
 def matching(pattern: str, rule: str, description: str | None = None) -> "Meta":
-    """Return the constraint that a string matches ``pattern`` as a whole; ``rule`` describes it for messages."""
+    """Return the constraint that a string matches ``pattern`` as a whole; ``rule`` describes it
+    for messages.
+    """
     from msgspec import Meta
 
     # In Python, "$" would also match before a trailing newline.

@@ -1,4 +1,6 @@
-"""Defines more Kubernetes objects that gputile reads: workloads, Leases, PodGroups, budgets, Events."""
+"""Defines more Kubernetes objects that gputile reads: workloads, Leases, PodGroups, budgets,
+Events.
+"""
 
 from typing import Final
 
@@ -161,7 +163,10 @@ class RunningPod(StoredObject):
     @property
     def ready(self) -> bool:
         """Whether the pod is ready and not being deleted."""
-        up = any(condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions)
+        up = any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions
+        )
         return up and self.metadata.deletion_timestamp is None
 
 
@@ -192,7 +197,9 @@ class ServiceAccount(StoredObject):
 
 
 class HelmRevision(StoredObject):
-    """core/v1 Secret of a revision of a Helm release; its labels are the release, revision and status."""
+    """core/v1 Secret of a revision of a Helm release; its labels are the release, revision and
+    status.
+    """
 
 
 class ListedPriorityClass(StoredObject):
@@ -208,7 +215,9 @@ class Namespace(StoredObject):
 
 
 class ServedKind(WireObject):
-    """metav1.APIResource: a resource that an API server serves; ``name`` has a slash for a subresource."""
+    """metav1.APIResource: a resource that an API server serves; ``name`` has a slash for a
+    subresource.
+    """
 
     name: str = ""
     kind: str = ""
@@ -222,7 +231,8 @@ class ServedKinds(WireObject):
 
 
 POD_GROUP_API: Final = "scheduling.x-k8s.io"
-POD_GROUP_API_PATH: Final = f"/apis/{POD_GROUP_API}/v1alpha1"  # 404 if no CRD of the group is installed
+# 404 if no CRD of the group is installed
+POD_GROUP_API_PATH: Final = f"/apis/{POD_GROUP_API}/v1alpha1"
 POD_GROUPS_PATH: Final = f"{POD_GROUP_API_PATH}/podgroups"
 
 
@@ -278,7 +288,8 @@ class PodDisruptionBudget(msgspec.Struct, rename="camel", kw_only=True):
     def allows_unready(self) -> bool:
         """Whether a pod that is not ready may be evicted even if no disruption is allowed.
 
-        See KEP-3017, and ``EvictionREST`` of the API server. The default policy is ``IfHealthyBudget``.
+        See KEP-3017, and ``EvictionREST`` of the API server. The default policy is
+        ``IfHealthyBudget``.
         """
         always = self.spec.unhealthy_pod_eviction_policy == "AlwaysAllow"
         return always or self.status.current_healthy >= self.status.desired_healthy > 0

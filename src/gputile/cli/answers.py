@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class SimulationResult:
     """The result of a simulation.
 
-    ``count`` says how many copies of further pods fit (``--fit``). ``before`` are the nodes with the running pods, if
-    the simulation sets all nodes to ``mode`` (``--mode``).
+    ``count`` says how many copies of further pods fit (``--fit``). ``before`` are the nodes with
+    the running pods, if the simulation sets all nodes to ``mode`` (``--mode``).
     """
 
     simulation: "Simulation"
@@ -74,7 +74,8 @@ class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
     mib: Annotated[int, described("The pod's memory on this GPU, in MiB.")]
     units: Annotated[int, described("The pod's memory on this GPU, in memory units.")]
     percent: Annotated[
-        int | UnsetType, described("The pod's percentage of its compute; absent if compute is not divided.")
+        int | UnsetType,
+        described("The pod's percentage of its compute; absent if compute is not divided."),
     ] = UNSET
 
 
@@ -91,21 +92,32 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     reason: Annotated[str, described("The reason for the decision.")]
     others: Annotated[
         list[str] | UnsetType,
-        described("The names of other pods of the same workload with the same result; absent if there are none."),
+        described(
+            "The names of other pods of the same workload with the same result; absent if there "
+            "are none."
+        ),
     ] = UNSET
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How many more copies of the pods fit; ``stopped_by`` is null if the count reached its maximum."""
+    """How many more copies of the pods fit; ``stopped_by`` is null if the count reached its
+    maximum.
+    """
 
     copies: Annotated[int, described("How many more copies of the pods fit.")]
     pods: Annotated[int, described("The number of pods in one copy.")]
-    nodes: Annotated[dict[str, int], described("The number of pods that each node takes, by node name.")]
-    stopped_by: Annotated[str | None, described("Why no further copy fits; null if the count reached its maximum.")]
+    nodes: Annotated[
+        dict[str, int], described("The number of pods that each node takes, by node name.")
+    ]
+    stopped_by: Annotated[
+        str | None, described("Why no further copy fits; null if the count reached its maximum.")
+    ]
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that is preempted by pods of higher priority; ``node`` is null if it only loses a reservation."""
+    """A pod that is preempted by pods of higher priority; ``node`` is null if it only loses a
+    reservation.
+    """
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
@@ -120,7 +132,9 @@ class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     placement: Annotated[str, described("The other placement policy.")]
     decisions: Annotated[list[DecisionAnswer], described("The decisions with that policy.")]
     nodes: Annotated[list[NodeSummary], described("The nodes after the simulation.")]
-    fit: Annotated[FitAnswer | UnsetType, described("How many more pods fit with that policy.")] = UNSET
+    fit: Annotated[FitAnswer | UnsetType, described("How many more pods fit with that policy.")] = (
+        UNSET
+    )
 
 
 class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -129,25 +143,39 @@ class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     decisions: Annotated[list[DecisionAnswer], described("The decision for each pod.")]
     nodes: Annotated[list[NodeSummary], described("The nodes after the simulation.")]
     fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
-    compared: Annotated[ComparedAnswer | UnsetType, described("With --compare: the result with the other policy.")] = (
-        UNSET
-    )
+    compared: Annotated[
+        ComparedAnswer | UnsetType, described("With --compare: the result with the other policy.")
+    ] = UNSET
     preempted: Annotated[
         list[VictimAnswer] | UnsetType,
-        described("The pods that are preempted by pods of higher priority; absent if there are none."),
+        described(
+            "The pods that are preempted by pods of higher priority; absent if there are none."
+        ),
     ] = UNSET
     before: Annotated[
-        list[NodeSummary] | UnsetType, described("With --mode: the nodes with the pods that run there now.")
+        list[NodeSummary] | UnsetType,
+        described("With --mode: the nodes with the pods that run there now."),
     ] = UNSET
 
 
 def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
-    """Return the answer for ``result``, compared with ``other``, the result of another placement policy."""
+    """Return the answer for ``result``, compared with ``other``, the result of another placement
+    policy.
+    """
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if result.simulation.victims:
-        victims = ((each.pod.metadata, each.pod.spec, each.preemptors) for each in result.simulation.victims)
+        victims = (
+            (each.pod.metadata, each.pod.spec, each.preemptors)
+            for each in result.simulation.victims
+        )
         preempted = [
-            VictimAnswer(meta.namespace, meta.name, spec.priority or 0, spec.node_name or None, list(preemptors))
+            VictimAnswer(
+                meta.namespace,
+                meta.name,
+                spec.priority or 0,
+                spec.node_name or None,
+                list(preemptors),
+            )
             for meta, spec, preemptors in victims
         ]
         answer = msgspec.structs.replace(answer, preempted=preempted)
@@ -156,7 +184,9 @@ def simulate_answer(result: SimulationResult, other: SimulationResult | None) ->
     if other is None:
         return answer
     decisions, fit = _decisions(other), _fit(other)
-    compared = ComparedAnswer(placement=other.placement, decisions=decisions, nodes=other.nodes, fit=fit)
+    compared = ComparedAnswer(
+        placement=other.placement, decisions=decisions, nodes=other.nodes, fit=fit
+    )
     return msgspec.structs.replace(answer, compared=compared)
 
 

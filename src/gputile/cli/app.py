@@ -19,7 +19,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command whose module is not imported yet: the name of its function or group there, and its one-line help.
+    """A command whose module is not imported yet: the name of its function or group there, and its
+    one-line help.
 
     ``examples`` come at the end of the command's help, each after the program's name.
     """
@@ -34,7 +35,8 @@ PEOPLE: Mapping[str, Entry] = {
     "simulate": Entry(
         "simulate",
         "simulate",
-        "Show which node and GPUs the pods of manifests would get, decided by the scheduler's own code.",
+        "Show which node and GPUs the pods of manifests would get, decided by the scheduler's own "
+        "code.",
         (
             "simulate --from-cluster -f deploy.yaml",
             "simulate --from-cluster --mode cgpu --need 8GiB",
@@ -51,7 +53,11 @@ PEOPLE: Mapping[str, Entry] = {
         "explain",
         "explain",
         "Explain where a pod runs, or why it is pending, and what would help.",
-        ("explain web-5d4f-a -n team-a", "explain deployment/web", "explain team-a/web-5d4f-a --all -o yaml"),
+        (
+            "explain web-5d4f-a -n team-a",
+            "explain deployment/web",
+            "explain team-a/web-5d4f-a --all -o yaml",
+        ),
     ),
     "top": Entry(
         "live",
@@ -99,11 +105,23 @@ PEOPLE: Mapping[str, Entry] = {
     "version": Entry("documents", "version", "Print the version."),
 }
 NODES_AND_SERVICES: Mapping[str, Entry] = {
-    "selftest": Entry("selftest", "selftest", "Test on this machine that containers cannot exceed their limits."),
-    "agent": Entry("services", "agent", "Serve the GPUs of this node as the kubelet's device plugin."),
-    "extender": Entry("services", "extender", "Answer kube-scheduler: which nodes fit a pod, and which GPUs it gets."),
-    "controller": Entry("services", "controller", "Plan gangs and preemption, request nodes, and taint GPU nodes."),
-    "webhook": Entry("services", "webhook", "Complete and validate GPU pods before they are stored."),
+    "selftest": Entry(
+        "selftest", "selftest", "Test on this machine that containers cannot exceed their limits."
+    ),
+    "agent": Entry(
+        "services", "agent", "Serve the GPUs of this node as the kubelet's device plugin."
+    ),
+    "extender": Entry(
+        "services",
+        "extender",
+        "Answer kube-scheduler: which nodes fit a pod, and which GPUs it gets.",
+    ),
+    "controller": Entry(
+        "services", "controller", "Plan gangs and preemption, request nodes, and taint GPU nodes."
+    ),
+    "webhook": Entry(
+        "services", "webhook", "Complete and validate GPU pods before they are stored."
+    ),
 }
 
 
@@ -137,9 +155,12 @@ class _Sections(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self._entries = {name: each for section in self.sections.values() for name, each in section.items()}
+        self._entries = {
+            name: each for section in self.sections.values() for name, each in section.items()
+        }
         self._naming = False
-        self.commands = _Commands(self._entries)  # type: ignore[assignment]  # it is never written to
+        # It is never written to.
+        self.commands = _Commands(self._entries)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Treat ``help`` and ``help COMMAND`` as ``--help``, as kubectl and helm do."""
@@ -153,7 +174,9 @@ class _Sections(TyperGroup):
         if self._naming:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
         if cmd_name not in self._entries and get_close_matches(cmd_name, ["help"]):
-            ctx.fail(f"No such command {cmd_name!r}. Did you mean 'help'?")  # typer suggests only names of commands
+            ctx.fail(
+                f"No such command {cmd_name!r}. Did you mean 'help'?"
+            )  # typer suggests only names of commands
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
@@ -170,7 +193,10 @@ class _Sections(TyperGroup):
 
 
 class _All(_Sections):
-    sections: ClassVar = {"Commands": PEOPLE, "On nodes, and services that the chart runs": NODES_AND_SERVICES}
+    sections: ClassVar = {
+        "Commands": PEOPLE,
+        "On nodes, and services that the chart runs": NODES_AND_SERVICES,
+    }
 
 
 class _ForPeople(_Sections):
@@ -178,10 +204,15 @@ class _ForPeople(_Sections):
 
 
 def plain(command: Any, name: str, examples: Sequence[str] = ()) -> typer.Typer:
-    """Return a program with only this command. Its help is plain text: loading Rich takes longer than all else."""
+    """Return a program with only this command. Its help is plain text: loading Rich takes longer
+    than all else.
+    """
     lines = "".join(f"\n  gputile {each}" for each in examples)
     alone = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=CONTEXT
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=CONTEXT,
     )
     alone.command(name, epilog=f"\b\nExamples:{lines}" if lines else None)(command)
     return alone
@@ -210,7 +241,10 @@ def _print_version(asked: bool) -> None:
 
 def _root(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Share the GPUs of a Kubernetes cluster."""

@@ -28,7 +28,9 @@ InstalledIn = Annotated[
 ClusterFiles = Annotated[
     list[str] | None,
     option(
-        "FILE", "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes,pods -A -o yaml."
+        "FILE",
+        "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes,pods -A "
+        "-o yaml.",
     ),
 ]
 
@@ -50,7 +52,9 @@ class ClusterSource(LiveSource):
 
 @dataclass(frozen=True, slots=True)
 class GivenConfiguration:
-    """A configuration, and the memory unit in MiB that its text sets; None if the text does not set one."""
+    """A configuration, and the memory unit in MiB that its text sets; None if the text does not
+    set one.
+    """
 
     configuration: "Configuration"
     unit_mib: int | None
@@ -64,7 +68,9 @@ class UnknownConfiguration:
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Return the configuration in the file, or the defaults if ``path`` is None; exit if it is invalid."""
+    """Return the configuration in the file, or the defaults if ``path`` is None; exit if it is
+    invalid.
+    """
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -87,8 +93,12 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
         fail(f"configuration {path}: {error}")
 
 
-def installed_configuration(maps: "Iterable[ConfigMap]") -> GivenConfiguration | UnknownConfiguration:
-    """Return the first valid configuration in a release's ConfigMaps, or the reason why there is none."""
+def installed_configuration(
+    maps: "Iterable[ConfigMap]",
+) -> GivenConfiguration | UnknownConfiguration:
+    """Return the first valid configuration in a release's ConfigMaps, or the reason why there is
+    none.
+    """
     from gputile.api.config.v1alpha1 import ConfigurationError
 
     why = "no ConfigMap of a release is there"
@@ -103,12 +113,14 @@ def installed_configuration(maps: "Iterable[ConfigMap]") -> GivenConfiguration |
     return UnknownConfiguration(why)
 
 
-def in_force(given: GivenConfiguration | None, described_mib: int | None, nodes_mib: int | None) -> "Configuration":
+def in_force(
+    given: GivenConfiguration | None, described_mib: int | None, nodes_mib: int | None
+) -> "Configuration":
     """Return the configuration of a cluster: ``given``, or the defaults if that is None.
 
-    Its memory unit is the first known one of: the unit that ``given`` sets; ``described_mib``, from the description of
-    the cluster; ``nodes_mib``, from the nodes' agents, but only if ``given`` is None; the default. Both parameters are
-    in MiB, None if unknown.
+    Its memory unit is the first known one of: the unit that ``given`` sets; ``described_mib``, from
+    the description of the cluster; ``nodes_mib``, from the nodes' agents, but only if ``given`` is
+    None; the default. Both parameters are in MiB, None if unknown.
     """
     import msgspec
 
@@ -119,14 +131,18 @@ def in_force(given: GivenConfiguration | None, described_mib: int | None, nodes_
         return configuration
     unit_mib = described_mib if described_mib is not None or given is not None else nodes_mib
     return (
-        configuration if unit_mib is None else msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
+        configuration
+        if unit_mib is None
+        else msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
     )
 
 
 def assumed(configuration: "Configuration", why: str) -> "Configuration":
-    """Return the assumed configuration of a running cluster whose own is unknown; print what is assumed.
+    """Return the assumed configuration of a running cluster whose own is unknown; print what is
+    assumed.
 
-    Reservations count, as with the chart's defaults: it is better to report too little free capacity than too much.
+    Reservations count, as with the chart's defaults: it is better to report too little free
+    capacity than too much.
     """
     import msgspec
 
@@ -148,4 +164,6 @@ def _given(text: str | bytes) -> GivenConfiguration:
 
     data = parse(text)
     configuration = load_configuration(data)
-    return GivenConfiguration(configuration, configuration.unit_mib if data and "gpuMemoryUnit" in data else None)
+    return GivenConfiguration(
+        configuration, configuration.unit_mib if data and "gpuMemoryUnit" in data else None
+    )

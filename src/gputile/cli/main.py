@@ -17,7 +17,9 @@ def main() -> None:
 
 
 def kubectl_gputile() -> None:
-    """Run ``kubectl gputile``; kubectl finds the plugin by its program's name, ``kubectl-gputile``."""
+    """Run ``kubectl gputile``; kubectl finds the plugin by its program's name,
+    ``kubectl-gputile``.
+    """
     _end_on_interrupt()
     from gputile.cli.app import kubectl_app
 
@@ -36,7 +38,8 @@ def kubectl_inspect_cgpu() -> None:
 def _end_on_interrupt() -> None:
     """Let SIGINT end the process at once and without a traceback.
 
-    Process 1 of a container is the exception: the kernel delivers no signal to it that it does not handle.
+    Process 1 of a container is the exception: the kernel delivers no signal to it that it does not
+    handle.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -49,5 +52,7 @@ def _run(program: Callable[[], object]) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python writes again at exit, and reports an error
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # otherwise Python writes again at exit, and reports an error
         sys.exit(f"error: cannot write to standard output: {error.strerror}")

@@ -1,4 +1,6 @@
-"""Turns functions of option dataclasses into commands, and defines the options that commands share."""
+"""Turns functions of option dataclasses into commands, and defines the options that commands
+share.
+"""
 
 import inspect
 import re
@@ -24,9 +26,11 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 
 
 def duration_s(text: str, name: str, zero: str = "") -> float:
-    """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds), and return it in seconds.
+    """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds), and return it in
+    seconds.
 
-    Exits if the text is not a duration. The message names the option ``name``, and adds what ``zero`` says of 0.
+    Exits if the text is not a duration. The message names the option ``name``, and adds what
+    ``zero`` says of 0.
     """
     if text.isascii() and text.isdigit():
         seconds = float(text)
@@ -45,11 +49,14 @@ def time_limit_s(text: str) -> float:
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
     """Return a decorator that turns a function of ``options``, a dataclass, into a command.
 
-    Each field becomes an option, with the field's default. Fields are annotated like parameters of a typer command.
-    A field without a default is a required option. Inherited fields come last in the help.
+    Each field becomes an option, with the field's default. Fields are annotated like parameters of
+    a typer command. A field without a default is a required option. Inherited fields come last in
+    the help.
     """
     known = {each.name: each for each in fields(options)}
-    names = dict.fromkeys(name for kind in options.__mro__ for name in inspect.get_annotations(kind))
+    names = dict.fromkeys(
+        name for kind in options.__mro__ for name in inspect.get_annotations(kind)
+    )
     parameters = [
         inspect.Parameter(
             each.name,
@@ -64,7 +71,9 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
         def command(**given: Any) -> None:
             function(options(**given))
 
-        update_wrapper(command, function, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        update_wrapper(
+            command, function, assigned=("__module__", "__name__", "__qualname__", "__doc__")
+        )
         command.__dict__["__signature__"] = inspect.Signature(parameters)
         return command
 
@@ -72,12 +81,16 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option with the help ``text``; without ``names`` it is named after its parameter."""
+    """Return an option with the help ``text``; without ``names`` it is named after its
+    parameter.
+    """
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def namespace(option: typer.CallbackParam, name: str | None) -> str | None:
-    """Validate the name of a namespace; exit if it is invalid. "" and None are valid and mean none."""
+    """Validate the name of a namespace; exit if it is invalid. "" and None are valid and mean
+    none.
+    """
     if name and (why := broken_label_name(name)):
         fail(f"{option.opts[0]}: {why}")
     return name
@@ -95,15 +108,24 @@ def _time(text: str) -> str:
     return text
 
 
-Kubeconfig = Annotated[Path | None, option("FILE", "The kubeconfig; default: the one that kubectl uses.")]
+Kubeconfig = Annotated[
+    Path | None, option("FILE", "The kubeconfig; default: the one that kubectl uses.")
+]
 Context = Annotated[str | None, option("NAME", "The kubeconfig's context.")]
-Config = Annotated[Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")]
+Config = Annotated[
+    Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")
+]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
 Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
 
 REQUEST_TIMEOUT = "10s"
 RequestTimeout = Annotated[
-    str, option("TIME", "How long to wait for each answer of the API server: 10s, 2m; 0: no limit.", callback=_time)
+    str,
+    option(
+        "TIME",
+        "How long to wait for each answer of the API server: 10s, 2m; 0: no limit.",
+        callback=_time,
+    ),
 ]
 
 

@@ -14,7 +14,9 @@ from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):
-    """How unknown fields are handled, as in kubectl's --validate; SERVER has the API server validate objects."""
+    """How unknown fields are handled, as in kubectl's --validate; SERVER has the API server
+    validate objects.
+    """
 
     STRICT = "strict"
     WARN = "warn"
@@ -39,32 +41,53 @@ class Policy(StrEnum):
 class SimulateOptions(LiveSource):
     cluster: Annotated[
         list[str] | None,
-        option("FILE", "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes -o yaml."),
+        option(
+            "FILE",
+            "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes -o "
+            "yaml.",
+        ),
     ] = None
     files: Annotated[
         list[str] | None,
         option(
-            "FILE", "Manifests to read; workloads: a file, a directory, or - for standard input.", "--filename", "-f"
+            "FILE",
+            "Manifests to read; workloads: a file, a directory, or - for standard input.",
+            "--filename",
+            "-f",
         ),
     ] = None
     from_cluster: Annotated[
         bool,
-        typer.Option("--from-cluster", help="Start from the nodes, pods and PodGroups of kubectl's current cluster."),
+        typer.Option(
+            "--from-cluster",
+            help="Start from the nodes, pods and PodGroups of kubectl's current cluster.",
+        ),
     ] = False
     namespace: Annotated[
         str | None,
-        namespace_option("The pods' namespace; of workloads without one; default: the context's, or default."),
+        namespace_option(
+            "The pods' namespace; of workloads without one; default: the context's, or default."
+        ),
     ] = None
     fit: Annotated[
         list[str] | None,
-        option("FILE", "Count how many more copies of the pods in FILE fit, and print what prevents the next."),
+        option(
+            "FILE",
+            "Count how many more copies of the pods in FILE fit, and print what prevents the next.",
+        ),
     ] = None
-    unit: Annotated[str | None, option("SIZE", "The memory unit, as 128MiB; running pods keep their bytes.")] = None
+    unit: Annotated[
+        str | None, option("SIZE", "The memory unit, as 128MiB; running pods keep their bytes.")
+    ] = None
     without_node: Annotated[
-        list[str] | None, option("NAME", "Simulate that this node is removed; its pods are placed again.")
+        list[str] | None,
+        option("NAME", "Simulate that this node is removed; its pods are placed again."),
     ] = None
     without_nodes: Annotated[
-        str | None, option("SELECTOR", "Simulate that the nodes with these labels are removed: a=b,c in (d,e),!f.")
+        str | None,
+        option(
+            "SELECTOR", "Simulate that the nodes with these labels are removed: a=b,c in (d,e),!f."
+        ),
     ] = None
     with_node: Annotated[
         list[str] | None,
@@ -76,19 +99,27 @@ class SimulateOptions(LiveSource):
     mode: Annotated[
         Mode | None,
         typer.Option(
-            "--mode", help="Simulate that all GPU nodes have this mode: how many GPUs and nodes the running pods take."
+            "--mode",
+            help="Simulate that all GPU nodes have this mode: how many GPUs and nodes the running "
+            "pods take.",
         ),
     ] = None
     need: Annotated[
         list[str] | None,
         option(
             "[WORKLOAD=]SIZE",
-            "With --mode: the memory that a pod with a whole GPU needs, as 8GiB or deployment/infer=8GiB.",
+            "With --mode: the memory that a pod with a whole GPU needs, as 8GiB or "
+            "deployment/infer=8GiB.",
         ),
     ] = None
-    no_preemption: Annotated[bool, typer.Option("--no-preemption", help="Simulate without preemption.")] = False
+    no_preemption: Annotated[
+        bool, typer.Option("--no-preemption", help="Simulate without preemption.")
+    ] = False
     admission: Annotated[
-        Switch, typer.Option("--admission", help="Whether gputile's webhook and policies apply to new pods.")
+        Switch,
+        typer.Option(
+            "--admission", help="Whether gputile's webhook and policies apply to new pods."
+        ),
     ] = Switch.ON
     validate: Annotated[
         Validation,
@@ -100,29 +131,39 @@ class SimulateOptions(LiveSource):
     ] = Validation.STRICT
     kinds: Annotated[
         list[str] | None,
-        option("FILE", "A file of kind PodKinds, which says where other kinds have their pod templates."),
+        option(
+            "FILE",
+            "A file of kind PodKinds, which says where other kinds have their pod templates.",
+        ),
     ] = None
     ignore_unknown: Annotated[
         bool,
         typer.Option(
             "--ignore-unknown",
-            help="Ignore, with a note, GPU requests in objects of unknown kinds, and claims that cannot be judged.",
+            help="Ignore, with a note, GPU requests in objects of unknown kinds, and claims that "
+            "cannot be judged.",
         ),
     ] = False
     compare: Annotated[
         Policy | None,
-        typer.Option("--compare", help="Decide with this placement policy too, and show the differences."),
+        typer.Option(
+            "--compare", help="Decide with this placement policy too, and show the differences."
+        ),
     ] = None
     output: Annotated[
         DecisionFormat,
         typer.Option(
             "--output",
             "-o",
-            help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu; html: a page.",
+            help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu; html: "
+            "a page.",
         ),
     ] = DecisionFormat.TABLE
     plain: Plain = False
     config: Annotated[
         Path | None,
-        option("FILE", "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own."),
+        option(
+            "FILE",
+            "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.",
+        ),
     ] = None

@@ -44,7 +44,9 @@ _LISTED = 200  # workloads
 def write_result(
     output: DecisionFormat, result: SimulationResult, other: SimulationResult | None, *, plain: bool
 ) -> None:
-    """Print a result, compared with ``other``, that of another placement policy; in ASCII only if ``plain``."""
+    """Print a result, compared with ``other``, that of another placement policy; in ASCII only
+    if ``plain``.
+    """
     from gputile.tools.views import inspect
 
     if output in (DecisionFormat.JSON, DecisionFormat.YAML):
@@ -74,7 +76,9 @@ def write_result(
 class _Report:
     """The short form of a result, with pods grouped by workload."""
 
-    def __init__(self, result: SimulationResult, nodes: "Sequence[NodeSummary]", plain: bool) -> None:
+    def __init__(
+        self, result: SimulationResult, nodes: "Sequence[NodeSummary]", plain: bool
+    ) -> None:
         from gputile.tools.simulator.outcomes import workload_outcomes
 
         self._result = result
@@ -122,7 +126,10 @@ class _Report:
 
     def _sentence(self) -> str:
         use, total = _use(self._nodes)
-        gpus = f"{use} of {total} GPU{'' if total == 1 else 's'} {'is' if 1 in (use, total) else 'are'} in use"
+        gpus = (
+            f"{use} of {total} GPU{'' if total == 1 else 's'} "
+            f"{'is' if 1 in (use, total) else 'are'} in use"
+        )
         pods, count = len(self._result.outcomes), self._result.placed
         verb = "has" if 1 in (pods, count) else "have"
         placed = f"{count} of {pods} pod{'' if pods == 1 else 's'} {verb} a place; " if pods else ""
@@ -134,7 +141,8 @@ class _Report:
         rows = [("NAMESPACE", "WORKLOAD", "PLACED", "EACH POD GETS", "NODES")]
         for workload in self._workloads[:_LISTED]:
             nodes = [
-                name if count == workload.placed else f"{name} ({count})" for name, count in workload.nodes.items()
+                name if count == workload.placed else f"{name} ({count})"
+                for name, count in workload.nodes.items()
             ]
             rows.append(
                 (
@@ -147,12 +155,19 @@ class _Report:
             )
         write_table(rows)
         if len(self._workloads) > _LISTED:
-            write(f"... and {len(self._workloads) - _LISTED} more workloads, which -o wide shows too\n")
+            write(
+                f"... and {len(self._workloads) - _LISTED} more workloads, which -o wide shows "
+                f"too\n"
+            )
 
     def _write_unlimited(self) -> None:
         from gputile.tools.simulator.node_reports import unlimited_memory
 
-        nodes = [each.node for each in self._result.outcomes if each.node is not None and each.allocation is not None]
+        nodes = [
+            each.node
+            for each in self._result.outcomes
+            if each.node is not None and each.allocation is not None
+        ]
         if text := unlimited_memory(self._result.simulation.ledger, nodes):
             write("\n")
             write_text(text)
@@ -165,11 +180,15 @@ class _Report:
         rows = [("POD", "PRIORITY", "NODE", "PREEMPTED BY")]
         for victim in self._result.simulation.victims:
             spec, preemptors = victim.pod.spec, first_of(victim.preemptors, _NAMES_SHOWN)
-            rows.append((victim.pod.key, str(spec.priority or 0), spec.node_name or "-", preemptors))
+            rows.append(
+                (victim.pod.key, str(spec.priority or 0), spec.node_name or "-", preemptors)
+            )
         write_table(rows)
 
     def _write_refused(self) -> None:
-        """Print the pods that were not placed, by reason, with remedies for the first ``_ADVISED`` reasons."""
+        """Print the pods that were not placed, by reason, with remedies for the first
+        ``_ADVISED`` reasons.
+        """
         found: dict[str, list[Pod]] = {}
         for workload in self._workloads:
             for reason, pods in workload.refused.items():
@@ -190,7 +209,11 @@ class _Report:
         from gputile.tools.simulator.outcomes import advice
 
         result = self._result
-        return advice(pods, result.scenario, result.outcomes, result.simulation, time.time_ns()) if pods else {}
+        return (
+            advice(pods, result.scenario, result.outcomes, result.simulation, time.time_ns())
+            if pods
+            else {}
+        )
 
 
 def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
@@ -209,18 +232,28 @@ def _write_comparison(result: SimulationResult, other: SimulationResult) -> None
     for each in (result, other):
         use, total = _use(each.nodes)
         copies = [str(each.count.copies)] if each.count else []
-        rows.append((each.placement, f"{each.placed}/{len(each.outcomes)}", f"{use}/{total}", *copies))
+        rows.append(
+            (each.placement, f"{each.placed}/{len(each.outcomes)}", f"{use}/{total}", *copies)
+        )
     write_table(rows)
     pods, saved = other.placed - result.placed, _use(result.nodes)[0] - _use(other.nodes)[0]
     told = []
     if pods:
-        told.append(f"{abs(pods)} pod{'' if abs(pods) == 1 else 's'} {'more' if pods > 0 else 'fewer'} placed")
+        told.append(
+            f"{abs(pods)} pod{'' if abs(pods) == 1 else 's'} {'more' if pods > 0 else 'fewer'} "
+            f"placed"
+        )
     if saved:
-        told.append(f"{abs(saved)} GPU{'' if abs(saved) == 1 else 's'} {'fewer' if saved > 0 else 'more'} in use")
+        told.append(
+            f"{abs(saved)} GPU{'' if abs(saved) == 1 else 's'} {'fewer' if saved > 0 else 'more'} "
+            f"in use"
+        )
     write(f"With {other.placement}: {', and '.join(told) or 'as many pods on as many GPUs'}.\n")
 
 
-def _write_modes(result: SimulationResult, before: "Sequence[NodeSummary]", nodes: "Sequence[NodeSummary]") -> None:
+def _write_modes(
+    result: SimulationResult, before: "Sequence[NodeSummary]", nodes: "Sequence[NodeSummary]"
+) -> None:
     """Print how many GPUs and nodes the running pods use now, and would use in another mode."""
     rows = [("CLUSTER", "GPUS IN USE", "NODES IN USE", "GPU MEMORY BOOKED")]
     for name, each in (("as it is", before), (f"mode {result.mode}", nodes)):
@@ -228,14 +261,19 @@ def _write_modes(result: SimulationResult, before: "Sequence[NodeSummary]", node
         busy = sum(any(gpu.pods for gpu in node.gpus) for node in each)
         booked, memory = sum(node.booked_mib for node in each), sum(node.total_mib for node in each)
         share = f"{100 * booked // memory}%" if memory else "-"
-        rows.append((name, f"{use}/{total}", f"{busy}/{sum(bool(node.gpus) for node in each)}", share))
+        rows.append(
+            (name, f"{use}/{total}", f"{busy}/{sum(bool(node.gpus) for node in each)}", share)
+        )
     write_table(rows)
     whole = any(pod.whole for node in before if not node.replicas for pod in node.pods)
     saved = _use(before)[0] - _use(nodes)[0]
     if saved > 0:
         write(f"Mode {result.mode} would leave {saved} GPU{'' if saved == 1 else 's'} free.\n")
     elif whole and result.mode is not None and result.mode.shared:
-        write_text("Pods with whole GPUs keep all of their memory here: --need 8GiB says that they need less.")
+        write_text(
+            "Pods with whole GPUs keep all of their memory here: --need 8GiB says that they need "
+            "less."
+        )
 
 
 def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
@@ -248,8 +286,14 @@ def _write_count(count: "Fit") -> None:
     each = "The pod fits" if count.pods == 1 else f"The {count.pods} pods fit"
     write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}.\n")
     if count.nodes:
-        write_table([("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))])
-    write_text(f"The next one does not fit: {count.stopped_by}" if count.stopped_by else "The count stops here.")
+        write_table(
+            [("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))]
+        )
+    write_text(
+        f"The next one does not fit: {count.stopped_by}"
+        if count.stopped_by
+        else "The count stops here."
+    )
 
 
 def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
@@ -281,7 +325,10 @@ def simulate_html(result: SimulationResult) -> str:
     state.pods_replaced([*there, *(outcome.pod for outcome in refused)])
     state.take_difference()
     page = state.page
-    pending = [msgspec.structs.replace(pod, waits=reasons.get(key, pod.waits)) for key, pod in page.pending.items()]
+    pending = [
+        msgspec.structs.replace(pod, waits=reasons.get(key, pod.waits))
+        for key, pod in page.pending.items()
+    ]
     return html_file(
         PageAnswer(
             epoch="",
@@ -301,27 +348,34 @@ _LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/(?:static|api)/[^\n]*\n'
 
 
 def html_file(page: "PageAnswer") -> str:
-    """Return the page with this state as one HTML file; its content policy forbids loading anything."""
+    """Return the page with this state as one HTML file; its content policy forbids loading
+    anything.
+    """
     from gputile.tools.web.app import assets
 
     files = assets()
     style, script = files["page.css"].body.decode(), one_script(files)
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; "
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri "
+        f"'none'; "
         "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
+    )
     # "<" is the only character with which data could end its element.
     data = msgspec.json.encode(page).decode().replace("<", "\\u003c")
     tail = (
-        f'<script type="application/json" id="gputile-data">{data}</script>\n<script type="module">{script}</script>\n'
+        f'<script type="application/json" id="gputile-data">{data}</script>\n<script '
+        f'type="module">{script}</script>\n'
     )
     text = _LINKS.sub("", files["page.html"].body.decode())
     return text.replace("</head>", f"{head}</head>").replace("</body>", f"{tail}</body>")
 
 
 def one_script(files: "Mapping[str, Asset]", first: str = "main.js") -> str:
-    """Return a module and all of its imports as one script, each module before those that import it.
+    """Return a module and all of its imports as one script, each module before those that import
+    it.
 
     A test checks that no two modules define the same top-level name.
     """

@@ -1,8 +1,9 @@
 """Prints results to stdout and all else to stderr, with the width and colours of the terminal.
 
-``Progress`` shows the progress of a long command on one line of a terminal; elsewhere it prints a note or nothing. A
-thread writes the line, so that it appears even during one long step. It does not hide the cursor or change the
-terminal's settings, since an interrupt may end the process at any moment.
+``Progress`` shows the progress of a long command on one line of a terminal; elsewhere it prints a
+note or nothing. A thread writes the line, so that it appears even during one long step. It does not
+hide the cursor or change the terminal's settings, since an interrupt may end the process at any
+moment.
 """
 
 import contextlib
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
     from gputile.tools.views.inspect import NodeSummary
 
-_BREAKS: Final = frozenset("\x85\u2028\u2029")  # line breaks in YAML 1.1, which are preserved only if escaped
+_BREAKS: Final = frozenset(
+    "\x85\u2028\u2029"
+)  # line breaks in YAML 1.1, which are preserved only if escaped
 _UNFOLDED: Final = 1_000_000  # columns, so that a long sentence stays on one line
 
 
@@ -65,7 +68,9 @@ class DecisionFormat(StrEnum):
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether to write colours: if the stream is a terminal. ``NO_COLOR`` and ``FORCE_COLOR`` override that."""
+    """Return whether to write colours: if the stream is a terminal. ``NO_COLOR`` and
+    ``FORCE_COLOR`` override that.
+    """
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
@@ -78,7 +83,9 @@ def obeys_codes(stream: TextIO) -> bool:
 
 def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
     """Print an error and exit with ``code``."""
-    typer.secho("error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr))
+    typer.secho(
+        "error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr)
+    )
     typer.echo(_harmless(message), err=True)
     raise typer.Exit(code)
 
@@ -99,7 +106,9 @@ def write(text: str) -> None:
 
 
 def write_data(value: Any, output: StrEnum) -> None:
-    """Print a result in a format for programs: YAML if ``output`` says so, else indented JSON with the same keys."""
+    """Print a result in a format for programs: YAML if ``output`` says so, else indented JSON
+    with the same keys.
+    """
     import msgspec
 
     encoded = msgspec.json.encode(value)
@@ -112,7 +121,8 @@ def write_data(value: Any, output: StrEnum) -> None:
 def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
     """Return documents of plain values as YAML; lines longer than ``width`` columns are folded.
 
-    Strings such as "1e5", "08" and "y" are quoted, since PyYAML or Kubernetes would otherwise read another type.
+    Strings such as "1e5", "08" and "y" are quoted, since PyYAML or Kubernetes would otherwise read
+    another type.
     """
     import yaml
 
@@ -122,27 +132,47 @@ def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
         pass
 
     def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _BREAKS & set(text) else None)
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, style='"' if _BREAKS & set(text) else None
+        )
 
     add_kubernetes_scalars(Dumper)
     Dumper.add_representer(str, represent_text)
-    text: str = yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width)
+    text: str = yaml.dump_all(
+        documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width
+    )
     return text
 
 
 COLUMNS_OF_A_PIPE = 100  # for drawings; tables in a pipe are not limited
-_COLOURS = ("42;30", "44;97", "43;30", "45;97", "46;30", "41;97", "104;30", "102;30", "103;30", "105;30", "106;30")
+_COLOURS = (
+    "42;30",
+    "44;97",
+    "43;30",
+    "45;97",
+    "46;30",
+    "41;97",
+    "104;30",
+    "102;30",
+    "103;30",
+    "105;30",
+    "106;30",
+)
 _FAINT = "90"
 _NOTE = "note: "
 
 
 def columns() -> int | None:
-    """Return the number of columns: ``COLUMNS``, else the terminal's; None if the output is no terminal."""
+    """Return the number of columns: ``COLUMNS``, else the terminal's; None if the output is no
+    terminal.
+    """
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def lines() -> int | None:
-    """Return the number of lines of the terminal; None if it is unknown or the output is no terminal."""
+    """Return the number of lines of the terminal; None if it is unknown or the output is no
+    terminal.
+    """
     return shutil.get_terminal_size((0, 0)).lines or None
 
 
@@ -152,11 +182,15 @@ def redraws() -> bool:
 
 
 def paper(*, plain: bool) -> "Paper":
-    """Return the surface to draw on. It is ASCII only if ``plain`` is set or the encoding requires it."""
+    """Return the surface to draw on. It is ASCII only if ``plain`` is set or the encoding
+    requires it.
+    """
     from gputile.tools.views.gpu_bars import Paper
 
     try:
-        "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")  # stdout is None if it is closed
+        "█░╳".encode(
+            sys.stdout.encoding if sys.stdout is not None else "ascii"
+        )  # stdout is None if it is closed
     except UnicodeEncodeError:
         plain = True
     return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
@@ -165,13 +199,16 @@ def paper(*, plain: bool) -> "Paper":
 def write_table(rows: Sequence[Sequence[str]], most: int | None = None) -> int:
     """Print a table that is no wider than the terminal.
 
-    If ``most`` is given, print at most so many lines, one for each row; return the number of rows that are not printed.
+    If ``most`` is given, print at most so many lines, one for each row; return the number of rows
+    that are not printed.
     """
     width = columns()
     if most is None:
         text = aligned(rows, width)
     else:
-        text = [shortened(line, width or COLUMNS_OF_A_PIPE) for line in aligned(rows)[: max(1, most)]]
+        text = [
+            shortened(line, width or COLUMNS_OF_A_PIPE) for line in aligned(rows)[: max(1, most)]
+        ]
     write("".join(f"{line}\n" for line in text))
     return len(rows) - len(text) if most is not None else 0
 
@@ -190,7 +227,9 @@ def lines_of_note(message: str) -> int:
 
 
 def write_text(text: str, bullet: str = "") -> None:
-    """Print a text after ``bullet``, wrapped between words at the terminal's width; indent the further lines."""
+    """Print a text after ``bullet``, wrapped between words at the terminal's width; indent the
+    further lines.
+    """
     width, indent = columns(), " " * len(bullet)
     lines = wrapped(inert(text), width - len(bullet)) if width is not None else [inert(text)]
     write("".join(f"{indent if number else bullet}{line}\n" for number, line in enumerate(lines)))
@@ -198,7 +237,12 @@ def write_text(text: str, bullet: str = "") -> None:
 
 def write_drawing(lines: Iterable["Line"], on: "Paper") -> None:
     """Print the lines of a drawing."""
-    write("".join("".join(map(_coloured if on.coloured else _plain, line)).rstrip() + "\n" for line in lines))
+    write(
+        "".join(
+            "".join(map(_coloured if on.coloured else _plain, line)).rstrip() + "\n"
+            for line in lines
+        )
+    )
 
 
 def _plain(span: "Span") -> str:
@@ -206,12 +250,19 @@ def _plain(span: "Span") -> str:
 
 
 def _coloured(span: "Span") -> str:
-    style = _FAINT if span.faint else None if span.group is None else _COLOURS[span.group % len(_COLOURS)]
+    style = (
+        _FAINT
+        if span.faint
+        else None
+        if span.group is None
+        else _COLOURS[span.group % len(_COLOURS)]
+    )
     return span.text if style is None else f"\x1b[{style}m{span.text}\x1b[0m"
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return the nodes with a bar for each GPU, divided by namespace; by workload if there is only one namespace.
+    """Return the nodes with a bar for each GPU, divided by namespace; by workload if there is only
+    one namespace.
 
     ``pods`` are the cluster's pods, which name the workloads.
     """
@@ -225,7 +276,9 @@ def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBar
 
 
 def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> None:
-    """Print the bars, in ASCII only if ``plain``; ``groups`` defines the letters and colours of the pieces."""
+    """Print the bars, in ASCII only if ``plain``; ``groups`` defines the letters and colours of
+    the pieces.
+    """
     from gputile.tools.views.gpu_bars import draw as drawn
 
     on = paper(plain=plain)
@@ -248,13 +301,16 @@ T = TypeVar("T")
 
 
 class Progress:
-    """A context manager that shows the progress line after ``after`` seconds, and removes it at the end.
+    """A context manager that shows the progress line after ``after`` seconds, and removes it at the
+    end.
 
-    ``total`` is the number of steps, 0 if it is unknown. If stderr is no terminal, one note is printed after ``piped``
-    seconds instead, or none if ``piped`` is None.
+    ``total`` is the number of steps, 0 if it is unknown. If stderr is no terminal, one note is
+    printed after ``piped`` seconds instead, or none if ``piped`` is None.
     """
 
-    def __init__(self, what: str, total: int = 0, *, after: float = AFTER_S, piped: float | None = None) -> None:
+    def __init__(
+        self, what: str, total: int = 0, *, after: float = AFTER_S, piped: float | None = None
+    ) -> None:
         self._what = inert(what)
         self._piped = piped
         self._total = total

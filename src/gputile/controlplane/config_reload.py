@@ -1,8 +1,9 @@
 """Replaces a component's instance when its configuration changes.
 
-Requests, trust groups and the number of pods per GPU depend on the configuration, so nothing that was computed with the
-old one is kept: the new instance lists the cluster. Between two instances, requests are answered with 503 and none is
-in progress, so the new instance sees everything that the old one wrote.
+Requests, trust groups and the number of pods per GPU depend on the configuration, so nothing that
+was computed with the old one is kept: the new instance lists the cluster. Between two instances,
+requests are answered with 503 and none is in progress, so the new instance sees everything that the
+old one wrote.
 """
 
 import asyncio
@@ -38,7 +39,10 @@ class ConfigReloader:
     """
 
     def __init__(
-        self, build: Callable[[Configuration], Instance], configuration: Configuration, path: Path | None = None
+        self,
+        build: Callable[[Configuration], Instance],
+        configuration: Configuration,
+        path: Path | None = None,
     ) -> None:
         self._build = build
         self._configuration = configuration
@@ -68,17 +72,22 @@ class ConfigReloader:
                     await self._change.wait()
                     self._current = None
                     await self._idle.wait()
-                # Free the instance's view of the cluster, which was frozen and has reference cycles.
+                # Free the instance's view of the cluster, which was frozen and has reference
+                # cycles.
                 del instance
                 await asyncio.sleep(0)  # lets the event loop drop the instance's tasks
                 gc.unfreeze()
                 gc.collect()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, with 503 between two instances. Slow clients do not delay the change of instances."""
+        """Answer a request, with 503 between two instances. Slow clients do not delay the change
+        of instances.
+        """
         instance = self._current
         if instance is None:
-            status = 200 if request.path == "/healthz" else 503  # else the kubelet would restart the container
+            status = (
+                200 if request.path == "/healthz" else 503
+            )  # else the kubelet would restart the container
             return web.Response(status=status, text="the configuration is being reloaded")
         self._requests += 1
         self._idle.clear()
@@ -92,7 +101,9 @@ class ConfigReloader:
 
 @contextlib.asynccontextmanager
 async def background(work: Iterable[Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Run coroutines while the context lasts; an error in one of them ends the context and the others."""
+    """Run coroutines while the context lasts; an error in one of them ends the context and the
+    others.
+    """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
         try:

@@ -26,7 +26,9 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 @contextmanager
 def spared_by_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection while a list is processed, then freeze all objects: collections block the loop."""
+    """Disable garbage collection while a list is processed, then freeze all objects: collections
+    block the loop.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -37,11 +39,13 @@ def spared_by_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:
+async def for_each(
+    work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]
+) -> list[Answer]:
     """Call ``work`` for each item, ``AT_ONCE`` at a time; return the results in any order.
 
-    Starting thousands of tasks would block the event loop. Each worker yields after an item, even if a server answers
-    so fast that it never waits.
+    Starting thousands of tasks would block the event loop. Each worker yields after an item, even
+    if a server answers so fast that it never waits.
     """
     answers, left = list[Answer](), iter(items)
 
@@ -55,12 +59,15 @@ async def for_each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[It
 
 
 async def several_at_once(
-    items: Iterable[Item], work: Callable[[Item], Awaitable[bool]], gives_up: Callable[[], bool] = lambda: True
+    items: Iterable[Item],
+    work: Callable[[Item], Awaitable[bool]],
+    gives_up: Callable[[], bool] = lambda: True,
 ) -> list[Item]:
-    """Call ``work`` for each item, ``AT_ONCE`` at a time; return the items that failed (False) or were skipped.
+    """Call ``work`` for each item, ``AT_ONCE`` at a time; return the items that failed (False) or
+    were skipped.
 
-    Each failure may take as long as a request's time-out. So if ``AT_ONCE`` items in a row have failed and ``gives_up``
-    returns True, the remaining items are skipped.
+    Each failure may take as long as a request's time-out. So if ``AT_ONCE`` items in a row have
+    failed and ``gives_up`` returns True, the remaining items are skipped.
     """
     failed, in_a_row = list[Item](), 0
 

@@ -1,9 +1,11 @@
 """Stores what evictions depend on: bound pods with GPUs, their gangs, and PodDisruptionBudgets.
 
-Budgets count as in the API server's Eviction API. kube-scheduler prefers nodes with the fewest violations of budgets,
-so the extender's ``preempt`` also counts the violations by the victims that it adds.
+Budgets count as in the API server's Eviction API. kube-scheduler prefers nodes with the fewest
+violations of budgets, so the extender's ``preempt`` also counts the violations by the victims that
+it adds.
 
-If a namespace has very many budgets, its running pods are not evicted: a tenant could create thousands of them.
+If a namespace has very many budgets, its running pods are not evicted: a tenant could create
+thousands of them.
 """
 
 from collections.abc import Callable, KeysView, Mapping
@@ -18,12 +20,15 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
-_MOST_BUDGETS = 256  # of a namespace; if it has more, each of its pods counts as selected by several
+# of a namespace; if it has more, each of its pods counts as selected by several
+_MOST_BUDGETS = 256
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a pod that budgets depend on. ``by_eviction`` is whether budgets limit the pod's eviction."""
+    """The fields of a pod that budgets depend on. ``by_eviction`` is whether budgets limit the
+    pod's eviction.
+    """
 
     labels: Mapping[str, str]
     by_eviction: bool
@@ -46,7 +51,11 @@ class EvictablePods:
     def snapshot(self) -> "EvictablePods":
         """Return a copy that later events do not change."""
         copy = EvictablePods(self._holds)
-        copy.facts, copy.gangs, copy._guarded = self.facts.copy(), self.gangs.copy(), self._guarded.copy()
+        copy.facts, copy.gangs, copy._guarded = (
+            self.facts.copy(),
+            self.gangs.copy(),
+            self._guarded.copy(),
+        )
         copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}
         return copy
 
@@ -75,13 +84,17 @@ class EvictablePods:
     def budget_event(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         match event:
             case Applied(budget):
-                self._budgets.setdefault(budget.metadata.namespace, {})[budget.metadata.name] = budget
+                self._budgets.setdefault(budget.metadata.namespace, {})[budget.metadata.name] = (
+                    budget
+                )
             case Deleted(budget):
                 self._budgets.get(budget.metadata.namespace, {}).pop(budget.metadata.name, None)
             case Replaced(found, unreadable):
                 before, self._budgets = self._budgets, {}
                 for budget in found:
-                    self._budgets.setdefault(budget.metadata.namespace, {})[budget.metadata.name] = budget
+                    self._budgets.setdefault(budget.metadata.namespace, {})[
+                        budget.metadata.name
+                    ] = budget
                 for each in unreadable:
                     if (known := before.get(each.namespace, {}).get(each.name)) is not None:
                         self._budgets.setdefault(each.namespace, {})[each.name] = known
@@ -91,9 +104,9 @@ class EvictablePods:
     def budget(self, uid: str) -> EvictionBudget | None:
         """Return the budget that limits the eviction of a pod by the API server, None if none does.
 
-        As in the API server's ``getPodDisruptionBudgets``, an empty selector selects every pod of the namespace, and a
-        pod with several budgets is not evicted. As in its ``canIgnorePDB``, a pod that is pending, finished or being
-        deleted is always evicted.
+        As in the API server's ``getPodDisruptionBudgets``, an empty selector selects every pod of
+        the namespace, and a pod with several budgets is not evicted. As in its ``canIgnorePDB``, a
+        pod that is pending, finished or being deleted is always evicted.
         """
         budgets = self._guarding(uid)
         if not budgets or not self._guarded[uid].by_eviction:
@@ -106,7 +119,9 @@ class EvictablePods:
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
-        """Return the budgets that select a pod and do not count its eviction yet; any two if there are too many."""
+        """Return the budgets that select a pod and do not count its eviction yet; any two if
+        there are too many.
+        """
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}
         if facts is None or len(budgets) > _MOST_BUDGETS:
@@ -115,5 +130,6 @@ class EvictablePods:
         return [
             budget
             for budget in budgets.values()
-            if selects(budget.spec.selector, labels) and facts.name not in (budget.status.disrupted_pods or {})
+            if selects(budget.spec.selector, labels)
+            and facts.name not in (budget.status.disrupted_pods or {})
         ]

@@ -1,15 +1,18 @@
 """Elects the leader among replicas.
 
-A replica leads once it holds the Lease and its cache contains all writes that were made before it took the Lease.
+A replica leads once it holds the Lease and its cache contains all writes that were made before it
+took the Lease.
 
-A replica that takes the Lease from another one lists the cluster before it acts. Each change of the holder begins a new
-term. If a replica's own Lease has only lapsed, it does not list again, since no other replica has acted.
+A replica that takes the Lease from another one lists the cluster before it acts. Each change of the
+holder begins a new term. If a replica's own Lease has only lapsed, it does not list again, since no
+other replica has acted.
 
-The extender's Lease follows the requests (``LeaderGate``): each kube-scheduler calls its own extender, and only the
-leading kube-scheduler sends requests. So the replica that gets requests takes the Lease, renews it while requests
-arrive, and lets it lapse after that. Before a replica takes over, it fences off the Bindings of its predecessor
-(``extender.fence``), unless the predecessor has released the Lease. A replica releases it only if none of its Bindings
-is unconfirmed.
+The extender's Lease follows the requests (``LeaderGate``): each kube-scheduler calls its own
+extender, and only the leading kube-scheduler sends requests. So the replica that gets requests
+takes the Lease, renews it while requests arrive, and lets it lapse after that. Before a replica
+takes over, it fences off the Bindings of its predecessor (``extender.fence``), unless the
+predecessor has released the Lease. A replica releases it only if none of its Bindings is
+unconfirmed.
 """
 
 import asyncio
@@ -27,16 +30,22 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 
 def default_identity() -> str:
-    """Return the host name. In Kubernetes it is the pod's name, so that a restarted container resumes its Lease."""
+    """Return the host name. In Kubernetes it is the pod's name, so that a restarted container
+    resumes its Lease.
+    """
     return socket.gethostname()
 
 
 class NotReady(Exception):
-    """This replica may not act now; the message says why. A retry, or another replica, may succeed."""
+    """This replica may not act now; the message says why. A retry, or another replica, may
+    succeed.
+    """
 
 
 class NoLease:
-    """Replaces the Lease if there is only one replica. It is never ``vacated``: an earlier process may still write."""
+    """Replaces the Lease if there is only one replica. It is never ``vacated``: an earlier
+    process may still write.
+    """
 
     term, holder, vacated = ("", 0), "", False
 
@@ -61,8 +70,9 @@ class NoLease:
 class LeaderElection:
     """Takes the Lease, keeps it, and releases it.
 
-    ``catch_up`` lists the cluster; its argument is true if the predecessor has not released the Lease, so that some of
-    its writes may be in progress. ``leading`` is called whenever this replica becomes the leader, or leads again.
+    ``catch_up`` lists the cluster; its argument is true if the predecessor has not released the
+    Lease, so that some of its writes may be in progress. ``leading`` is called whenever this
+    replica becomes the leader, or leads again.
     """
 
     def __init__(
@@ -74,7 +84,8 @@ class LeaderElection:
         self._lease = lease
         self._catch_up = catch_up
         self._leading = leading or (lambda: None)
-        self._caught_up: tuple[str, int] | None = None  # the term in which this replica has caught up
+        # the term in which this replica has caught up
+        self._caught_up: tuple[str, int] | None = None
 
     def leads(self) -> bool:
         return self._lease.valid() and self._caught_up == self._lease.term
@@ -93,7 +104,9 @@ class LeaderElection:
             raise NotReady(_who_leads(self._lease.holder))
         term = self._lease.term
         if term != self._caught_up:
-            log.info("taking over", extra={"lease_transitions": term[1], "released": self._lease.vacated})
+            log.info(
+                "taking over", extra={"lease_transitions": term[1], "released": self._lease.vacated}
+            )
             renewing = asyncio.create_task(self.keep_renewing(RENEW_EVERY_S, wanted))
             try:
                 await self._catch_up(not self._lease.vacated)
@@ -142,8 +155,8 @@ class LeaderElection:
     async def resign(self, *, release: bool) -> None:
         """Stop leading for good; ``release`` the Lease for the next replica, or let it expire.
 
-        A released Lease tells the next replica that no writes are in progress. So a replica that has not caught up does
-        not release it: writes of its predecessor may be in progress.
+        A released Lease tells the next replica that no writes are in progress. So a replica that
+        has not caught up does not release it: writes of its predecessor may be in progress.
         """
         caught_up, self._caught_up = self._caught_up == self._lease.term, None
         if not (release and caught_up):
@@ -163,9 +176,17 @@ def _who_leads(holder: str) -> str:
 
 
 class LeaderGate:
-    """Admits calls while this replica leads; the Lease is wanted for ``idle_seconds`` after the latest call."""
+    """Admits calls while this replica leads; the Lease is wanted for ``idle_seconds`` after the
+    latest call.
+    """
 
-    def __init__(self, election: LeaderElection, monotonic: Callable[[], float], *, idle_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        election: LeaderElection,
+        monotonic: Callable[[], float],
+        *,
+        idle_seconds: float = 60.0,
+    ) -> None:
         self._election = election
         self._monotonic = monotonic
         self._idle_seconds = idle_seconds

@@ -1,7 +1,7 @@
 """Defines all rules by which something is refused, and the record of a refusal.
 
-Filter, bind, admission, node types, gangs, preemption and the repeated checks of kube-scheduler all use this record, so
-each text that users see is written in one place, where the rule is applied.
+Filter, bind, admission, node types, gangs, preemption and the repeated checks of kube-scheduler all
+use this record, so each text that users see is written in one place, where the rule is applied.
 """
 
 import heapq
@@ -56,7 +56,9 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """A reason why a pod with a reservation, or of a gang, waits. ``about`` is the reserved GPU or node, or a pod."""
+    """A reason why a pod with a reservation, or of a gang, waits. ``about`` is the reserved GPU
+    or node, or a pod.
+    """
 
     NO_PLACE = "no GPUs are reserved for the pod yet"
     PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
@@ -82,18 +84,25 @@ class NodeTypeRule(Enum):
     TOO_FEW = "it has {there} GPUs; the pod needs {wanted}"
     TOO_SMALL = "its GPUs have {there}; the pod needs {wanted} MiB on one GPU"
     LABELS = "its labels or taints do not match the pod's node selector, affinity or tolerations"
-    TOO_FEW_RESOURCES = "an empty node as described in autoscaling.nodeTypes could not run the pod: {wanted}"
+    TOO_FEW_RESOURCES = (
+        "an empty node as described in autoscaling.nodeTypes could not run the pod: {wanted}"
+    )
     OTHER_PODS = "the pod's affinity or anti-affinity to other pods rules out a new node"
     PAUSED = (
-        "such nodes were requested, but the pod still fits none: no node was added, its GPUs cannot be used, or other "
+        "such nodes were requested, but the pod still fits none: no node was added, its GPUs "
+        "cannot be used, or other "
         "pods use them; another node is requested later"
     )
     NOT_AS_DESCRIBED = "node {node} has this label, but could not run the pod even if it were empty"
-    TOO_LITTLE = "node {node} has this label, but could not run the pod even if it were empty: {wanted}"
+    TOO_LITTLE = (
+        "node {node} has this label, but could not run the pod even if it were empty: {wanted}"
+    )
 
 
 class AdmissionRule(StrEnum):
-    """The rules of admission, by their names in refusals, metrics and ``docs/reference/admission-rules.md``."""
+    """The rules of admission, by their names in refusals, metrics and
+    ``docs/reference/admission-rules.md``.
+    """
 
     POD = "pod"
     AMOUNT = "gpu-amount"
@@ -120,8 +129,9 @@ Rule_co = TypeVar("Rule_co", bound=Enum, covariant=True)
 class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
     """A broken rule and its text for people; a text with extremely long names is cut.
 
-    ``node`` and ``gpu`` (the index of its GPU) are where the rule is broken; ``about`` is the pod, resource, taint or
-    reserved GPU concerned. ``wanted`` and ``there`` are the requested and the existing amount that the rule compares.
+    ``node`` and ``gpu`` (the index of its GPU) are where the rule is broken; ``about`` is the pod,
+    resource, taint or reserved GPU concerned. ``wanted`` and ``there`` are the requested and the
+    existing amount that the rule compares.
     """
 
     rule: Rule_co
@@ -137,7 +147,9 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource; gputile has more detailed reasons for this."""
+        """Whether kube-scheduler finds too little of a GPU resource; gputile has more detailed
+        reasons for this.
+        """
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 
@@ -159,10 +171,11 @@ NAMES_SHOWN = 3
 
 
 def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
-    """Return a text for each of the first ``most`` distinct reasons, and one for the number of remaining nodes.
+    """Return a text for each of the first ``most`` distinct reasons, and one for the number of
+    remaining nodes.
 
-    ``said`` are pairs of a node and its reason; ``asked`` is the number of all nodes. Reasons are in the order of their
-    first nodes.
+    ``said`` are pairs of a node and its reason; ``asked`` is the number of all nodes. Reasons are
+    in the order of their first nodes.
     """
     names: dict[str, list[str]] = {}
     for name, why in said:
@@ -174,7 +187,9 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
 
 
 def told_of_first(first: Sequence[str], count: int, why: str) -> str:
-    """Return "NODE: why", or "4 nodes (NODE, ...): why" for ``count`` nodes of which the ``first_few`` are named."""
+    """Return "NODE: why", or "4 nodes (NODE, ...): why" for ``count`` nodes of which the
+    ``first_few`` are named.
+    """
     return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
 
 
@@ -186,6 +201,7 @@ def some(first: Sequence[str], count: int) -> str:
 def first_few(names: Iterable[str]) -> list[str]:
     """Return the first few of ``names`` in alphabetical order.
 
-    kube-scheduler sends nodes in a different order each time; so the text about the same nodes stays the same.
+    kube-scheduler sends nodes in a different order each time; so the text about the same nodes
+    stays the same.
     """
     return heapq.nsmallest(NAMES_SHOWN, names)

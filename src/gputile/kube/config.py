@@ -1,7 +1,8 @@
 """Reads the API server's address and the credentials from a kubeconfig or a service account.
 
-Proxies of the environment are chosen as kubectl does, by the rules of Go (golang.org/x/net/http/httpproxy). Python's
-``proxy_bypass`` ignores CIDR ranges in NO_PROXY, and would send requests to localhost through a proxy.
+Proxies of the environment are chosen as kubectl does, by the rules of Go
+(golang.org/x/net/http/httpproxy). Python's ``proxy_bypass`` ignores CIDR ranges in NO_PROXY, and
+would send requests to localhost through a proxy.
 """
 
 import base64
@@ -38,7 +39,8 @@ _DEFAULT_NAMESPACE = "default"
 _MOST_BYTES: Final = 16 * MIB  # a cluster with its user takes 4 KiB
 _SECTIONS = {"clusters": "cluster", "contexts": "context", "users": "user"}
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-_HEADER_NAME: Final = "!#$&'*+^`|"  # characters of a header's name, other than "%", that are not percent-encoded
+# characters of a header's name, other than "%", that are not percent-encoded
+_HEADER_NAME: Final = "!#$&'*+^`|"
 _PORTS: Final = {"http": 80, "https": 443}
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -60,7 +62,9 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 
 
 class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
-    """An API server's address and CA (client-go's clientcmd/api/v1 Cluster). ``..._data`` is PEM in base64."""
+    """An API server's address and CA (client-go's clientcmd/api/v1 Cluster). ``..._data`` is PEM
+    in base64.
+    """
 
     server: str
     certificate_authority: str | None = None
@@ -72,7 +76,9 @@ class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
 
 
 class _KubeconfigUser(msgspec.Struct, rename="kebab", kw_only=True):
-    """Credentials (client-go's clientcmd/api/v1 AuthInfo). ``as...`` is impersonation, ``..._data`` base64 PEM."""
+    """Credentials (client-go's clientcmd/api/v1 AuthInfo). ``as...`` is impersonation,
+    ``..._data`` base64 PEM.
+    """
 
     client_certificate: str | None = None
     client_certificate_data: str | None = None
@@ -105,7 +111,8 @@ class Proxy(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach and authenticate with an API server. ``server`` is a URL without a trailing slash.
+    """How to reach and authenticate with an API server. ``server`` is a URL without a trailing
+    slash.
 
     ``impersonation`` contains headers for each request.
     """
@@ -126,16 +133,20 @@ def load_access(
     service_account: str | Path = SERVICE_ACCOUNT,
     plugin_s: float = PLUGIN_S,
 ) -> Access:
-    """Return the access by the first of: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's service account.
+    """Return the access by the first of: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's
+    service account.
 
-    ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list several files; the first file that
-    defines a value wins. An exec plugin has ``plugin_s`` seconds to return a credential.
+    ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list several files;
+    the first file that defines a value wins. An exec plugin has ``plugin_s`` seconds to return a
+    credential.
 
     Raises:
         ConfigError: there is no usable configuration; the text gives the reason.
     """
     files = _files(kubeconfig, environ)
-    named = "kubeconfig " + os.pathsep.join(map(str, files)) if files else "the pod's service account"
+    named = (
+        "kubeconfig " + os.pathsep.join(map(str, files)) if files else "the pod's service account"
+    )
     try:
         if files:
             return _access(_merged(files), context, environ, plugin_s)
@@ -148,12 +159,15 @@ def load_access(
         raise ConfigError(f"cannot use {named}: {error}") from error
     except KeyError as error:
         raise ConfigError(f"cannot use {named}: {error} is missing") from error
-    raise ConfigError("no kubeconfig: give a path, set $KUBECONFIG, write ~/.kube/config, or run in a pod")
+    raise ConfigError(
+        "no kubeconfig: give a path, set $KUBECONFIG, write ~/.kube/config, or run in a pod"
+    )
 
 
 def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
     if kubeconfig:
-        return [Path(os.path.expanduser(kubeconfig))]  # noqa: PTH111 - Path raises an error if there is no such user
+        # Path.expanduser raises an error if there is no such user.
+        return [Path(os.path.expanduser(kubeconfig))]  # noqa: PTH111
     if environ.get("KUBECONFIG"):
         named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
         return [each for each in named if each.is_file()] or named
@@ -172,7 +186,9 @@ def _merged(files: list[Path]) -> dict[str, Any]:
         merged["current-context"] = merged["current-context"] or found.current_context
         for section, kind in _SECTIONS.items():
             for each in getattr(found, section) or ():
-                merged[section].setdefault(each.name, _absolute(getattr(each, kind) or {}, file.absolute().parent))
+                merged[section].setdefault(
+                    each.name, _absolute(getattr(each, kind) or {}, file.absolute().parent)
+                )
     return merged
 
 
@@ -189,16 +205,25 @@ def _absolute(entry: dict[str, Any], directory: Path) -> dict[str, Any]:
     return absolute
 
 
-def _access(document: dict[str, Any], name: str | None, environ: Mapping[str, str], plugin_s: float) -> Access:
+def _access(
+    document: dict[str, Any], name: str | None, environ: Mapping[str, str], plugin_s: float
+) -> Access:
     chosen = name or document["current-context"]
     if not chosen:
         raise ValueError("it has no current context, and none is named")
     context = _entry(document, "contexts", chosen, _KubeconfigContext)
     cluster = _entry(document, "clusters", context.cluster, _KubeconfigCluster)
-    user = _entry(document, "users", context.user, _KubeconfigUser) if context.user else _KubeconfigUser()
+    user = (
+        _entry(document, "users", context.user, _KubeconfigUser)
+        if context.user
+        else _KubeconfigUser()
+    )
     server = cluster.server.rstrip("/")
     if not _is_url(server):
-        raise ValueError(f"server of cluster {context.cluster!r} is {server!r}, not a URL such as https://HOST:PORT")
+        raise ValueError(
+            f"server of cluster {context.cluster!r} is {server!r}, not a URL such as "
+            f"https://HOST:PORT"
+        )
     return Access(
         server=server,
         credentials=_credentials(cluster, user, plugin_s),
@@ -230,7 +255,9 @@ def _proxy(cluster: _KubeconfigCluster, name: str, environ: Mapping[str, str]) -
         named = "the environment's "
     if proxy and not _is_url(proxy.url):
         socks = "; SOCKS is not supported" if "socks" in proxy.url else ""
-        raise ValueError(f"{named}{proxy.named_by} is {proxy.url!r}, not a URL such as http://HOST:PORT{socks}")
+        raise ValueError(
+            f"{named}{proxy.named_by} is {proxy.url!r}, not a URL such as http://HOST:PORT{socks}"
+        )
     return proxy
 
 
@@ -241,7 +268,9 @@ def _is_url(text: str) -> bool:
             return False
         url.hostname.encode("idna")
         return url.port != 0
-    except ValueError:  # a port out of range, a bracket that is not closed, a label that is empty or too long
+    except (
+        ValueError
+    ):  # a port out of range, a bracket that is not closed, a label that is empty or too long
         return False
 
 
@@ -259,24 +288,40 @@ def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
-    """Return the access of a pod by its service account (Kubernetes, "Accessing the Kubernetes API from a Pod")."""
+    """Return the access of a pod by its service account (Kubernetes, "Accessing the Kubernetes
+    API from a Pod").
+    """
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
     tls = ClusterTls(server, _pem_of(str(service_account / "ca.crt"), None, ""), insecure=False)
-    return Access(server, TokenFileCredentials(service_account / "token", tls.with_client()), namespace)
+    return Access(
+        server, TokenFileCredentials(service_account / "token", tls.with_client()), namespace
+    )
 
 
-def _credentials(cluster: _KubeconfigCluster, user: _KubeconfigUser, plugin_s: float) -> Credentials:
-    authority = _pem_of(cluster.certificate_authority, cluster.certificate_authority_data, "certificate-authority-data")
+def _credentials(
+    cluster: _KubeconfigCluster, user: _KubeconfigUser, plugin_s: float
+) -> Credentials:
+    authority = _pem_of(
+        cluster.certificate_authority,
+        cluster.certificate_authority_data,
+        "certificate-authority-data",
+    )
     tls = ClusterTls(cluster.server, authority, insecure=cluster.insecure_skip_tls_verify)
     if user.exec:
         plugin = _converted(user.exec, ExecConfig, "exec of the user")
-        return ExecCredentials(plugin, _cluster_info(cluster, tls), tls.with_client, seconds=plugin_s)
+        return ExecCredentials(
+            plugin, _cluster_info(cluster, tls), tls.with_client, seconds=plugin_s
+        )
     if user.auth_provider:
         raise ValueError("auth-provider is no longer part of kubeconfigs; use an exec plugin")
-    certificate = _pem_of(user.client_certificate, user.client_certificate_data, "client-certificate-data")
-    key = _pem_of(user.client_key or user.client_certificate, user.client_key_data, "client-key-data")
+    certificate = _pem_of(
+        user.client_certificate, user.client_certificate_data, "client-certificate-data"
+    )
+    key = _pem_of(
+        user.client_key or user.client_certificate, user.client_key_data, "client-key-data"
+    )
     context = tls.with_client(certificate, key)
     if user.token_file:
         return TokenFileCredentials(Path(user.token_file), context)
@@ -288,7 +333,9 @@ def _credentials(cluster: _KubeconfigCluster, user: _KubeconfigUser, plugin_s: f
 
 
 def _pem_of(file: str | None, data: str | None, field: str) -> str:
-    """Return the PEM in ``data`` (base64), otherwise in ``file``; "" for neither. ``field`` is that of ``data``."""
+    """Return the PEM in ``data`` (base64), otherwise in ``file``; "" for neither. ``field`` is
+    that of ``data``.
+    """
     if data:
         try:
             pem = base64.b64decode("".join(data.split()), validate=True)
@@ -338,7 +385,9 @@ def _spellings(variable: str) -> tuple[str, str]:
 
 
 def _is_excepted(rule: str, server: str, server_port: str, server_address: _Address | None) -> bool:
-    """Return whether an entry of NO_PROXY matches: "*", a CIDR, or an address or domain with optional port."""
+    """Return whether an entry of NO_PROXY matches: "*", a CIDR, or an address or domain with
+    optional port.
+    """
     if rule == "*":
         return True
     if "/" in rule:
@@ -362,7 +411,9 @@ def _is_within(network: str, address: _Address | None) -> bool:
 
 
 def _with_port(rule: str) -> tuple[str, str]:
-    """Return host and port of an entry, "" for no port; an IPv6 address with a port is in brackets."""
+    """Return host and port of an entry, "" for no port; an IPv6 address with a port is in
+    brackets.
+    """
     if rule.startswith("["):
         host, _, port = rule[1:].partition("]")
         return host, port.removeprefix(":")

@@ -1,7 +1,7 @@
 """Provides the credentials of requests, and the TLS settings for one API server.
 
-An exec plugin (client.authentication.k8s.io v1 and v1beta1) runs within a time limit. Its standard error is that of
-this process, as with kubectl: it may ask for a login in a browser.
+An exec plugin (client.authentication.k8s.io v1 and v1beta1) runs within a time limit. Its standard
+error is that of this process, as with kubectl: it may ask for a login in a browser.
 """
 
 import asyncio
@@ -33,7 +33,9 @@ TlsFactory = Callable[[str, str], ssl.SSLContext | None]
 
 
 class Credential(NamedTuple):
-    """The credential of one request: the Authorization header, and TLS settings with the client certificate."""
+    """The credential of one request: the Authorization header, and TLS settings with the client
+    certificate.
+    """
 
     authorization: str | None
     tls: ssl.SSLContext | None
@@ -69,9 +71,16 @@ class FixedCredentials(Credentials):
 
 
 class TokenFileCredentials(Credentials):
-    """A token in a file that is rotated, as the kubelet does for service accounts. It is read once a minute."""
+    """A token in a file that is rotated, as the kubelet does for service accounts. It is read
+    once a minute.
+    """
 
-    def __init__(self, path: Path, tls: ssl.SSLContext | None, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tls: ssl.SSLContext | None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._path = path
         self._tls = tls
         self._monotonic = monotonic
@@ -157,10 +166,12 @@ class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class ExecCredentials(Credentials):
-    """Runs the plugin if there is no credential, or if it has expired or was refused; one run at a time.
+    """Runs the plugin if there is no credential, or if it has expired or was refused; one run at a
+    time.
 
-    ``cluster`` describes the cluster to plugins that request it. ``tls`` creates TLS settings from a client certificate
-    and key in PEM; both are empty if the plugin returns only a token. The plugin has ``seconds`` to answer.
+    ``cluster`` describes the cluster to plugins that request it. ``tls`` creates TLS settings from
+    a client certificate and key in PEM; both are empty if the plugin returns only a token. The
+    plugin has ``seconds`` to answer.
     """
 
     def __init__(
@@ -173,7 +184,10 @@ class ExecCredentials(Credentials):
     ) -> None:
         self._named = f"exec plugin {config.command}"
         if config.api_version not in _VERSIONS:
-            raise ConfigError(f"{self._named} uses {config.api_version}; gputile supports {' and '.join(_VERSIONS)}")
+            raise ConfigError(
+                f"{self._named} uses {config.api_version}; gputile supports "
+                f"{' and '.join(_VERSIONS)}"
+            )
         if config.interactive_mode == "Always":
             raise ConfigError(f"{self._named} requires a terminal, which gputile does not provide")
         self.waits_for = f"the credential plugin {config.command}"
@@ -196,7 +210,9 @@ class ExecCredentials(Credentials):
         return known if known is not None else await asyncio.to_thread(self._renewed)
 
     def invalidate(self, credential: Credential) -> bool:
-        """Drop ``credential`` from the cache; return True, since the plugin may return another one."""
+        """Drop ``credential`` from the cache; return True, since the plugin may return another
+        one.
+        """
         if credential is self._credential:
             self._credential = None
         return True
@@ -270,12 +286,16 @@ class ExecCredentials(Credentials):
             raise ConfigError(f"{self._named} answered in {both}")
         status = answer.status
         if not status.token and not (status.client_certificate_data and status.client_key_data):
-            raise ConfigError(f"{self._named} returned neither a token nor a certificate with its key")
+            raise ConfigError(
+                f"{self._named} returned neither a token nor a certificate with its key"
+            )
         return status
 
 
 class ClusterTls:
-    """Creates the TLS settings for one cluster. ``authority`` is its CA in PEM, "" for those of the system."""
+    """Creates the TLS settings for one cluster. ``authority`` is its CA in PEM, "" for those of
+    the system.
+    """
 
     def __init__(self, server: str, authority: str, *, insecure: bool) -> None:
         self.authority = authority
@@ -283,7 +303,8 @@ class ClusterTls:
         self._insecure = insecure
 
     def with_client(self, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and key in PEM, if given; None for plain HTTP.
+        """Return the settings with a client certificate and key in PEM, if given; None for plain
+        HTTP.
 
         Raises:
             ssl.SSLError: they, or the CA, are not PEM.
@@ -307,5 +328,9 @@ class ClusterTls:
 
 
 def _no_pass_phrase() -> NoReturn:
-    """Refuse an encrypted key. OpenSSL would prompt for the passphrase on the terminal, and block."""
-    raise ValueError("the key is protected by a passphrase: use one without (openssl pkey -in KEY -out NEW)")
+    """Refuse an encrypted key. OpenSSL would prompt for the passphrase on the terminal, and
+    block.
+    """
+    raise ValueError(
+        "the key is protected by a passphrase: use one without (openssl pkey -in KEY -out NEW)"
+    )

@@ -1,8 +1,8 @@
 """Defines the errors of requests to the API server.
 
-The caller of a write has to know whether the request was executed. A Binding whose response was lost may have bound its
-pod, so the pod's GPUs must stay booked until this is known. A refused Binding has not bound it. Each error answers
-the question with ``may_have_been_executed``.
+The caller of a write has to know whether the request was executed. A Binding whose response was
+lost may have bound its pod, so the pod's GPUs must stay booked until this is known. A refused
+Binding has not bound it. Each error answers the question with ``may_have_been_executed``.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,9 @@ class ConnectionFailed(KubeError):
 
 
 class AnswerLost(KubeError):
-    """The request was sent, or may have been, without a complete response: a timeout or a broken connection."""
+    """The request was sent, or may have been, without a complete response: a timeout or a broken
+    connection.
+    """
 
     may_have_been_executed = True
 
@@ -50,8 +52,8 @@ class BadAnswer(KubeError):
 class ApiError(KubeError):
     """The API server refused the request or failed: HTTP ``status``, machine-readable ``reason``.
 
-    ``server_message`` is the message of the API server. ``message`` adds the request and a remedy. ``details`` are
-    those of the metav1.Status, not validated.
+    ``server_message`` is the message of the API server. ``message`` adds the request and a remedy.
+    ``details`` are those of the metav1.Status, not validated.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class ApiError(KubeError):
 
     @property
     def refused_for_good(self) -> bool:
-        """Whether a retry is pointless: validation, RBAC, or an admission webhook or policy refuses the write."""
+        """Whether a retry is pointless: validation, RBAC, or an admission webhook or policy
+        refuses the write.
+        """
         return self.status in _REFUSED_FOR_GOOD
 
 
@@ -90,7 +94,9 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object already exists (``reason`` AlreadyExists) or has changed since it was read (Conflict)."""
+    """409: the object already exists (``reason`` AlreadyExists) or has changed since it was read
+    (Conflict).
+    """
 
 
 class Gone(ApiError):
@@ -124,8 +130,12 @@ _LONGEST_MESSAGE = 4000  # characters of a server's message
 _STATUS = msgspec.json.Decoder(Status)
 
 
-def api_error(method: str, path: str, status: int, body: bytes, retry_after: float = 0.0) -> ApiError:
-    """Return the error for a response with ``status``; ``body`` is a metav1.Status, or the text of a proxy."""
+def api_error(
+    method: str, path: str, status: int, body: bytes, retry_after: float = 0.0
+) -> ApiError:
+    """Return the error for a response with ``status``; ``body`` is a metav1.Status, or the text
+    of a proxy.
+    """
     try:
         said = _STATUS.decode(body)
     except msgspec.MsgspecError:
@@ -133,14 +143,18 @@ def api_error(method: str, path: str, status: int, body: bytes, retry_after: flo
     return status_error(method, path, status, said, retry_after)
 
 
-def status_error(method: str, path: str, status: int, said: Status, retry_after: float = 0.0) -> ApiError:
+def status_error(
+    method: str, path: str, status: int, said: Status, retry_after: float = 0.0
+) -> ApiError:
     """Return the error for a metav1.Status of a failed request or watch."""
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
     parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
     if said.message:
         parts.append(said.message[:_LONGEST_MESSAGE])
     if status == 401:
-        parts.append("renew the token, certificate or exec plugin login of the kubeconfig or service account")
+        parts.append(
+            "renew the token, certificate or exec plugin login of the kubeconfig or service account"
+        )
     if status < 400:
         parts.append("the server redirects: is this an API server?")
     return kind(status, said.reason, "; ".join(parts), retry_after, said.message, said.details)

@@ -1,8 +1,8 @@
 """Sends events about pods and nodes for ``kubectl describe``. Scheduling never waits for them.
 
-An event that repeats within ten minutes increases the count of the stored one. Namespaces are served round-robin, and a
-full buffer drops the oldest event of the namespace with the most events, so that a namespace with thousands of events
-neither delays nor drops those of others.
+An event that repeats within ten minutes increases the count of the stored one. Namespaces are
+served round-robin, and a full buffer drops the oldest event of the namespace with the most events,
+so that a namespace with thousands of events neither delays nor drops those of others.
 """
 
 import asyncio
@@ -41,7 +41,9 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event. ``stored_as`` is the name of its Event object, "" before it was sent."""
+    """The occurrences of one event. ``stored_as`` is the name of its Event object, "" before it
+    was sent.
+    """
 
     first: datetime
     last: datetime
@@ -66,14 +68,18 @@ class EventBuffer:
         self.dropped = 0
         self.recent = _Queue()  # sent events, oldest first
         self._capacity = capacity
-        self._waiting: OrderedDict[str, _Queue] = OrderedDict()  # by namespace, in the order of service
+        self._waiting: OrderedDict[str, _Queue] = (
+            OrderedDict()
+        )  # by namespace, in the order of service
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, key: EventKey, when: datetime, now: float, message: str) -> None:
-        """Add one occurrence at ``now`` of the monotonic clock; drop an event if the buffer is full."""
+        """Add one occurrence at ``now`` of the monotonic clock; drop an event if the buffer is
+        full.
+        """
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
         if key in queue:
             queue[key].repeat(when, now, message)
@@ -86,11 +92,15 @@ class EventBuffer:
             queue[key] = Occurrences(when, when, now, message=message)
         self._count += 1
         if self._count > self._capacity:
-            self._pop_oldest(max(self._waiting, key=lambda namespace: len(self._waiting[namespace])))
+            self._pop_oldest(
+                max(self._waiting, key=lambda namespace: len(self._waiting[namespace]))
+            )
             self.dropped += 1
 
     def pop(self) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event of the next namespace; the buffer must not be empty."""
+        """Remove and return the oldest event of the next namespace; the buffer must not be
+        empty.
+        """
         namespace = next(iter(self._waiting))
         oldest = self._pop_oldest(namespace)
         if namespace in self._waiting:
@@ -135,7 +145,8 @@ class EventBuffer:
 class EventRecorder:
     """Accepts events at any rate, and sends ten a second with bursts of up to ``burst``.
 
-    ``instance`` identifies this process among its replicas. ``backoff`` is the pause after a failure.
+    ``instance`` identifies this process among its replicas. ``backoff`` is the pause after a
+    failure.
     """
 
     def __init__(
@@ -165,10 +176,12 @@ class EventRecorder:
         *,
         latest: bool = False,
     ) -> None:
-        """Queue an event about an object; return at once. A repetition within ten minutes increases its count.
+        """Queue an event about an object; return at once. A repetition within ten minutes increases
+        its count.
 
-        ``reason`` is in CamelCase. The first 1024 bytes of ``message`` are sent. With ``latest``, events with the same
-        reason are one event, which has the latest message: for messages with amounts that change often.
+        ``reason`` is in CamelCase. The first 1024 bytes of ``message`` are sent. With ``latest``,
+        events with the same reason are one event, which has the latest message: for messages with
+        amounts that change often.
         """
         text = shortened(message)
         key = EventKey(about, kind, reason, "" if latest else text)
@@ -177,7 +190,9 @@ class EventRecorder:
 
     async def run(self) -> NoReturn:
         failures = 0
-        paid_until = self._clock.monotonic()  # each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
+        paid_until = (
+            self._clock.monotonic()
+        )  # each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
         while True:
             while not self.buffer:
                 self._filled.clear()
@@ -195,7 +210,9 @@ class EventRecorder:
                 await self._clock.sleep(max(self._backoff.delay(failures), error.retry_after))
                 failures += 1
             except KubeError as error:
-                log.log(logging.INFO if failures else logging.WARNING, "cannot send an Event: %s", error)
+                log.log(
+                    logging.INFO if failures else logging.WARNING, "cannot send an Event: %s", error
+                )
                 failures += 1
             else:
                 failures = 0
@@ -205,11 +222,16 @@ class EventRecorder:
         namespace = key.about.namespace or "default"  # for events about cluster-scoped objects
         collection = f"/api/v1/namespaces/{namespace}/events"
         if occurrences.stored_as:
-            change: dict[str, Any] = {"count": occurrences.count, "lastTimestamp": timestamp_of(occurrences.last)}
+            change: dict[str, Any] = {
+                "count": occurrences.count,
+                "lastTimestamp": timestamp_of(occurrences.last),
+            }
             if not key.message:
                 change["message"] = occurrences.message
             try:
-                await self._connection.patch(f"{collection}/{occurrences.stored_as}", msgspec.json.encode(change))
+                await self._connection.patch(
+                    f"{collection}/{occurrences.stored_as}", msgspec.json.encode(change)
+                )
                 return
             except NotFound:
                 log.debug("event %s has expired", occurrences.stored_as)

@@ -1,19 +1,20 @@
 """Elects one active replica by a Lease, without synchronized clocks.
 
-Nothing here renews by itself. A replica that is called by kube-scheduler calls ``LeaseHolder.acquire``, and then
-``LeaseHolder.renew`` while calls continue. A standby calls ``LeaseHolder.observe`` regularly, so that it knows whether
-the holder is alive when it is called.
+Nothing here renews by itself. A replica that is called by kube-scheduler calls
+``LeaseHolder.acquire``, and then ``LeaseHolder.renew`` while calls continue. A standby calls
+``LeaseHolder.observe`` regularly, so that it knows whether the holder is alive when it is called.
 
-A replica never compares a timestamp of another machine with its own clock. It measures on its monotonic clock how long
-the record has been unchanged, and takes the Lease over when that exceeds both the record's duration and its own: a
-shorter duration may have been written by hand, without the holder's knowledge. The holder counts from before it sent
-its last successful renewal, and no replica can have observed the renewal earlier. So while clocks run at the same rate,
-no two replicas believe that they hold the Lease, however long requests take.
+A replica never compares a timestamp of another machine with its own clock. It measures on its
+monotonic clock how long the record has been unchanged, and takes the Lease over when that exceeds
+both the record's duration and its own: a shorter duration may have been written by hand, without
+the holder's knowledge. The holder counts from before it sent its last successful renewal, and no
+replica can have observed the renewal earlier. So while clocks run at the same rate, no two replicas
+believe that they hold the Lease, however long requests take.
 
-A missing Lease may have been deleted while a replica held it. That replica believes that it holds the Lease until its
-duration ends. So the Lease is created without a real holder, and then taken over as if the holder had died. This
-requires the same duration in all replicas. A Lease that has no holder and was not released is taken over in the same
-way.
+A missing Lease may have been deleted while a replica held it. That replica believes that it holds
+the Lease until its duration ends. So the Lease is created without a real holder, and then taken
+over as if the holder had died. This requires the same duration in all replicas. A Lease that has no
+holder and was not released is taken over in the same way.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ NEVER = -math.inf
 NOBODY_YET = "nobody yet: the Lease was made anew"
 """The holder of a Lease that was just created; it is no identity of a replica."""
 RELEASED_S = 1.0
-"""The duration of a Lease that its holder released. An empty holder with another duration has another cause."""
+"""The duration of a Lease that its holder released. An empty holder with another duration has
+another cause.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +68,24 @@ class LeaseStep(Enum):
 
 
 class LeaseState:
-    """The state of a Lease as one replica knows it. Times are those of the replica's monotonic clock.
+    """The state of a Lease as one replica knows it. Times are those of the replica's monotonic
+    clock.
 
-    ``identity`` must be unique among running processes; a process that restarts with the same identity resumes its
-    Lease at once. The replica stops acting ``margin`` seconds before the Lease ends, for clocks that differ slightly in
-    rate and for decisions in progress.
+    ``identity`` must be unique among running processes; a process that restarts with the same
+    identity resumes its Lease at once. The replica stops acting ``margin`` seconds before the Lease
+    ends, for clocks that differ slightly in rate and for decisions in progress.
 
-    ``vacated`` is whether the previous holder had released the Lease, and so had no requests in flight. ``given_up`` is
-    whether this replica stops, and does not acquire the Lease again.
+    ``vacated`` is whether the previous holder had released the Lease, and so had no requests in
+    flight. ``given_up`` is whether this replica stops, and does not acquire the Lease again.
     """
 
     def __init__(self, identity: str, duration: float, margin: float) -> None:
         if not identity:
             raise ValueError("a Lease needs a holder with a name")
         if not 0 <= margin < duration:
-            raise ValueError(f"the margin ({margin:g} s) must be shorter than the Lease ({duration:g} s)")
+            raise ValueError(
+                f"the margin ({margin:g} s) must be shorter than the Lease ({duration:g} s)"
+            )
         self.identity = identity
         self.duration = float(math.ceil(duration))  # the API counts whole seconds
         self.margin = margin
@@ -94,8 +100,14 @@ class LeaseState:
         return now < self.valid_until
 
     def observe(self, record: LeaseRecord | None, now: float) -> None:
-        """Store the record that was read at ``now``. If its version has changed, the time until a takeover restarts."""
-        if record is None or self.record is None or record.resource_version != self.record.resource_version:
+        """Store the record that was read at ``now``. If its version has changed, the time until
+        a takeover restarts.
+        """
+        if (
+            record is None
+            or self.record is None
+            or record.resource_version != self.record.resource_version
+        ):
             self._seen_at = now
         self.record = record
         if record is None or record.holder != self.identity:
@@ -119,11 +131,15 @@ class LeaseState:
         return self._seen_at + max(self.duration, self.record.duration)
 
     def next_record(self) -> LeaseRecord:
-        """Return the record to write. The write must fail unless the record's resourceVersion is still current."""
+        """Return the record to write. The write must fail unless the record's resourceVersion is
+        still current.
+        """
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
         transitions = self.record.transitions + (self.record.holder != self.identity)
-        return LeaseRecord(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
+        return LeaseRecord(
+            self.record.resource_version, self.identity, self.duration, transitions, self.record.uid
+        )
 
     def record_write(self, record: LeaseRecord, started: float, now: float) -> None:
         """Record that ``record`` was stored by a request that was sent at ``started`` or later."""
@@ -143,8 +159,9 @@ class LeaseState:
 class LeaseHolder:
     """Reads and writes one Lease for a ``LeaseState``, one request at a time.
 
-    ``within`` is the time limit of a request in seconds; it should be well below the Lease's duration. If the Lease
-    cannot be read or written, a ``KubeError`` is raised, and a Lease that is held stays valid until its end.
+    ``within`` is the time limit of a request in seconds; it should be well below the Lease's
+    duration. If the Lease cannot be read or written, a ``KubeError`` is raised, and a Lease that is
+    held stays valid until its end.
     """
 
     def __init__(
@@ -175,7 +192,8 @@ class LeaseHolder:
     def term(self) -> tuple[str, int]:
         """The UID and the number of transitions when the Lease was last read or written.
 
-        While it stays the same, no other replica has held the Lease: a recreated Lease has another UID.
+        While it stays the same, no other replica has held the Lease: a recreated Lease has another
+        UID.
         """
         record = self._state.record
         return (record.uid, record.transitions) if record else ("", 0)
@@ -194,16 +212,20 @@ class LeaseHolder:
             await self._read()
 
     async def acquire(self) -> bool:
-        """Read the Lease, and take it if it is free, expired or this replica's own; return whether it is held.
+        """Read the Lease, and take it if it is free, expired or this replica's own; return whether
+        it is held.
 
-        A missing Lease is created, and can be taken over after its duration: see the module's docstring.
+        A missing Lease is created, and can be taken over after its duration: see the module's
+        docstring.
         """
         async with self._lock:
             await self._read()
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Renew the Lease; return whether it is held. The Lease is read only if another client has changed it."""
+        """Renew the Lease; return whether it is held. The Lease is read only if another client
+        has changed it.
+        """
         async with self._lock:
             return await self._claim()
 
@@ -212,7 +234,8 @@ class LeaseHolder:
         self._state.give_up()
 
     async def release(self) -> None:
-        """Give up the Lease, so that another replica need not wait for its end. Nothing is written if it is not held.
+        """Give up the Lease, so that another replica need not wait for its end. Nothing is written
+        if it is not held.
 
         Raises:
             KubeError: it cannot be written. This replica stops acting nevertheless.
@@ -226,7 +249,10 @@ class LeaseHolder:
                 nobody = replace(record, holder="", duration=RELEASED_S)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
-                except (Conflict, NotFound):  # possibly a renewal of this replica whose response was lost
+                except (
+                    Conflict,
+                    NotFound,
+                ):  # possibly a renewal of this replica whose response was lost
                     await self._read()
                     continue
                 self._state.observe(stored, self._clock.monotonic())
@@ -266,11 +292,15 @@ class LeaseHolder:
         body: dict[str, Any] = {"metadata": {"name": self._name}, "spec": spec}
         if step is LeaseStep.CREATE:
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-            answer = await self._connection.post(self._collection, msgspec.json.encode(body), within=self._within)
+            answer = await self._connection.post(
+                self._collection, msgspec.json.encode(body), within=self._within
+            )
         else:
             # With the version, the patch is a Conflict if the Lease was changed in the meantime.
             body["metadata"]["resourceVersion"] = record.resource_version
-            answer = await self._connection.patch(self._path, msgspec.json.encode(body), within=self._within)
+            answer = await self._connection.patch(
+                self._path, msgspec.json.encode(body), within=self._within
+            )
         return _record(answer)
 
 

@@ -1,7 +1,9 @@
-"""Decodes lists and watch events into typed objects, and isolates objects that do not fit their type.
+"""Decodes lists and watch events into typed objects, and isolates objects that do not fit their
+type.
 
-One malformed object must not make the others unreadable. A list is decoded at once first; only if that fails, it is
-decoded object by object, and an object that does not fit becomes an ``UnreadableObject``.
+One malformed object must not make the others unreadable. A list is decoded at once first; only if
+that fails, it is decoded object by object, and an object that does not fit becomes an
+``UnreadableObject``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +47,9 @@ class UnreadableObject:
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Generic[T]):
-    """A complete, consistent list: an object in neither ``objects`` nor ``unreadable`` does not exist."""
+    """A complete, consistent list: an object in neither ``objects`` nor ``unreadable`` does not
+    exist.
+    """
 
     objects: Sequence[T]
     unreadable: Sequence[UnreadableObject] = ()
@@ -69,7 +73,9 @@ WatchEvent = Replaced[T] | Applied[T] | Deleted[T] | UnreadableObject
 
 
 class WatchLine(NamedTuple, Generic[T]):
-    """One line of a watch: the resourceVersion that it has reached, and the event (None for a bookmark)."""
+    """One line of a watch: the resourceVersion that it has reached, and the event (None for a
+    bookmark).
+    """
 
     version: str
     event: Applied[T] | Deleted[T] | UnreadableObject | None
@@ -98,8 +104,9 @@ class ObjectDecoder(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
         self._object = msgspec.json.Decoder(kind)
-        self._list: msgspec.json.Decoder[_ListOf[T]] = msgspec.json.Decoder(_ListOf[kind])  # type: ignore[valid-type]
-        self._event: msgspec.json.Decoder[_EventOf[T]] = msgspec.json.Decoder(_EventOf[kind])  # type: ignore[valid-type]
+        list_of, event_of = _ListOf[kind], _EventOf[kind]  # type: ignore[valid-type]
+        self._list: msgspec.json.Decoder[_ListOf[T]] = msgspec.json.Decoder(list_of)
+        self._event: msgspec.json.Decoder[_EventOf[T]] = msgspec.json.Decoder(event_of)
 
     def page(self, body: bytes) -> tuple[ListMeta, Replaced[T]]:
         """Decode one page of a list.
@@ -155,16 +162,21 @@ class ObjectDecoder(Generic[T]):
                 said = decode(event.object, _STATUS)
                 if said.code == 410:
                     raise status_error("WATCH", request, said.code, said)
-                raise BadAnswer(f"the watch of {request} failed: {said.code} {said.reason} {said.message}")
+                raise BadAnswer(
+                    f"the watch of {request} failed: {said.code} {said.reason} {said.message}"
+                )
         except ConversionError as error:
-            raise BadAnswer(f"the API server's watch of {request} cannot be read: {error}") from error
+            raise BadAnswer(
+                f"the API server's watch of {request} cannot be read: {error}"
+            ) from error
         identity = _identity(event.object)
         version = identity.resource_version
         if event.type == "BOOKMARK":
             return WatchLine(version, None)
         if event.type == "DELETED":
             return WatchLine(
-                version, Deleted(msgspec.convert({"metadata": identity}, self._kind, from_attributes=True))
+                version,
+                Deleted(msgspec.convert({"metadata": identity}, self._kind, from_attributes=True)),
             )
         if event.type in ("ADDED", "MODIFIED"):
             try:
@@ -182,7 +194,9 @@ def _identity(raw: msgspec.Raw) -> ObjectMeta:
         return ObjectMeta()
     metadata = document.get("metadata") if isinstance(document, dict) else None
     found = metadata if isinstance(metadata, dict) else {}
-    name, namespace, uid, version = (_text(found.get(key)) for key in ("name", "namespace", "uid", "resourceVersion"))
+    name, namespace, uid, version = (
+        _text(found.get(key)) for key in ("name", "namespace", "uid", "resourceVersion")
+    )
     return ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version)
 
 

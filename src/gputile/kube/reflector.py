@@ -1,7 +1,8 @@
 """Lists and watches all objects of one kind, and reports each change to a consumer.
 
-It lists once, watches from the version of the list, and lists again if events may have been missed. Each ``Replaced``
-gives the consumer a complete view, and the events after it are the changes in order. The reflector stores no objects.
+It lists once, watches from the version of the list, and lists again if events may have been missed.
+Each ``Replaced`` gives the consumer a complete view, and the events after it are the changes in
+order. The reflector stores no objects.
 """
 
 import asyncio
@@ -25,7 +26,16 @@ from gputile.kube.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from gputile.kube.objects import PAGE_SIZE, ObjectDecoder, Query, Replaced, T, UnreadableObject, WatchEvent, WatchLine
+from gputile.kube.objects import (
+    PAGE_SIZE,
+    ObjectDecoder,
+    Query,
+    Replaced,
+    T,
+    UnreadableObject,
+    WatchEvent,
+    WatchLine,
+)
 from gputile.support.telemetry import MetricsRegistry, Values
 
 log = logging.getLogger(__name__)
@@ -47,10 +57,11 @@ class ReflectorCounts:
 class ReflectorSettings:
     """How a reflector lists and watches.
 
-    ``query`` selects objects (``fieldSelector``, ``labelSelector``). A page of ``page_size`` objects may take
-    ``list_seconds``. A watch lasts a random time within ``watch_seconds`` (minimum, maximum), so that the agents of a
-    cluster do not reconnect at the same time. It is closed ``margin`` seconds later if the API server has not ended it.
-    A kind that is not installed has no objects, and is listed again after ``absent_seconds``; with 0 it is an error.
+    ``query`` selects objects (``fieldSelector``, ``labelSelector``). A page of ``page_size``
+    objects may take ``list_seconds``. A watch lasts a random time within ``watch_seconds``
+    (minimum, maximum), so that the agents of a cluster do not reconnect at the same time. It is
+    closed ``margin`` seconds later if the API server has not ended it. A kind that is not installed
+    has no objects, and is listed again after ``absent_seconds``; with 0 it is an error.
     """
 
     query: Query = field(default_factory=dict)
@@ -68,9 +79,9 @@ _SETTINGS = ReflectorSettings()
 class Reflector(Generic[T]):
     """Lists and watches ``path``, and calls ``on_event`` for each event.
 
-    ``on_list``, if given, receives the lists instead of ``on_event``; the watch begins when it has returned. An
-    exception of either ends ``run``. ``synced`` is whether the consumer has received a complete list, ``last_error``
-    the error of the latest list or watch, None if it succeeded.
+    ``on_list``, if given, receives the lists instead of ``on_event``; the watch begins when it has
+    returned. An exception of either ends ``run``. ``synced`` is whether the consumer has received a
+    complete list, ``last_error`` the error of the latest list or watch, None if it succeeded.
     """
 
     def __init__(
@@ -102,7 +113,8 @@ class Reflector(Generic[T]):
     async def relist(self) -> None:
         """List again, and return when the consumer has received the list.
 
-        The list starts after this call and reads from a quorum, so it has all changes made before the call.
+        The list starts after this call and reads from a quorum, so it has all changes made before
+        the call.
         """
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(asked)
@@ -122,7 +134,9 @@ class Reflector(Generic[T]):
                     asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
 
     async def _list_and_watch(self) -> float:
-        """List and watch until one of them ends or fails; return the pause before the next attempt in seconds."""
+        """List and watch until one of them ends or fails; return the pause before the next
+        attempt in seconds.
+        """
         try:
             while self._waiting or not self._version:
                 await self._list()
@@ -189,7 +203,9 @@ class Reflector(Generic[T]):
         }
         self._progressed = False
         lines = LineSplitter()
-        async with self._connection.stream(self._path, query, within=seconds + self._settings.margin) as chunks:
+        async with self._connection.stream(
+            self._path, query, within=seconds + self._settings.margin
+        ) as chunks:
             self.last_error = None
             async for chunk in chunks:
                 for line in lines.feed(chunk):
@@ -205,7 +221,9 @@ class Reflector(Generic[T]):
         if is_older(version, self._version):
             if event is None:
                 return
-            raise BadAnswer(f"the watch of {self._path} went back from version {self._version} to {version}")
+            raise BadAnswer(
+                f"the watch of {self._path} went back from version {self._version} to {version}"
+            )
         self._version = version
         if event is None:
             return
@@ -242,7 +260,9 @@ class LineSplitter:
         self._pieces: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that ``chunk`` completes, without their newlines and without empty ones."""
+        """Return the lines that ``chunk`` completes, without their newlines and without empty
+        ones.
+        """
         lines = chunk.split(b"\n")
         rest = lines.pop()
         if lines and self._pieces:
@@ -255,12 +275,20 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume at its version. A 504 may mean that the version is from the future."""
-    return isinstance(error, _RESUMABLE) and not (isinstance(error, ServerError) and error.status == 504)
+    """Return whether the watch can resume at its version. A 504 may mean that the version is
+    from the future.
+    """
+    return isinstance(error, _RESUMABLE) and not (
+        isinstance(error, ServerError) and error.status == 504
+    )
 
 
-def export_reflectors(registry: MetricsRegistry, component: str, reflectors: Mapping[str, Reflector[Any]]) -> None:
-    """Export ``gputile_<component>_reflector_<count>_total{resource}`` for ``reflectors``, by resource."""
+def export_reflectors(
+    registry: MetricsRegistry, component: str, reflectors: Mapping[str, Reflector[Any]]
+) -> None:
+    """Export ``gputile_<component>_reflector_<count>_total{resource}`` for ``reflectors``, by
+    resource.
+    """
     registry.labelled_counter(
         f"gputile_{component}_reflector_lists",
         "Complete lists read from the API server. More than a few mean that watches cannot resume.",
@@ -282,4 +310,6 @@ def export_reflectors(registry: MetricsRegistry, component: str, reflectors: Map
 
 
 def _values(reflectors: Mapping[str, Reflector[Any]], count: str) -> Values:
-    return lambda: ((resource, getattr(each.counts, count)) for resource, each in reflectors.items())
+    return lambda: (
+        (resource, getattr(each.counts, count)) for resource, each in reflectors.items()
+    )

@@ -1,7 +1,7 @@
 """Sends typed requests for single objects. All raise the errors of ``gputile.kube.errors``.
 
-A write to a pod carries the UID of the pod, and its resourceVersion if the decision depends on it. If they do not
-match, the API server answers 409, or 422 to a JSON patch.
+A write to a pod carries the UID of the pod, and its resourceVersion if the decision depends on it.
+If they do not match, the API server answers 409, or 422 to a JSON patch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,39 @@ from gputile.kube.errors import BadAnswer, NotFound
 _POD = msgspec.json.Decoder(Pod)
 
 
-async def read_pod(connection: Connection, namespace: str, name: str, *, within: float | None = None) -> Pod | None:
-    """Read a pod; None if there is none. Without a resourceVersion the API server reads the latest from etcd."""
+async def read_pod(
+    connection: Connection, namespace: str, name: str, *, within: float | None = None
+) -> Pod | None:
+    """Read a pod; None if there is none. Without a resourceVersion the API server reads the
+    latest from etcd.
+    """
     try:
         return _decoded(await connection.get(_pod_path(namespace, name), within=within))
     except NotFound:
         return None
 
 
-async def annotate_pod(connection: Connection, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-    """Set annotations of exactly this version of the pod, None to remove one; return the stored pod."""
+async def annotate_pod(
+    connection: Connection, pod: Pod, annotations: Mapping[str, str | None]
+) -> Pod:
+    """Set annotations of exactly this version of the pod, None to remove one; return the stored
+    pod.
+    """
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     body = {"metadata": {**known, "annotations": dict(annotations)}}
-    return _decoded(await connection.patch(_pod_path(meta.namespace, meta.name), msgspec.json.encode(body)))
+    return _decoded(
+        await connection.patch(_pod_path(meta.namespace, meta.name), msgspec.json.encode(body))
+    )
 
 
 async def annotate_pod_status(
-    connection: Connection, namespace: str, name: str, annotations: Mapping[str, str], *, within: float
+    connection: Connection,
+    namespace: str,
+    name: str,
+    annotations: Mapping[str, str],
+    *,
+    within: float,
 ) -> Pod | None:
     """Set annotations of the pod of this name; return the stored pod, None if there is none.
 
@@ -42,7 +57,9 @@ async def annotate_pod_status(
     """
     body = msgspec.json.encode({"metadata": {"annotations": dict(annotations)}})
     try:
-        return _decoded(await connection.patch(f"{_pod_path(namespace, name)}/status", body, within=within))
+        return _decoded(
+            await connection.patch(f"{_pod_path(namespace, name)}/status", body, within=within)
+        )
     except NotFound:
         return None
 
@@ -58,29 +75,44 @@ async def remove_scheduling_gate(connection: Connection, pod: Pod, gate: str) ->
         {"op": "remove", "path": path},
     ]
     body = msgspec.json.encode(patch)
-    return _decoded(await connection.patch(_pod_path(meta.namespace, meta.name), body, content_type=JSON_PATCH))
+    return _decoded(
+        await connection.patch(_pod_path(meta.namespace, meta.name), body, content_type=JSON_PATCH)
+    )
 
 
 async def bind_pod(connection: Connection, binding: Binding, *, within: float) -> None:
     meta = binding.metadata
-    await connection.post(f"{_pod_path(meta.namespace, meta.name)}/binding", encode_binding(binding), within=within)
+    await connection.post(
+        f"{_pod_path(meta.namespace, meta.name)}/binding", encode_binding(binding), within=within
+    )
 
 
 async def write_reservation(
-    connection: Connection, pod: Pod, annotations: Mapping[str, str | None], node: str, *, within: float
+    connection: Connection,
+    pod: Pod,
+    annotations: Mapping[str, str | None],
+    node: str,
+    *,
+    within: float,
 ) -> Pod:
-    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod; return the stored pod.
+    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod; return the
+    stored pod.
 
     None removes an annotation, an empty ``node`` the nomination. It uses ``pods/status``.
     """
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-    body = {"metadata": {**known, "annotations": dict(annotations)}, "status": {"nominatedNodeName": node or None}}
+    body = {
+        "metadata": {**known, "annotations": dict(annotations)},
+        "status": {"nominatedNodeName": node or None},
+    }
     path = f"{_pod_path(meta.namespace, meta.name)}/status"
     return _decoded(await connection.patch(path, msgspec.json.encode(body), within=within))
 
 
-async def evict_pod(connection: Connection, namespace: str, name: str, uid: str, *, within: float) -> None:
+async def evict_pod(
+    connection: Connection, namespace: str, name: str, uid: str, *, within: float
+) -> None:
     """Create an Eviction of the pod with this UID.
 
     Raises:
@@ -100,8 +132,15 @@ async def evict_pod(connection: Connection, namespace: str, name: str, uid: str,
 async def mark_preempted(
     connection: Connection, namespace: str, name: str, uid: str, message: str, *, within: float
 ) -> None:
-    """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does for its victims."""
-    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": message}
+    """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does for
+    its victims.
+    """
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": message,
+    }
     await _write_condition(connection, _pod_path(namespace, name), uid, condition, within)
 
 
@@ -117,20 +156,33 @@ async def delete_job(connection: Connection, namespace: str, name: str) -> None:
 
 async def mark_unschedulable(connection: Connection, pod: Pod, message: str) -> None:
     """Write the condition that the pod with this UID is unschedulable, as a scheduler does."""
-    condition = {"type": POD_SCHEDULED, "status": "False", "reason": "Unschedulable", "message": message}
+    condition = {
+        "type": POD_SCHEDULED,
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+    }
     meta = pod.metadata
     await _write_condition(connection, _pod_path(meta.namespace, meta.name), meta.uid, condition)
 
 
 async def _write_condition(
-    connection: Connection, pod_path: str, uid: str, condition: Mapping[str, str], within: float | None = None
+    connection: Connection,
+    pod_path: str,
+    uid: str,
+    condition: Mapping[str, str],
+    within: float | None = None,
 ) -> None:
     body = msgspec.json.encode({"metadata": {"uid": uid}, "status": {"conditions": [condition]}})
-    await connection.patch(f"{pod_path}/status", body, content_type=STRATEGIC_MERGE_PATCH, within=within)
+    await connection.patch(
+        f"{pod_path}/status", body, content_type=STRATEGIC_MERGE_PATCH, within=within
+    )
 
 
 async def annotate_node(connection: Connection, name: str, annotations: Mapping[str, str]) -> None:
-    await connection.patch(_node_path(name), msgspec.json.encode({"metadata": {"annotations": dict(annotations)}}))
+    await connection.patch(
+        _node_path(name), msgspec.json.encode({"metadata": {"annotations": dict(annotations)}})
+    )
 
 
 async def patch_node(connection: Connection, name: str, patch: Sequence[Mapping[str, Any]]) -> None:
@@ -144,7 +196,9 @@ async def patch_node_status(connection: Connection, name: str, patch: Mapping[st
 
 def reference_to(subject: Pod | Node) -> ObjectReference:
     meta, kind = subject.metadata, type(subject).__name__
-    return ObjectReference(api_version="v1", kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid)
+    return ObjectReference(
+        api_version="v1", kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid
+    )
 
 
 def _decoded(body: bytes) -> Pod:

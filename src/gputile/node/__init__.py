@@ -1,1 +1,3 @@
-"""Contains the components of a GPU node: agent, gateway to the kubelet, arbiter, isolation, NVML."""
+"""Contains the components of a GPU node: agent, gateway to the kubelet, arbiter, isolation,
+NVML.
+"""

@@ -2,12 +2,13 @@
 
 ``python -m gputile.node.idle ROOT PORT CLEANUP COMMAND...``
 
-The DaemonSet has a pod on every node, since no label reliably shows which nodes have GPUs. On a node without a GPU only
-this process runs. It uses 10 MiB of memory, checks the PCI bus twice a minute and answers probes; for that it imports
-almost nothing. The kernel shows whether there is a GPU, with or without a driver.
+The DaemonSet has a pod on every node, since no label reliably shows which nodes have GPUs. On a
+node without a GPU only this process runs. It uses 10 MiB of memory, checks the PCI bus twice a
+minute and answers probes; for that it imports almost nothing. The kernel shows whether there is a
+GPU, with or without a driver.
 
-``CLEANUP`` is a command in JSON that removes from the node what an agent published about GPUs that were removed since;
-it is repeated until it succeeds. It is "[]" if there is none.
+``CLEANUP`` is a command in JSON that removes from the node what an agent published about GPUs that
+were removed since; it is repeated until it succeeds. It is "[]" if there is none.
 """
 
 # pathlib would add a tenth to the memory of this process:
@@ -25,10 +26,11 @@ _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtu
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return the evidence that there is a GPU, None if there is none. ``root`` contains /sys, /proc and /dev.
+    """Return the evidence that there is a GPU, None if there is none. ``root`` contains /sys, /proc
+    and /dev.
 
-    A GPU on the PCI bus counts even without a driver: the agent then reports that the driver is missing (L1). The GPUs
-    of WSL and of a Tegra are not on the PCI bus.
+    A GPU on the PCI bus counts even without a driver: the agent then reports that the driver is
+    missing (L1). The GPUs of WSL and of a Tegra are not on the PCI bus.
     """
     devices = os.path.join(root, "sys/bus/pci/devices")
     for name in _names(devices):
@@ -80,7 +82,9 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket. It accepts a connection when data has arrived, or after about a second."""
+    """Return a listening socket. It accepts a connection when data has arrived, or after about a
+    second.
+    """
     both = socket.has_dualstack_ipv6()  # a cluster may have IPv6 only
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
@@ -132,8 +136,16 @@ class Cleanup:
 
 
 def main() -> None:
-    root, port, cleanup_command, command = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
-    for number in (signal.SIGTERM, signal.SIGINT):  # process 1 of a container ignores them otherwise
+    root, port, cleanup_command, command = (
+        sys.argv[1],
+        int(sys.argv[2]),
+        json.loads(sys.argv[3]),
+        sys.argv[4:],
+    )
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # process 1 of a container ignores them otherwise
         signal.signal(number, lambda *_: os._exit(0))
     if gpu_evidence(root) is None:
         _log(f"no NVIDIA GPU on this node: resting, and checking again every {CHECK_EVERY_S:g} s")

@@ -1,7 +1,7 @@
 """Defines the constants of the files and messages that the C code in native/ shares with Python.
 
-`make layouts` writes them to native/base/layouts.h, beside the structures that native/layouts.py defines. All numbers
-are little-endian, as on every processor for which the library is built.
+`make layouts` writes them to native/base/layouts.h, beside the structures that native/layouts.py
+defines. All numbers are little-endian, as on every processor for which the library is built.
 """
 
 from typing import Final
@@ -13,7 +13,8 @@ MOST_GPUS: Final = request.MOST_SHARED_GPUS
 UUID_SIZE: Final = 64
 """The size of a GPU's UUID with its terminating zero, in bytes."""
 
-# The limits file has lines of words: first its name and version, then the following in any order, then its end.
+# The limits file has lines of words: first its name and version, then the following in any order,
+# then its end.
 LIMITS_NAME: Final = "gputile"
 LIMITS_VERSION: Final = "1"
 LIMITS_GPU: Final = "card"
@@ -33,7 +34,9 @@ USAGE_COUNTS: Final = 1
 USAGE_SLOTS: Final = 512
 """The maximum number of processes of a container that use GPUs at the same time."""
 USAGE_BYTES: Final = 1 << 18
-"""The size of the file. The bytes beyond it serve as locks: one for the whole file, then one for each slot."""
+"""The size of the file. The bytes beyond it serve as locks: one for the whole file, then one for
+each slot.
+"""
 USAGE_LOCK_ALL: Final = USAGE_BYTES
 USAGE_LOCK_SLOTS: Final = USAGE_BYTES + 1
 

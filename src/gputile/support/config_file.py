@@ -20,12 +20,15 @@ MOST_BYTES = 4 * MIB  # a ConfigMap has 1 MiB at most
 class ConfigFile:
     """The configuration in force: the last valid content of the file (U9).
 
-    Without a ``path`` it never changes. ``problem`` is the reason if the file's content is not in force, None if it is.
-    ``changed`` is called with each new configuration.
+    Without a ``path`` it never changes. ``problem`` is the reason if the file's content is not in
+    force, None if it is. ``changed`` is called with each new configuration.
     """
 
     def __init__(
-        self, path: Path | None, current: Configuration, changed: Callable[[Configuration], None] = lambda _: None
+        self,
+        path: Path | None,
+        current: Configuration,
+        changed: Callable[[Configuration], None] = lambda _: None,
     ) -> None:
         self.current = current
         self.problem: str | None = None
@@ -50,7 +53,9 @@ class ConfigFile:
             self._content = content
             document = await asyncio.to_thread(parse, content)
             if document is None and self.current != Configuration():
-                raise ConfigurationError("it is empty")  # a file for the defaults must set at least one of them
+                raise ConfigurationError(
+                    "it is empty"
+                )  # a file for the defaults must set at least one of them
             found = await asyncio.to_thread(load_configuration, document)
         except OSError as error:
             self._content = None
@@ -61,11 +66,15 @@ class ConfigFile:
             self.problem = None
             if found != self.current:
                 self.current = found
-                log.info("configuration %s has changed", self._path, extra={"unit_mib": found.unit_mib})
+                log.info(
+                    "configuration %s has changed", self._path, extra={"unit_mib": found.unit_mib}
+                )
                 self._changed(found)
 
     def _refuse(self, why: str) -> None:
-        problem = f"configuration {self._path} is not applied: {why}; the previous one stays in force"
+        problem = (
+            f"configuration {self._path} is not applied: {why}; the previous one stays in force"
+        )
         if problem != self.problem:
             log.error(problem)
         self.problem = problem

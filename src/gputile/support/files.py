@@ -1,4 +1,6 @@
-"""Reads files of bounded size without blocking on pipes or devices, and replaces files atomically."""
+"""Reads files of bounded size without blocking on pipes or devices, and replaces files
+atomically.
+"""
 
 import errno
 import os
@@ -22,7 +24,9 @@ def read_bounded(path: str | Path, most: int) -> bytes:
         OSError: it does not exist, cannot be read, or is too large; ``strerror`` is the message.
         ValueError: ``path`` is not a valid file name.
     """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
+    with open(
+        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    ) as file:
         os.set_blocking(file.fileno(), True)
         found = os.fstat(file.fileno())
         content = b"" if found.st_size > most else _read(file, most + 1)
@@ -34,7 +38,9 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 
 
 def _read(file: BinaryIO, most: int) -> bytes:
-    """Return at most ``most`` bytes, read in pieces: one read would allocate ``most`` bytes even for a small file."""
+    """Return at most ``most`` bytes, read in pieces: one read would allocate ``most`` bytes even
+    for a small file.
+    """
     pieces, left = [], most
     while left > 0 and (piece := file.read(min(left, MIB))):
         pieces.append(piece)

@@ -1,9 +1,10 @@
 """Serves HTTP/1.1 with aiohttp, with limits that no client can exceed.
 
-aiohttp limits the request line, each header and their number, the pipelined requests of a connection, and the time that
-a connection may be idle or send headers. This module limits the rest: the total size of the headers and of pipelined
-data, the time and memory of request bodies, the time to send a response, and the number of connections, counted from
-their acceptance, before a TLS handshake.
+aiohttp limits the request line, each header and their number, the pipelined requests of a
+connection, and the time that a connection may be idle or send headers. This module limits the rest:
+the total size of the headers and of pipelined data, the time and memory of request bodies, the time
+to send a response, and the number of connections, counted from their acceptance, before a TLS
+handshake.
 """
 
 import asyncio
@@ -32,15 +33,20 @@ LARGEST_HEAD: Final = 64 * 1024  # bytes of the headers, of trailers, or of pipe
 MOST_BODY_BYTES: Final = 64 * MIB  # of all bodies that a reader reads concurrently
 BODY_SECONDS: Final = 5.0
 SEND_SECONDS: Final = 30.0  # to send a response
-_READ_AHEAD: Final = 64 * 1024  # buffered bytes of a body at which reading from the connection pauses
-_LINGER_SECONDS: Final = 1.0  # for a client to read why its body was refused, before the connection is closed
-_PAUSE_SECONDS: Final = 0.1  # after a connection could not be accepted, for example for lack of file descriptors
+_READ_AHEAD: Final = (
+    64 * 1024
+)  # buffered bytes of a body at which reading from the connection pauses
+# for a client to read why its body was refused, before the connection is closed
+_LINGER_SECONDS: Final = 1.0
+# after a connection could not be accepted, for example for lack of file descriptors
+_PAUSE_SECONDS: Final = 0.1
 _HEAD_END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of a server: open connections, and seconds of idle connections, TLS handshakes and a graceful stop.
+    """Limits of a server: open connections, and seconds of idle connections, TLS handshakes and a
+    graceful stop.
 
     Go's HTTP client closes an idle connection after 90 s; the server must not close it earlier.
     """
@@ -57,7 +63,9 @@ STANDARD_LIMITS: Final = ServerLimits()
 class ServerConnection(web.RequestHandler):
     """An accepted connection, possibly before its TLS handshake."""
 
-    def __init__(self, server: "Server", requests: web.Server, accepted: socket.socket, host: str) -> None:
+    def __init__(
+        self, server: "Server", requests: web.Server, accepted: socket.socket, host: str
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(
             requests,
@@ -75,7 +83,8 @@ class ServerConnection(web.RequestHandler):
         self.answering: asyncio.Task[object] | None = None
         self.since = self.loop.time()  # when it was accepted, or its last request began or ended
         self.has_asked = False
-        self._content: StreamReader | None = None  # the body of the latest request that a handler has received
+        # the body of the latest request that a handler has received
+        self._content: StreamReader | None = None
         self._content_read = 0
         self._unread = 0  # bytes received since the request began or its body last grew
         self._head_ended = False  # of the next request, which no handler has received yet
@@ -133,10 +142,17 @@ class ServerConnection(web.RequestHandler):
 
 
 class Server:
-    """Serves ``handler`` on a port that is bound in advance; ``option`` is the command-line option of the port."""
+    """Serves ``handler`` on a port that is bound in advance; ``option`` is the command-line
+    option of the port.
+    """
 
     def __init__(
-        self, handler: Handler, option: str, host: str, port: int, limits: ServerLimits = STANDARD_LIMITS
+        self,
+        handler: Handler,
+        option: str,
+        host: str,
+        port: int,
+        limits: ServerLimits = STANDARD_LIMITS,
     ) -> None:
         self._handler = handler
         self._option, self._host, self._port = option, host, port
@@ -184,14 +200,18 @@ class Server:
             accepting.cancel()
             self._socket.close()
             async with asyncio.timeout(self.limits.answer_seconds):
-                # Only afterwards: once aiohttp shuts a connection down, it does not read the rest of a body.
+                # Only afterwards: once aiohttp shuts a connection down, it does not read the rest
+                # of a body.
                 begun = [each.answering for each in self.connections if each.answering is not None]
                 await asyncio.gather(*begun, return_exceptions=True)
                 for each in requests.connections:
                     each.close()
                 await requests.shutdown()
         except TimeoutError:
-            log.warning("requests were aborted that took longer than %g s to finish", self.limits.answer_seconds)
+            log.warning(
+                "requests were aborted that took longer than %g s to finish",
+                self.limits.answer_seconds,
+            )
         finally:
             accepting.cancel()
             for connection in list(self.connections):
@@ -210,10 +230,12 @@ class Server:
             self._admit(ServerConnection(self, requests, accepted, address[0]))
 
     def _admit(self, new: ServerConnection) -> None:
-        """Start a connection. If there are too many, close a connection of the host that has the most.
+        """Start a connection. If there are too many, close a connection of the host that has the
+        most.
 
-        Of these, connections without a request in progress are closed first: those that never sent one, then the
-        longest idle ones. So neither idle connections nor a client with very many connections lock out others.
+        Of these, connections without a request in progress are closed first: those that never sent
+        one, then the longest idle ones. So neither idle connections nor a client with very many
+        connections lock out others.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))
@@ -221,7 +243,12 @@ class Server:
             hosts = Counter(each.host for each in self.connections)
             least = min(
                 self.connections,
-                key=lambda each: (-hosts[each.host], each.answering is not None, each.has_asked, each.since),
+                key=lambda each: (
+                    -hosts[each.host],
+                    each.answering is not None,
+                    each.has_asked,
+                    each.since,
+                ),
             )
             self.connections.discard(least)
             least.end()
@@ -250,7 +277,8 @@ class Server:
         try:
             answer = await self._handler(request)
             if not answer.prepared:
-                answer.headers["Server"] = "gputile"  # instead of the versions of Python and aiohttp
+                # instead of the versions of Python and aiohttp
+                answer.headers["Server"] = "gputile"
             try:
                 async with asyncio.timeout(SEND_SECONDS):
                     await answer.prepare(request)
@@ -276,7 +304,9 @@ def bound_ports(*servers: Server) -> Iterator[None]:
 
 
 def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return a handler that dispatches by path; each route has a method and a handler. HEAD is served like GET."""
+    """Return a handler that dispatches by path; each route has a method and a handler. HEAD is
+    served like GET.
+    """
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         found = routes.get(request.path)
@@ -285,7 +315,9 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
         method, handler = found
         if request.method == method or (request.method == "HEAD" and method == "GET"):
             return await handler(request)
-        return web.Response(status=405, text=f"{request.path} allows {method} only", headers={"Allow": method})
+        return web.Response(
+            status=405, text=f"{request.path} allows {method} only", headers={"Allow": method}
+        )
 
     return answer
 
@@ -293,7 +325,9 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return the routes of probes and metrics; ``not_ready`` returns why the component is not ready, or None."""
+    """Return the routes of probes and metrics; ``not_ready`` returns why the component is not
+    ready, or None.
+    """
 
     async def healthz(_: web.BaseRequest) -> web.Response:
         return web.Response(text="ok")
@@ -318,13 +352,16 @@ class BodyRefused(Exception):
 
 
 class BodyReader:
-    """Limits the memory of all bodies that are being read. Above the limit the largest ones are aborted.
+    """Limits the memory of all bodies that are being read. Above the limit the largest ones are
+    aborted.
 
-    So large, slow bodies cannot lock out small ones. ``largest`` is the limit of one body and ``most`` of all together,
-    in bytes; ``seconds`` is the time limit of one body.
+    So large, slow bodies cannot lock out small ones. ``largest`` is the limit of one body and
+    ``most`` of all together, in bytes; ``seconds`` is the time limit of one body.
     """
 
-    def __init__(self, largest: int, *, most: int = MOST_BODY_BYTES, seconds: float = BODY_SECONDS) -> None:
+    def __init__(
+        self, largest: int, *, most: int = MOST_BODY_BYTES, seconds: float = BODY_SECONDS
+    ) -> None:
         self._largest = largest
         self._most = most
         self._seconds = seconds
@@ -336,7 +373,8 @@ class BodyReader:
         """Return the body.
 
         Raises:
-            BodyRefused: it is too large or too slow, all bodies together are too large, or the client disconnected.
+            BodyRefused: it is too large or too slow, all bodies together are too large, or the
+                client disconnected.
         """
         parts: list[bytes] = []
         limit = asyncio.timeout(self._seconds)
@@ -356,7 +394,9 @@ class BodyReader:
         except TimeoutError:
             if limit in self._aborted:
                 raise _overloaded() from None
-            raise BodyRefused(408, f"the body was not received within {self._seconds:g} s") from None
+            raise BodyRefused(
+                408, f"the body was not received within {self._seconds:g} s"
+            ) from None
         except (OSError, web.RequestPayloadError) as error:
             raise BodyRefused(400, "the body was cut off") from error
         finally:

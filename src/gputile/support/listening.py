@@ -17,13 +17,17 @@ class PortError(Exception):
 
     def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
         address = f"{host} port {port}" if host else f"port {port}"
-        super().__init__(f"cannot listen on {address}: {error.strerror}; choose another with {option}")
+        super().__init__(
+            f"cannot listen on {address}: {error.strerror}; choose another with {option}"
+        )
 
 
 def bind_port(option: str, host: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen yet; ``option`` is the command-line option of the port.
+    """Return a socket that is bound and does not listen yet; ``option`` is the command-line option
+    of the port.
 
-    A ``host`` of "" means all addresses, including IPv6: pods of some clusters have only IPv6 addresses.
+    A ``host`` of "" means all addresses, including IPv6: pods of some clusters have only IPv6
+    addresses.
 
     Raises:
         PortError: it cannot be bound.
@@ -76,18 +80,23 @@ class TlsFiles:
         try:
             context.load_cert_chain(self.certificate, self.key)
         except OSError as error:
-            raise UnusableTls(f"{self.certificate}: cannot be served with {self.key}: {error}") from error
+            raise UnusableTls(
+                f"{self.certificate}: cannot be served with {self.key}: {error}"
+            ) from error
         if self.client_authority is not None:
             try:
                 context.load_verify_locations(self.client_authority)
             except OSError as error:
-                raise UnusableTls(f"{self.client_authority}: not a CA certificate: {error}") from error
+                raise UnusableTls(
+                    f"{self.client_authority}: not a CA certificate: {error}"
+                ) from error
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 
 class TlsReloader:
-    """Reloads the files when they change, and calls ``changed`` with the new settings. Invalid files are ignored.
+    """Reloads the files when they change, and calls ``changed`` with the new settings. Invalid
+    files are ignored.
 
     Raises:
         UnusableTls: the files cannot be read or used at the start.
@@ -106,13 +115,17 @@ class TlsReloader:
             self.reload()
 
     def reload(self) -> None:
-        """Reload the files if they have changed. If only one of certificate and key is new, the next call has both."""
+        """Reload the files if they have changed. If only one of certificate and key is new, the
+        next call has both.
+        """
         try:
             content = self._files.content()
             if content != self._content:
                 self._changed(self._files.context())
                 self._content = content
-                log.info("the TLS certificate has changed", extra={"file": str(self._files.certificate)})
+                log.info(
+                    "the TLS certificate has changed", extra={"file": str(self._files.certificate)}
+                )
             self._problem = ""
         except UnusableTls as error:
             problem = f"the TLS certificate is not reloaded: {error}; the previous one stays in use"

@@ -27,16 +27,26 @@ class MetricsRegistry(CollectorRegistry):
         Gauge(name, text, registry=self).set_function(value)
 
     def counter(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a counter; ``value`` is called for each scrape. ``_total`` is appended to the name."""
+        """Export a counter; ``value`` is called for each scrape. ``_total`` is appended to the
+        name.
+        """
         self.register(_Computed(lambda: CounterMetricFamily(name, text), lambda: [((), value())]))
 
     def labelled(self, name: str, text: str, label: str, values: Values) -> None:
         """Export a gauge for each value of a label; ``values`` is called for each scrape."""
-        self.register(_Computed(lambda: GaugeMetricFamily(name, text, labels=[label]), _of_one_label(values)))
+        self.register(
+            _Computed(lambda: GaugeMetricFamily(name, text, labels=[label]), _of_one_label(values))
+        )
 
     def labelled_counter(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a counter for each value of a label, as ``labelled``. ``_total`` is appended to the name."""
-        self.register(_Computed(lambda: CounterMetricFamily(name, text, labels=[label]), _of_one_label(values)))
+        """Export a counter for each value of a label, as ``labelled``. ``_total`` is appended to
+        the name.
+        """
+        self.register(
+            _Computed(
+                lambda: CounterMetricFamily(name, text, labels=[label]), _of_one_label(values)
+            )
+        )
 
 
 class _Computed(Collector):
@@ -91,7 +101,12 @@ class LogFormat(StrEnum):
     TEXT = "text"
 
 
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "color_message",
+    "taskName",
+}
 
 
 class _JsonFormatter(logging.Formatter):
@@ -119,4 +134,6 @@ def set_up_logging(log_format: LogFormat, verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else text)
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True
+    )

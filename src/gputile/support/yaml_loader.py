@@ -1,7 +1,8 @@
 """Parses untrusted YAML and JSON into plain Python values.
 
-PyYAML parses, and resolves scalars as Kubernetes does (sigs.k8s.io/yaml). Ambiguous, dangerous or too large documents
-are refused with the line: duplicate keys, deep nesting, and aliases that expand to gigabytes.
+PyYAML parses, and resolves scalars as Kubernetes does (sigs.k8s.io/yaml). Ambiguous, dangerous or
+too large documents are refused with the line: duplicate keys, deep nesting, and aliases that expand
+to gigabytes.
 """
 
 import json
@@ -23,8 +24,12 @@ _DOCUMENT: Final = re.compile(r"^(?=---)", re.MULTILINE)
 
 _TRUE: Final = frozenset({"y", "yes", "true", "on"})
 _FALSE: Final = frozenset({"n", "no", "false", "off"})
-_BOOLEAN: Final = "|".join(form for word in _TRUE | _FALSE for form in (word, word.capitalize(), word.upper()))
-_INTEGER: Final = r"[-+]?(0[bB][01][01_]*|0[xX][0-9a-fA-F][0-9a-fA-F_]*|0[oO]?[0-7][0-7_]*|0|[1-9][0-9_]*)"
+_BOOLEAN: Final = "|".join(
+    form for word in _TRUE | _FALSE for form in (word, word.capitalize(), word.upper())
+)
+_INTEGER: Final = (
+    r"[-+]?(0[bB][01][01_]*|0[xX][0-9a-fA-F][0-9a-fA-F_]*|0[oO]?[0-7][0-7_]*|0|[1-9][0-9_]*)"
+)
 _FLOAT: Final = r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"
 _INFINITE: Final = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 
@@ -36,7 +41,8 @@ class DocumentError(ValueError):
 def load_documents(text: str) -> Iterator[Any]:
     """Yield the value of each document in ``text``; an empty document is None.
 
-    As for kubectl, a line that begins with "---" begins a document, and JSON objects may follow each other.
+    As for kubectl, a line that begins with "---" begins a document, and JSON objects may follow
+    each other.
 
     Raises:
         DocumentError: the text cannot be parsed, or is too large or too deep for a manifest.
@@ -48,7 +54,8 @@ def load_documents(text: str) -> Iterator[Any]:
         end = behind
     if end and not re.match(r"\s*(\Z|^---)", text[end:], re.MULTILINE):
         raise DocumentError(
-            f"line {_line(text, end)}: only another JSON object or a line of --- may follow a JSON object"
+            f"line {_line(text, end)}: only another JSON object or a line of --- may follow a JSON "
+            f"object"
         )
     before = _line(text, end) - 1
     for document in _DOCUMENT.split(text[end:]):
@@ -62,7 +69,8 @@ def load_document(content: str | bytes) -> Any:
     """Return the value of the one document in ``content``; an empty file is None.
 
     Raises:
-        DocumentError: as for ``load_documents``, or it is not UTF-8 text, or there are several documents.
+        DocumentError: as for ``load_documents``, or it is not UTF-8 text, or there are several
+            documents.
     """
     try:
         text = content if isinstance(content, str) else content.decode()
@@ -97,7 +105,9 @@ def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
         except json.JSONDecodeError:
             return  # it may be YAML in flow style
         except UnicodeEncodeError:
-            raise DocumentError("an escape such as \\ud800 without its other half is not text") from None
+            raise DocumentError(
+                "an escape such as \\ud800 without its other half is not text"
+            ) from None
         except RecursionError:
             raise DocumentError(_TOO_DEEP) from None
         except ValueError as error:
@@ -109,7 +119,11 @@ def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
 def _refuse_deep(value: Any) -> None:
     level = [value]
     for _ in range(DEEPEST + 1):
-        outer = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        outer = [
+            each.values() if isinstance(each, dict) else each
+            for each in level
+            if isinstance(each, dict | list)
+        ]
         level = [inner for values in outer for inner in values]
     if level:
         raise DocumentError(_TOO_DEEP)
@@ -131,7 +145,9 @@ def _number(text: str) -> int | float:
     return int(number) if number.is_integer() and abs(number) < 1e21 else number
 
 
-_JSON: Final = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_number, parse_float=_number, parse_int=int)
+_JSON: Final = json.JSONDecoder(
+    object_pairs_hook=_distinct, parse_constant=_number, parse_float=_number, parse_int=int
+)
 
 
 # -- YAML
@@ -148,7 +164,9 @@ def add_kubernetes_scalars(class_: type[yaml.resolver.BaseResolver]) -> None:
         ("float", f"{_FLOAT}|{_INFINITE}", list("-+.0123456789")),
         ("merge", "<<", ["<"]),
     ):
-        class_.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"({form})\Z"), beginnings)
+        class_.add_implicit_resolver(
+            f"tag:yaml.org,2002:{tag}", re.compile(rf"({form})\Z"), beginnings
+        )
 
 
 add_kubernetes_scalars(_Loader)
@@ -163,13 +181,17 @@ def _load_yaml(text: str, before: int) -> Any:
         return None if node is None else _value(node, 0, count())
     except yaml.MarkedYAMLError as error:
         at: Any = error.problem_mark
-        raise DocumentError(f"line {before + at.line + 1}, column {at.column + 1}: {error.problem}") from error
+        raise DocumentError(
+            f"line {before + at.line + 1}, column {at.column + 1}: {error.problem}"
+        ) from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise DocumentError(" ".join(str(error).split())) from error
 
 
 def _refuse_deep_events(text: str) -> None:
-    """Refuse deep nesting by the parser's events: libyaml's composer is recursive, and overflows the stack."""
+    """Refuse deep nesting by the parser's events: libyaml's composer is recursive, and overflows
+    the stack.
+    """
     depth = 0
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.CollectionStartEvent):

@@ -8,7 +8,14 @@ from msgspec import Meta
 
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
-from gputile.api.quantity import MOST_WEIGHT, Amount, MemorySize, QuantityError, parse_amount, parse_mib
+from gputile.api.quantity import (
+    MOST_WEIGHT,
+    Amount,
+    MemorySize,
+    QuantityError,
+    parse_amount,
+    parse_mib,
+)
 from gputile.api.well_known import (
     GPU_RESOURCES,
     LARGEST_UNIT_MIB,
@@ -27,14 +34,18 @@ API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
 Seconds = Annotated[int, Meta(ge=1, le=86400)]
 LongSeconds = Annotated[int, Meta(ge=10, le=86400)]
-Namespace = Annotated[str, matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")]
+Namespace = Annotated[
+    str, matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")
+]
 
 
 class ConfigurationError(ValueError):
     """The configuration is not valid; the text names the field, the rule and the valid values."""
 
 
-class Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+class Section(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
+):
     """A section of the file. An unknown field is an error, since it may be a typo."""
 
 
@@ -44,14 +55,16 @@ class Trust(Section, frozen=True):
     by: Annotated[
         Literal["namespace", "cluster"],
         described(
-            "Which pods may share a GPU without memory isolation: `namespace`, pods of the same namespace, or of "
+            "Which pods may share a GPU without memory isolation: `namespace`, pods of the same "
+            "namespace, or of "
             "namespaces in the same group of `trust.groups`; `cluster`, all pods."
         ),
     ] = "namespace"
     groups: Annotated[
         dict[str, list[Namespace]],
         described(
-            "Groups of namespaces whose pods may share a GPU without memory isolation, by the name of the group. A "
+            "Groups of namespaces whose pods may share a GPU without memory isolation, by the name "
+            "of the group. A "
             "namespace may be in one group only. Ignored with `trust.by: cluster`."
         ),
     ] = msgspec.field(default_factory=dict)
@@ -67,11 +80,14 @@ class Trust(Section, frozen=True):
             for namespace in namespaces:
                 if seen.setdefault(namespace, group) != group:
                     raise ConfigurationError(
-                        f"trust.groups: namespace {namespace} is in {seen[namespace]} and in {group}: keep it in one"
+                        f"trust.groups: namespace {namespace} is in {seen[namespace]} and in "
+                        f"{group}: keep it in one"
                     )
 
     def group_of(self, namespace: str) -> str:
-        """Return the trust group of a namespace: its name, ``group:`` and its group, or "*" for all namespaces."""
+        """Return the trust group of a namespace: its name, ``group:`` and its group, or "*" for
+        all namespaces.
+        """
         if self.by == "cluster":
             return "*"
         for group, namespaces in self.groups.items():
@@ -86,8 +102,10 @@ class AdmissionConfiguration(Section, frozen=True):
     trusted_users: Annotated[
         tuple[str, ...],
         described(
-            "Users of the API server that may write the annotations of allocations and reservations, and change the "
-            "gang labels of pods that wait. The default is gputile's ServiceAccounts in the namespace `gputile`."
+            "Users of the API server that may write the annotations of allocations and "
+            "reservations, and change the "
+            "gang labels of pods that wait. The default is gputile's ServiceAccounts in the "
+            "namespace `gputile`."
         ),
     ] = (
         "system:serviceaccount:gputile:gputile-agent",
@@ -98,14 +116,16 @@ class AdmissionConfiguration(Section, frozen=True):
     gangs: Annotated[
         bool,
         described(
-            "Whether gangs are planned: admission adds a scheduling gate to the pods of a gang, and the controller "
+            "Whether gangs are planned: admission adds a scheduling gate to the pods of a gang, "
+            "and the controller "
             "removes the gates when it has reserved GPUs for the whole gang."
         ),
     ] = False
     isolation: Annotated[
         Literal["none", "memory"],
         described(
-            "The value of `gputile.io/isolation` for GPU pods that do not set it: `memory` keeps them off GPUs whose "
+            "The value of `gputile.io/isolation` for GPU pods that do not set it: `memory` keeps "
+            "them off GPUs whose "
             "memory limits are not enforced; `none` does not."
         ),
     ] = "none"
@@ -117,16 +137,23 @@ class Features(Section, frozen=True):
     sharing: Annotated[
         bool,
         described(
-            "Whether nodes may use the modes `cgpu`, `core_mem`, `share` and `mps`, which offer parts of GPUs. If not, "
+            "Whether nodes may use the modes `cgpu`, `core_mem`, `share` and `mps`, which offer "
+            "parts of GPUs. If not, "
             "such nodes offer whole GPUs."
         ),
     ] = True
     topology: Annotated[
-        bool, described("Whether nodes may use the mode `topology`. If not, such nodes offer whole GPUs.")
+        bool,
+        described(
+            "Whether nodes may use the mode `topology`. If not, such nodes offer whole GPUs."
+        ),
     ] = True
     claims: Annotated[
         bool,
-        described('Whether nodes with the label `gputile.io/claims: "true"` offer their GPUs to ResourceClaims.'),
+        described(
+            'Whether nodes with the label `gputile.io/claims: "true"` offer their GPUs to '
+            "ResourceClaims."
+        ),
     ] = False
 
 
@@ -136,22 +163,26 @@ class GangConfiguration(Section, frozen=True):
     hold_seconds: Annotated[
         Seconds,
         described(
-            "The time in seconds that the GPUs of a planned gang stay reserved. If the gang has not begun to start by "
+            "The time in seconds that the GPUs of a planned gang stay reserved. If the gang has "
+            "not begun to start by "
             "then, it is planned again; 1 to 86400."
         ),
     ] = 120
     patience_seconds: Annotated[
         Seconds,
         described(
-            "The time in seconds that other gangs may start before the first gang in the queue. After that time, GPUs "
+            "The time in seconds that other gangs may start before the first gang in the queue. "
+            "After that time, GPUs "
             "that become free are reserved for the first gang; 1 to 86400."
         ),
     ] = 600
     keep_seconds: Annotated[
         Seconds,
         described(
-            "The longest time in seconds that GPUs stay reserved for the first gang in the queue; 1 to 86400. If it is "
-            "unknown whether the gang can ever start, `gangs.patienceSeconds` applies instead. For a gang that "
+            "The longest time in seconds that GPUs stay reserved for the first gang in the queue; "
+            "1 to 86400. If it is "
+            "unknown whether the gang can ever start, `gangs.patienceSeconds` applies instead. For "
+            "a gang that "
             "preempts others, see `preemption.keepSeconds`."
         ),
     ] = 3600
@@ -163,14 +194,16 @@ class PreemptionConfiguration(Section, frozen=True):
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller evicts pods of lower priority for a pod or gang that does not fit, and reserves "
+            "Whether the controller evicts pods of lower priority for a pod or gang that does not "
+            "fit, and reserves "
             "their GPUs for it. If not, only kube-scheduler preempts."
         ),
     ] = True
     keep_seconds: Annotated[
         LongSeconds,
         described(
-            "The longest time in seconds that GPUs stay reserved for a pod or gang that preempts others, counted from "
+            "The longest time in seconds that GPUs stay reserved for a pod or gang that preempts "
+            "others, counted from "
             "the end of the longest grace period of the evicted pods; 10 to 86400."
         ),
     ] = 120
@@ -189,7 +222,10 @@ class NodeTypeGpus(Section, frozen=True, kw_only=True):
     count: Annotated[int, described("Number of GPUs on each node; 1 to 64.", ge=1, le=64)] = 1
     memory: Annotated[
         MemorySize,
-        described("Memory of each GPU, as `nvidia-smi --query-gpu=memory.total` prints it, such as `23028MiB`."),
+        described(
+            "Memory of each GPU, as `nvidia-smi --query-gpu=memory.total` prints it, such as "
+            "`23028MiB`."
+        ),
     ]
 
 
@@ -198,7 +234,9 @@ class NodeTaint(Section, frozen=True, kw_only=True):
 
     key: Annotated[str, described("The key of the taint.", min_length=1)]
     value: Annotated[str, described("The value of the taint.")] = ""
-    effect: Annotated[Literal["NoSchedule", "NoExecute"], described("The effect of the taint.")] = "NoSchedule"
+    effect: Annotated[Literal["NoSchedule", "NoExecute"], described("The effect of the taint.")] = (
+        "NoSchedule"
+    )
 
 
 class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
@@ -209,13 +247,17 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
         matching(
             f"{_LABEL_KEY}={_LABEL_NAME}",
             "KEY=VALUE of a node label",
-            "A label, as `KEY=VALUE`, that the nodes of this type have and no others, such as the provider's label of "
+            "A label, as `KEY=VALUE`, that the nodes of this type have and no others, such as the "
+            "provider's label of "
             "their node pool.",
         ),
     ]
     gpus: Annotated[NodeTypeGpus, described("The GPUs of each node.")]
     mode: Annotated[
-        Mode, described("The mode with which the nodes join, as in the node label `ack.node.gpu.schedule`.")
+        Mode,
+        described(
+            "The mode with which the nodes join, as in the node label `ack.node.gpu.schedule`."
+        ),
     ] = Mode.EXCLUSIVE
     labels: Annotated[
         dict[
@@ -225,12 +267,14 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
         described("Other labels that the nodes join with. Pods may select nodes by them."),
     ] = msgspec.field(default_factory=dict)
     taints: Annotated[
-        tuple[NodeTaint, ...], described("Taints that the nodes join with, in addition to `nvidia.com/gpu:NoSchedule`.")
+        tuple[NodeTaint, ...],
+        described("Taints that the nodes join with, in addition to `nvidia.com/gpu:NoSchedule`."),
     ] = ()
     resources: Annotated[
         dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
         described(
-            "Other resources that each node offers, such as `vpc.amazonaws.com/efa: 4` or `hugepages-2Mi: 4Gi`. CPU, "
+            "Other resources that each node offers, such as `vpc.amazonaws.com/efa: 4` or "
+            "`hugepages-2Mi: 4Gi`. CPU, "
             "memory and ephemeral storage are assumed to suffice unless they are listed here."
         ),
     ] = msgspec.field(default_factory=dict)
@@ -252,17 +296,25 @@ class AutoscalingConfiguration(Section, frozen=True):
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller creates placeholder pods, so that the cluster's autoscaler adds GPU nodes that it "
-            "would not add by itself. Admission then also keeps GPU pods off node types that they could never fit."
+            "Whether the controller creates placeholder pods, so that the cluster's autoscaler "
+            "adds GPU nodes that it "
+            "would not add by itself. Admission then also keeps GPU pods off node types that they "
+            "could never fit."
         ),
     ] = False
     most_nodes: Annotated[
-        int, described("The largest number of nodes that are requested at the same time; 1 to 100.", ge=1, le=100)
+        int,
+        described(
+            "The largest number of nodes that are requested at the same time; 1 to 100.",
+            ge=1,
+            le=100,
+        ),
     ] = 10
     wait_seconds: Annotated[
         LongSeconds,
         described(
-            "The time in seconds within which a requested node has to join, and after that the time within which its "
+            "The time in seconds within which a requested node has to join, and after that the "
+            "time within which its "
             "agent has to report GPUs; 10 to 86400."
         ),
     ] = 900
@@ -278,14 +330,16 @@ class ControllerConfiguration(Section, frozen=True):
     taint_nodes: Annotated[
         bool,
         described(
-            "Whether the controller adds the taint `nvidia.com/gpu:NoSchedule` to GPU nodes. If not, it removes those "
+            "Whether the controller adds the taint `nvidia.com/gpu:NoSchedule` to GPU nodes. If "
+            "not, it removes those "
             "that it has added."
         ),
     ] = True
     agent_silent_seconds: Annotated[
         Seconds,
         described(
-            "The time in seconds for which a GPU node may offer no GPUs before the controller sets the condition "
+            "The time in seconds for which a GPU node may offer no GPUs before the controller sets "
+            "the condition "
             "`gputile.io/AgentSilent`; 1 to 86400."
         ),
     ] = 120
@@ -297,10 +351,14 @@ class GpuTime(Section, frozen=True):
     policy: Annotated[
         str | int,
         described(
-            "How the containers on a GPU of a `cgpu` node share its time: the name of a policy, or its number in ACK. "
-            "The label `gputile.io/gpu-time-policy` of a node overrides it. `core_mem` nodes without the label use "
+            "How the containers on a GPU of a `cgpu` node share its time: the name of a policy, or "
+            "its number in ACK. "
+            "The label `gputile.io/gpu-time-policy` of a node overrides it. `core_mem` nodes "
+            "without the label use "
             "`fixed`.",
-            extra_json_schema={"enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]},
+            extra_json_schema={
+                "enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]
+            },
         ),
     ] = GpuTimePolicy.WEIGHTED.value
     quantum_ms: Annotated[
@@ -309,7 +367,8 @@ class GpuTime(Section, frozen=True):
     longest_wait_ms: Annotated[
         int,
         described(
-            "The time in ms that a container waits for a GPU before it takes precedence over all others; 100 to 60000.",
+            "The time in ms that a container waits for a GPU before it takes precedence over all "
+            "others; 100 to 60000.",
             ge=100,
             le=60000,
         ),
@@ -317,7 +376,8 @@ class GpuTime(Section, frozen=True):
     max_weight: Annotated[
         int,
         described(
-            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000. With 1, all pods have "
+            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000. "
+            "With 1, all pods have "
             "the same weight.",
             ge=1,
             le=MOST_WEIGHT,
@@ -336,49 +396,62 @@ class GpuTime(Section, frozen=True):
 class Configuration(Section, frozen=True):
     """The configuration. The descriptions of the fields are in the reference."""
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")] = (
-        "gputile.io/v1alpha1"
-    )
+    api_version: Annotated[
+        Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")
+    ] = "gputile.io/v1alpha1"
     kind: Annotated[Literal["Configuration"], described("The kind of this file.")] = "Configuration"
     gpu_memory_unit: Annotated[
-        MemorySize, described("The memory of one unit of `aliyun.com/gpu-mem`; 64MiB or more. All nodes use it.")
+        MemorySize,
+        described(
+            "The memory of one unit of `aliyun.com/gpu-mem`; 64MiB or more. All nodes use it."
+        ),
     ] = "1GiB"
     placement: Annotated[
         Placement,
         described(
-            "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; `packing`, those that "
-            "leave most room for the kinds of pods that come. The node label `ack.node.gpu.placement` overrides it for "
+            "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; "
+            "`packing`, those that "
+            "leave most room for the kinds of pods that come. The node label "
+            "`ack.node.gpu.placement` overrides it for "
             "the GPUs of that node."
         ),
     ] = "binpack"
     max_pods_per_gpu: Annotated[
         int,
         described(
-            "The largest number of pods on a GPU with memory isolation (modes `cgpu`, `core_mem`, `mps`); 1 to 1024.",
+            "The largest number of pods on a GPU with memory isolation (modes `cgpu`, `core_mem`, "
+            "`mps`); 1 to 1024.",
             ge=1,
             le=1024,
         ),
     ] = 16
-    trust: Annotated[Trust, described("Which pods may share a GPU without memory isolation.")] = Trust()
-    admission: Annotated[AdmissionConfiguration, described("The admission webhook.")] = AdmissionConfiguration()
-    features: Annotated[Features, described("The features that nodes may use; a node asks for them by labels.")] = (
-        Features()
+    trust: Annotated[Trust, described("Which pods may share a GPU without memory isolation.")] = (
+        Trust()
     )
-    gangs: Annotated[GangConfiguration, described("The planning of gangs, which `admission.gangs` enables.")] = (
-        GangConfiguration()
+    admission: Annotated[AdmissionConfiguration, described("The admission webhook.")] = (
+        AdmissionConfiguration()
     )
-    preemption: Annotated[PreemptionConfiguration, described("Preemption of GPU pods by priority.")] = (
-        PreemptionConfiguration()
+    features: Annotated[
+        Features, described("The features that nodes may use; a node asks for them by labels.")
+    ] = Features()
+    gangs: Annotated[
+        GangConfiguration, described("The planning of gangs, which `admission.gangs` enables.")
+    ] = GangConfiguration()
+    preemption: Annotated[
+        PreemptionConfiguration, described("Preemption of GPU pods by priority.")
+    ] = PreemptionConfiguration()
+    autoscaling: Annotated[
+        AutoscalingConfiguration, described("Requests for nodes from the cluster's autoscaler.")
+    ] = AutoscalingConfiguration()
+    controller: Annotated[ControllerConfiguration, described("The controller.")] = (
+        ControllerConfiguration()
     )
-    autoscaling: Annotated[AutoscalingConfiguration, described("Requests for nodes from the cluster's autoscaler.")] = (
-        AutoscalingConfiguration()
-    )
-    controller: Annotated[ControllerConfiguration, described("The controller.")] = ControllerConfiguration()
     gpu_time: Annotated[GpuTime, described("How containers share the time of a GPU.")] = GpuTime()
     scheduler_name: Annotated[
         str,
         described(
-            "The scheduler that admission sets in GPU pods that name none, or name `default-scheduler`. If it is "
+            "The scheduler that admission sets in GPU pods that name none, or name "
+            "`default-scheduler`. If it is "
             "empty, admission sets none."
         ),
     ] = ""
@@ -387,11 +460,13 @@ class Configuration(Section, frozen=True):
         unit = self.unit_mib
         if unit < SMALLEST_UNIT_MIB:
             raise ConfigurationError(
-                f"gpuMemoryUnit is {self.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB"
+                f"gpuMemoryUnit is {self.gpu_memory_unit}: the smallest valid unit is "
+                f"{SMALLEST_UNIT_MIB}MiB"
             )
         if unit > LARGEST_UNIT_MIB:
             raise ConfigurationError(
-                f"gpuMemoryUnit is {self.gpu_memory_unit}: the largest valid unit is {LARGEST_UNIT_MIB}MiB"
+                f"gpuMemoryUnit is {self.gpu_memory_unit}: the largest valid unit is "
+                f"{LARGEST_UNIT_MIB}MiB"
             )
         try:
             parse_policy(self.gpu_time.policy)
@@ -405,7 +480,9 @@ class Configuration(Section, frozen=True):
         for i, each in enumerate(self.autoscaling.node_types):
             where = f"autoscaling.nodeTypes[{i}]"
             if each.label in labels:
-                raise ConfigurationError(f"{where}.label: {each.label} is that of another node type: give each its own")
+                raise ConfigurationError(
+                    f"{where}.label: {each.label} is that of another node type: give each its own"
+                )
             labels.add(each.label)
             try:
                 mib = parse_mib(each.gpus.memory)
@@ -418,7 +495,8 @@ class Configuration(Section, frozen=True):
                 )
             if mib > LARGEST_UNIT_MIB:
                 raise ConfigurationError(
-                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU has {LARGEST_UNIT_MIB} MiB at most"
+                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU has {LARGEST_UNIT_MIB} MiB "
+                    f"at most"
                 )
             _check_labels(where, each)
             _check_resources(where, each)
@@ -470,12 +548,19 @@ def load_configuration(data: Any) -> Configuration:
 
 def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
     """Check the labels of a node type. Other fields determine some of them."""
-    decided = {described.key: ("label", described.value), MODE_LABEL: ("mode", described.mode.value)}
+    decided = {
+        described.key: ("label", described.value),
+        MODE_LABEL: ("mode", described.mode.value),
+    }
     for key, value in described.labels.items():
         if not re.fullmatch(_LABEL_KEY, key):
             raise ConfigurationError(f"{where}.labels: {key[:63]!r} is not a valid label key")
         if not re.fullmatch(_LABEL_VALUE, value):
-            raise ConfigurationError(f"{where}.labels.{key} is {value[:64]!r}, which is not a valid label value")
+            raise ConfigurationError(
+                f"{where}.labels.{key} is {value[:64]!r}, which is not a valid label value"
+            )
         field, expected = decided.get(key, ("", value))
         if value != expected:
-            raise ConfigurationError(f"{where}.labels.{key} is {value}, and {field} says {expected}")
+            raise ConfigurationError(
+                f"{where}.labels.{key} is {value}, and {field} says {expected}"
+            )

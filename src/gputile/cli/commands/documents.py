@@ -1,4 +1,6 @@
-"""Runs the commands that print documents: ``nodepool`` (G6), ``convert``, ``schema`` and ``version``."""
+"""Runs the commands that print documents: ``nodepool`` (G6), ``convert``, ``schema`` and
+``version``.
+"""
 
 import pkgutil
 import shlex
@@ -27,22 +29,29 @@ class NodepoolOptions:
         Path | None,
         option(
             "FILE",
-            "Manifests to read; a file with a gputile.io/v1alpha1 NodePool, or - for standard input.",
+            "Manifests to read; a file with a gputile.io/v1alpha1 NodePool, or - for standard "
+            "input.",
             "--filename",
             "-f",
         ),
     ] = None
     fields: Annotated[
         list[str] | None,
-        option("FIELD=VALUE", "Set a field of the NodePool, instead of the value in the file: gpus.count=4.", "--set"),
+        option(
+            "FIELD=VALUE",
+            "Set a field of the NodePool, instead of the value in the file: gpus.count=4.",
+            "--set",
+        ),
     ] = None
 
 
 @takes(NodepoolOptions)
 def nodepool(options: NodepoolOptions) -> None:
-    """Print the commands and manifests for a GPU node pool, with labels, taint and hints for the autoscaler.
+    """Print the commands and manifests for a GPU node pool, with labels, taint and hints for the
+    autoscaler.
 
-    The output is a shell script to read and run; nothing is sent anywhere. gputile schema nodepool lists the fields.
+    The output is a shell script to read and run; nothing is sent anywhere. gputile schema nodepool
+    lists the fields.
 
     Exit code: 0, or 2 if the description cannot be used.
     """
@@ -63,7 +72,9 @@ def script(setup: "PoolSetup") -> str:
     from gputile.tools.nodepool.clouds import File
 
     def comment(text: str) -> list[str]:
-        return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+        return textwrap.wrap(
+            text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+        )
 
     lines = ["#!/bin/sh", "set -eu"]
     for text in setup.notes:
@@ -77,12 +88,17 @@ def script(setup: "PoolSetup") -> str:
             lines += [*comment(step.why), step.text]
     if setup.values:
         settings = " ".join(f"--set {value}" for value in setup.values)
-        lines += ["", *comment(f"The agents of these nodes need these values of the chart: {settings}")]
+        lines += [
+            "",
+            *comment(f"The agents of these nodes need these values of the chart: {settings}"),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    """Return the fields in a file or in standard input, none if ``path`` is None; exit if they cannot be read."""
+    """Return the fields in a file or in standard input, none if ``path`` is None; exit if they
+    cannot be read.
+    """
     from gputile.api.quantity import MIB
     from gputile.api.wording import kind_of
     from gputile.support.files import read_bounded
@@ -109,7 +125,9 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Set the fields from the command line in the description, and return it. Their values are YAML."""
+    """Set the fields from the command line in the description, and return it. Their values are
+    YAML.
+    """
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:
@@ -141,21 +159,34 @@ class ConvertOptions:
 
     files: Annotated[
         list[str],
-        option("FILE", "Manifests to read; a file, a directory, or - for standard input.", "--filename", "-f"),
+        option(
+            "FILE",
+            "Manifests to read; a file, a directory, or - for standard input.",
+            "--filename",
+            "-f",
+        ),
     ]
-    unit: Annotated[str, option("SIZE", "The memory unit, as 128MiB; it is the chart's gpuMemoryUnit.")] = "1GiB"
+    unit: Annotated[
+        str, option("SIZE", "The memory unit, as 128MiB; it is the chart's gpuMemoryUnit.")
+    ] = "1GiB"
     gpu_memory: Annotated[
-        str | None, option("SIZE", "The memory of a GPU, as 80GiB; without it, fractions of GPUs are not converted.")
+        str | None,
+        option(
+            "SIZE",
+            "The memory of a GPU, as 80GiB; without it, fractions of GPUs are not converted.",
+        ),
     ] = None
-    output: Annotated[ObjectFormat, typer.Option("--output", "-o", help="What to print.")] = ObjectFormat.YAML
+    output: Annotated[ObjectFormat, typer.Option("--output", "-o", help="What to print.")] = (
+        ObjectFormat.YAML
+    )
 
 
 @takes(ConvertOptions)
 def convert(options: ConvertOptions) -> None:
     """Convert manifests for HAMi, KAI, Run:ai, Volcano or time-slicing to gputile.
 
-    Prints all objects in their order, including those without GPUs. What cannot be converted stays as it is, and a note
-    says what to do. Comments are lost.
+    Prints all objects in their order, including those without GPUs. What cannot be converted stays
+    as it is, and a note says what to do. Comments are lost.
 
     Exit code: 0, also if nothing had to be converted; 2 if the input cannot be used.
     """
@@ -174,10 +205,15 @@ def convert(options: ConvertOptions) -> None:
         write(yaml_text(bodies))
     else:
         write_data(
-            bodies[0] if len(bodies) == 1 else {"apiVersion": "v1", "kind": "List", "items": bodies}, options.output
+            bodies[0]
+            if len(bodies) == 1
+            else {"apiVersion": "v1", "kind": "List", "items": bodies},
+            options.output,
         )
     pairs = zip(manifests, found, strict=True)
-    for text in told_together(Note(told, manifest.origin) for manifest, each in pairs for told in each.told):
+    for text in told_together(
+        Note(told, manifest.origin) for manifest, each in pairs for told in each.told
+    ):
         note(text)
     if not any(each.changed or each.told for each in found):
         note("nothing to convert: no other system is asked for GPUs")
@@ -217,7 +253,10 @@ def _names() -> list[str]:
 
 def schema(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The schema; default: list them.", autocompletion=_names)
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="The schema; default: list them.", autocompletion=_names
+        ),
     ] = None,
 ) -> None:
     """Print the JSON Schema of an input file, or of a command's -o json.

@@ -49,16 +49,22 @@ class ExplainOptions(ClusterSource):
         str,
         typer.Argument(
             metavar="POD",
-            help="NAME, NAMESPACE/NAME or TYPE/NAME; of deployment/web, a pending pod if there is one.",
+            help="NAME, NAMESPACE/NAME or TYPE/NAME; of deployment/web, a pending pod if there is "
+            "one.",
         ),
     ]
     namespace: Annotated[
         str | None,
-        namespace_option("The pods' namespace; default: the context's. NAMESPACE/NAME overrides it."),
+        namespace_option(
+            "The pods' namespace; default: the context's. NAMESPACE/NAME overrides it."
+        ),
     ] = None
     cluster: ClusterFiles = None
     every_node: Annotated[
-        bool, typer.Option("--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest.")
+        bool,
+        typer.Option(
+            "--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest."
+        ),
     ] = False
     output: Printed = Output.TABLE
 
@@ -71,8 +77,8 @@ def explain(options: ExplainOptions) -> None:
 
     If the pod does not exist because its controller could not create it, the reason is printed.
 
-    Exit code: 0 if the pod is placed or fits somewhere, 3 if it fits nowhere, 2 if the input cannot be used or the pod
-    does not exist, 1 if the cluster does not answer.
+    Exit code: 0 if the pod is placed or fits somewhere, 3 if it fits nowhere, 2 if the input cannot
+    be used or the pod does not exist, 1 if the cluster does not answer.
     """
     from gputile.tools.simulator.explanation import explain_pod
 
@@ -93,7 +99,9 @@ def explain(options: ExplainOptions) -> None:
         workload = f"{kind}/{name}" if kind in _WORKLOADS else ""
         _not_there(namespace, name, workload, state.pods, None if options.cluster else options)
     now_ns = time.time_ns()
-    explanation = explain_pod(found, state.nodes, state.pods, state.configuration, now_ns, state.claims)
+    explanation = explain_pod(
+        found, state.nodes, state.pods, state.configuration, now_ns, state.claims
+    )
     _write_answer(options.output, explanation, every=options.every_node)
     if not explanation.placed:
         raise typer.Exit(NOT_PLACED)
@@ -113,12 +121,18 @@ def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") ->
         return None
     chosen = min(found, key=lambda each: (each.finished, bool(each.spec.node_name), each.key))
     waiting = sum(not each.finished and not each.spec.node_name for each in found)
-    note(f"{kind}/{name} has {len(found)} pods, of which {waiting} are pending; this is {chosen.metadata.name}")
+    note(
+        f"{kind}/{name} has {len(found)} pods, of which {waiting} are pending; this is "
+        f"{chosen.metadata.name}"
+    )
     return chosen
 
 
-def _not_there(namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None) -> NoReturn:
-    """Exit because there is no such pod; give the reason if the Events of a ``live`` cluster have one.
+def _not_there(
+    namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None
+) -> NoReturn:
+    """Exit because there is no such pod; give the reason if the Events of a ``live`` cluster have
+    one.
 
     ``workload`` is TYPE/NAME if a pod of a workload was asked for, else "".
     """
@@ -133,9 +147,15 @@ def _not_there(namespace: str, name: str, workload: str, pods: "Sequence[Pod]", 
 
         events = read_failed_creations(live, namespace)
         makers = {each.involved_object.name for each in events} if workload else ()
-        reasons = (creation_refusal(each, events) for each in (name, *makers) if f"{each}-".startswith(f"{name}-"))
+        reasons = (
+            creation_refusal(each, events)
+            for each in (name, *makers)
+            if f"{each}-".startswith(f"{name}-")
+        )
         hint = next((f": {why}" for why in reasons if why is not None), hint)
-    missing = f"pod of {workload} in namespace {namespace}" if workload else f"pod {namespace}/{name}"
+    missing = (
+        f"pod of {workload} in namespace {namespace}" if workload else f"pod {namespace}/{name}"
+    )
     fail(f"there is no {missing}{hint}", BAD_INPUT)
 
 
@@ -156,13 +176,17 @@ def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool)
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
-    """Print why each node does not fit, with its GPUs; nodes with the same reason share a row, unless ``every``."""
+    """Print why each node does not fit, with its GPUs; nodes with the same reason share a row,
+    unless ``every``.
+    """
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
         alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
         groups.setdefault(alike, []).append(report)
     shown = list(groups.values())[: None if every else _NODES_SHOWN]
-    rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL GiB", "COMPUTE FREE", "PODS", "WHY NOT")]
+    rows: list[tuple[str, ...]] = [
+        ("NODE", "GPU", "FREE/TOTAL GiB", "COMPUTE FREE", "PODS", "WHY NOT")
+    ]
     for first, *others in shown:
         name = first.name + (f" and {len(others)} more" if others else "")
         rows.append((name, "", "", "", "", first.text or "it fits"))

@@ -32,21 +32,28 @@ class InspectOptions(ClusterSource):
         list[str] | None,
         typer.Argument(metavar="[NODE]...", help="Only these nodes; * is a wildcard."),
     ] = None
-    details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False
+    details: Annotated[
+        bool, typer.Option("--details", "-d", help="List the pods of each node.")
+    ] = False
     selector: Annotated[
-        str, option("SELECTOR", "Only nodes with these labels: a=b,c in (d,e),!f.", "--selector", "-l")
+        str,
+        option("SELECTOR", "Only nodes with these labels: a=b,c in (d,e),!f.", "--selector", "-l"),
     ] = ""
     namespace: Annotated[
         str,
         namespace_option("The pods' namespace; amounts still count the pods of all namespaces."),
     ] = ""
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
+        bool,
+        typer.Option(
+            "--all-namespaces", "-A", help="List the pods of all namespaces; the default."
+        ),
     ] = False
     watch: Watch = False
     cluster: ClusterFiles = None
     output: Annotated[
-        InspectFormat, typer.Option("--output", "-o", help="What to print; bars: draw each GPU with its pods.")
+        InspectFormat,
+        typer.Option("--output", "-o", help="What to print; bars: draw each GPU with its pods."),
     ] = InspectFormat.TABLE
     plain: Plain = False
 
@@ -122,12 +129,18 @@ def _shown(state: "ClusterObjects", options: InspectOptions) -> _Shown:
         wanted = parse_selector(options.selector) if options.selector else None
     except SelectorError as error:
         fail(f"--selector: {error}")
-    nodes = [node for node in state.nodes if wanted is None or selects(wanted, node.metadata.labels)]
+    nodes = [
+        node for node in state.nodes if wanted is None or selects(wanted, node.metadata.labels)
+    ]
     shown = node_summaries(nodes, state.pods, state.configuration, time.time_ns(), state.claims)
     names = options.names or ()
-    missing = [name for name in names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
+    missing = [
+        name for name in names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)
+    ]
     if names:
-        shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in names)]
+        shown = [
+            node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in names)
+        ]
     unit = unit_of(shown, state.configuration.unit_mib)
     namespace = "" if options.all_namespaces else options.namespace
     return _Shown([of_namespace(node, namespace) for node in shown], unit, missing, state.pods)

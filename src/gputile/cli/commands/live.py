@@ -56,17 +56,29 @@ class TopOf(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions(ClusterSource):
-    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = TopOf.NODES
-    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = TopOrder.BOOKED
+    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = (
+        TopOf.NODES
+    )
+    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = (
+        TopOrder.BOOKED
+    )
     namespace: Annotated[
-        str, namespace_option("The pods' namespace; amounts still count the pods of all namespaces.")
+        str,
+        namespace_option("The pods' namespace; amounts still count the pods of all namespaces."),
     ] = ""
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default.")
+        bool,
+        typer.Option(
+            "--all-namespaces", "-A", help="List the pods of all namespaces; the default."
+        ),
     ] = False
     once: Annotated[
         bool,
-        typer.Option("--once/--watch", " /-w", help="Show it once; the default if the output is not a terminal."),
+        typer.Option(
+            "--once/--watch",
+            " /-w",
+            help="Show it once; the default if the output is not a terminal.",
+        ),
     ] = False
     cluster: ClusterFiles = None
     output: Printed = Output.TABLE
@@ -76,8 +88,9 @@ class TopOptions(ClusterSource):
 def top(options: TopOptions) -> None:
     """Show nodes, GPUs or pods, the most booked first, and refresh when they change.
 
-    Booked amounts come from the ledger. Used amounts come from the agents of the nodes, which are read through the API
-    server: you need the right to get pods/proxy. Ctrl-C ends it. -o json prints nodes, GPUs and pods once.
+    Booked amounts come from the ledger. Used amounts come from the agents of the nodes, which are
+    read through the API server: you need the right to get pods/proxy. Ctrl-C ends it. -o json
+    prints nodes, GPUs and pods once.
     """
     once = options.once or options.output.is_data or "-" in (options.cluster or ())
     live = not once and sys.stdout is not None and sys.stdout.isatty()
@@ -106,16 +119,22 @@ class _Top:
 
         self._options = options
         self._namespace = "" if options.all_namespaces else options.namespace
-        self._usage: UsageOfNodes | None = None if options.cluster else UsageOfNodes(options.installed_in)
+        self._usage: UsageOfNodes | None = (
+            None if options.cluster else UsageOfNodes(options.installed_in)
+        )
 
     def answer(self, state: "ClusterObjects", *, twice: bool) -> "TopAnswer":
-        """Return all rows; rows of pods only for the requested namespace. ``twice``: see ``UsageOfNodes``."""
+        """Return all rows; rows of pods only for the requested namespace. ``twice``: see
+        ``UsageOfNodes``.
+        """
         import msgspec
 
         from gputile.tools.web.state import page_state
         from gputile.tools.web.top_rows import top_answer
 
-        page = page_state(state.configuration, state.nodes, state.pods, state.claims, time.time_ns())
+        page = page_state(
+            state.configuration, state.nodes, state.pods, state.claims, time.time_ns()
+        )
         tiles = list(page.page.nodes.values())
         found = top_answer(tiles, self._options.sort, self._read_usage(tiles, twice=twice))
         pods = [pod for pod in found.pods if self._namespace in ("", pod.namespace)]
@@ -148,7 +167,11 @@ class _Top:
         if left := write_table(rows, most - notes if most is not None else None):
             write(f"... and {left} more {self._options.of.value}\n")
         if len(rows) == 1:
-            within = f" in namespace {self._namespace}" if self._options.of is TopOf.PODS and self._namespace else ""
+            within = (
+                f" in namespace {self._namespace}"
+                if self._options.of is TopOf.PODS and self._namespace
+                else ""
+            )
             note(
                 "there are no GPUs"
                 if self._options.of is TopOf.GPUS
@@ -169,14 +192,25 @@ class _Top:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions(LiveSource):
     port: Annotated[
-        int, option("PORT", "Port to listen on; on 127.0.0.1 only, 0: any free port.", min=0, max=65535)
+        int,
+        option("PORT", "Port to listen on; on 127.0.0.1 only, 0: any free port.", min=0, max=65535),
     ] = PORT
     tls_dir: Annotated[
         Path | None,
-        option("DIR", "Serve HTTPS on every address, with tls.crt and tls.key of DIR; viewers have to log in."),
+        option(
+            "DIR",
+            "Serve HTTPS on every address, with tls.crt and tls.key of DIR; viewers have to log "
+            "in.",
+        ),
     ] = None
     health_port: Annotated[
-        int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.", min=1, max=65535)
+        int,
+        option(
+            "PORT",
+            "Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.",
+            min=1,
+            max=65535,
+        ),
     ] = HEALTH_PORT
 
 
@@ -184,11 +218,12 @@ class WebOptions(LiveSource):
 def web(options: WebOptions) -> None:
     """Serve a live web page of the cluster's GPUs, and print its address.
 
-    It reads with your rights, as kubectl does, and changes nothing. It listens on loopback only, and answers only to
-    clients that have the address, which contains a new secret each time. Ctrl-C ends it.
+    It reads with your rights, as kubectl does, and changes nothing. It listens on loopback only,
+    and answers only to clients that have the address, which contains a new secret each time. Ctrl-C
+    ends it.
 
-    With --tls-dir it serves inside the cluster: viewers log in with a token, must be allowed to list nodes, and see the
-    names of pods in the namespaces whose pods they may list.
+    With --tls-dir it serves inside the cluster: viewers log in with a token, must be allowed to
+    list nodes, and see the names of pods in the namespaces whose pods they may list.
     """
     import uvloop
 
@@ -204,8 +239,12 @@ def web(options: WebOptions) -> None:
     if (why := live.unlisted.get("ResourceClaims")) is not None:
         note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not shown")
     set_up_logging(LogFormat.TEXT, verbose=False)
-    login = LoginSettings(options.tls_dir, options.health_port) if options.tls_dir is not None else None
-    settings = WebSettings(options.port, _ready if login is None else _serving, _complete, options.installed_in, login)
+    login = (
+        LoginSettings(options.tls_dir, options.health_port) if options.tls_dir is not None else None
+    )
+    settings = WebSettings(
+        options.port, _ready if login is None else _serving, _complete, options.installed_in, login
+    )
     try:
         access = load_access(options.kubeconfig, options.context)
         uvloop.run(serve(access, configuration, live.nodes, live.pods, settings, live.claims))
@@ -229,5 +268,8 @@ async def _complete(connection: "Connection", moment: "Moment") -> "Moment":
 
     groups, _ = await read_groups(connection)
     return replace(
-        moment, groups=groups, unsafe=await read_unsafe_namespaces(connection), budgets=await read_budgets(connection)
+        moment,
+        groups=groups,
+        unsafe=await read_unsafe_namespaces(connection),
+        budgets=await read_budgets(connection),
     )

@@ -30,7 +30,9 @@ LONGEST_S = 3600
 class IsolationAnswer(msgspec.Struct, frozen=True):
     """``gputile selftest isolation -o json``."""
 
-    memory: Annotated[list[MemoryRow], described("The memory limit, for each way to allocate memory.")]
+    memory: Annotated[
+        list[MemoryRow], described("The memory limit, for each way to allocate memory.")
+    ]
     time: Annotated[list[TimeRow], described("The shares of GPU time.")]
 
 
@@ -46,11 +48,15 @@ selftest = typer.Typer(
 def isolation(
     limit_mib: Annotated[int, option("MIB", "The memory limit to test.", min=64)] = LIMIT_MIB,
     seconds: Annotated[
-        float, option("SECONDS", "How long each measurement of GPU time takes; 0: none.", min=0, max=LONGEST_S)
+        float,
+        option(
+            "SECONDS", "How long each measurement of GPU time takes; 0: none.", min=0, max=LONGEST_S
+        ),
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
-    """Test the limits: allocate memory of the first GPU in every way, and share its time by an arbiter.
+    """Test the limits: allocate memory of the first GPU in every way, and share its time by an
+    arbiter.
 
     Exit code: 0 if every limit held, 1 if one did not.
     """
@@ -83,14 +89,17 @@ def _kill_children() -> None:
     """Kill all child processes, including one that is just being started."""
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
-            os.kill(int(child), signal.SIGKILL)  # only this process reaps it, so the PID is not reused
+            os.kill(
+                int(child), signal.SIGKILL
+            )  # only this process reaps it, so the PID is not reused
 
 
 @contextmanager
 def _unwinding_on_signals() -> Iterator[None]:
     """On a termination signal, kill the child processes, and exit through all open contexts.
 
-    Further signals are ignored during the clean-up. A signal that the parent process ignores stays ignored.
+    Further signals are ignored during the clean-up. A signal that the parent process ignores stays
+    ignored.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -100,7 +109,9 @@ def _unwinding_on_signals() -> Iterator[None]:
         sys.exit(128 + number)
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    before = {each: found for each in signals if (found := signal.getsignal(each)) is not signal.SIG_IGN}
+    before = {
+        each: found for each in signals if (found := signal.getsignal(each)) is not signal.SIG_IGN
+    }
     try:
         for number in before:
             signal.signal(number, end)
@@ -112,7 +123,9 @@ def _unwinding_on_signals() -> Iterator[None]:
 
 @contextmanager
 def _temporary_root() -> Iterator[None]:
-    """Create all temporary directories within one, which is removed at the end even after an interrupt."""
+    """Create all temporary directories within one, which is removed at the end even after an
+    interrupt.
+    """
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gputile-") as root:
         tempfile.tempdir = root
@@ -123,7 +136,9 @@ def _temporary_root() -> Iterator[None]:
 
 
 def _first_gpu() -> tuple[str, dict[str, str]]:
-    """Return the UUID of the first GPU, and the environment in which a process sees only that GPU."""
+    """Return the UUID of the first GPU, and the environment in which a process sees only that
+    GPU.
+    """
     from gputile.node.nvml.nvml_probe import open_real
     from gputile.node.nvml.probe import NvmlError
 
@@ -137,10 +152,18 @@ def _first_gpu() -> tuple[str, dict[str, str]]:
 
 
 def _print(rows: "list[MemoryRow]") -> None:
-    lines: list[tuple[str, ...]] = [("MEMORY", "PROCESSES", "LIMIT MIB", "ASKED MIB", "GOT MIB", "")]
+    lines: list[tuple[str, ...]] = [
+        ("MEMORY", "PROCESSES", "LIMIT MIB", "ASKED MIB", "GOT MIB", "")
+    ]
     for row in rows:
         verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
-        lines.append((row.way, *map(str, (row.processes, row.limit_mib, row.asked_mib, row.got_mib)), verdict))
+        lines.append(
+            (
+                row.way,
+                *map(str, (row.processes, row.limit_mib, row.asked_mib, row.got_mib)),
+                verdict,
+            )
+        )
     write_table(lines)
 
 

@@ -23,14 +23,23 @@ if TYPE_CHECKING:
 
 
 ServiceKubeconfig = Annotated[
-    Path | None, option("FILE", "The kubeconfig; default: the one that kubectl uses, then the pod's service account.")
+    Path | None,
+    option(
+        "FILE",
+        "The kubeconfig; default: the one that kubectl uses, then the pod's service account.",
+    ),
 ]
 FollowedConfig = Annotated[
     Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; reloaded when it changes.")
 ]
-Identity = Annotated[str | None, option("NAME", "Name of this replica in the Lease; default: the host's name.")]
+Identity = Annotated[
+    str | None, option("NAME", "Name of this replica in the Lease; default: the host's name.")
+]
 LeaseNamespace = Annotated[
-    str | None, option("NAMESPACE", "Where the Lease is; default: the context's namespace.", callback=namespace)
+    str | None,
+    option(
+        "NAMESPACE", "Where the Lease is; default: the context's namespace.", callback=namespace
+    ),
 ]
 LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="Format of the logs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
@@ -61,31 +70,49 @@ def run_service(service: Coroutine[Any, Any, None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    node_name: Annotated[str, option("NAME", "This node's name in the cluster.", envvar="NODE_NAME")] = ""
+    node_name: Annotated[
+        str, option("NAME", "This node's name in the cluster.", envvar="NODE_NAME")
+    ] = ""
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     device_plugin_dir: Annotated[Path, option("DIR", "Where kubelet.sock is.")] = Path(
         "/var/lib/kubelet/device-plugins"
     )
-    pod_resources_socket: Annotated[Path, option("FILE", "The kubelet's PodResources socket.")] = Path(
-        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    pod_resources_socket: Annotated[Path, option("FILE", "The kubelet's PodResources socket.")] = (
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     )
-    state_dir: Annotated[Path, option("DIR", "Where the agent stores its state, on the host.")] = Path(
-        "/var/lib/gputile"
+    state_dir: Annotated[Path, option("DIR", "Where the agent stores its state, on the host.")] = (
+        Path("/var/lib/gputile")
     )
-    host_state_dir: Annotated[Path | None, option("DIR", "The path of --state-dir on the host, if it differs.")] = None
+    host_state_dir: Annotated[
+        Path | None, option("DIR", "The path of --state-dir on the host, if it differs.")
+    ] = None
     usage_dir: Annotated[
-        Path, option("DIR", "Where containers record their use; mounted nosuid, at the same path on the host.")
+        Path,
+        option(
+            "DIR",
+            "Where containers record their use; mounted nosuid, at the same path on the host.",
+        ),
     ] = Path("/run/gputile")
     cdi_dir: Annotated[
         Path | None,
-        option("DIR", "Pass devices by CDI too, with specifications in DIR; /var/run/cdi for most runtimes."),
+        option(
+            "DIR",
+            "Pass devices by CDI too, with specifications in DIR; /var/run/cdi for most runtimes.",
+        ),
     ] = None
-    host_root: Annotated[Path, option("DIR", "Where the host's /usr and /proc/driver are, for CDI.")] = Path("/")
-    machine_root: Annotated[Path, option("DIR", "Where the /sys, /proc and /dev are that show the GPUs.")] = Path("/")
+    host_root: Annotated[
+        Path, option("DIR", "Where the host's /usr and /proc/driver are, for CDI.")
+    ] = Path("/")
+    machine_root: Annotated[
+        Path, option("DIR", "Where the /sys, /proc and /dev are that show the GPUs.")
+    ] = Path("/")
     rest: Annotated[
-        bool, typer.Option("--rest/--no-rest", help="Wait idle on a node without NVIDIA GPUs until it has one.")
+        bool,
+        typer.Option(
+            "--rest/--no-rest", help="Wait idle on a node without NVIDIA GPUs until it has one."
+        ),
     ] = True
     health_port: Annotated[
         int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
@@ -96,7 +123,9 @@ class AgentOptions:
 
 @takes(AgentOptions)
 def agent(options: AgentOptions) -> None:
-    """Serve the GPUs of this node as the kubelet's device plugin: each container gets the GPUs booked for its pod."""
+    """Serve the GPUs of this node as the kubelet's device plugin: each container gets the GPUs
+    booked for its pod.
+    """
     from gputile.node.agent.settings import AgentSettings, HostPaths, encode_settings
 
     name = options.node_name or os.uname().nodename
@@ -125,7 +154,12 @@ def agent(options: AgentOptions) -> None:
         options.log_format,
         options.verbose,
     )
-    gateway = ["-m", "gputile.node.gateway", f"--log-format={options.log_format.value}", f"--claim-file={places.claim}"]
+    gateway = [
+        "-m",
+        "gputile.node.gateway",
+        f"--log-format={options.log_format.value}",
+        f"--claim-file={places.claim}",
+    ]
     gateway += [f"--device-plugin-dir={options.device_plugin_dir}"]
     gateway += [f"--pod-resources-socket={options.pod_resources_socket}"]
     gateway += ["--verbose"] if options.verbose else []
@@ -158,7 +192,12 @@ class ControllerOptions:
     identity: Identity = None
     lease_seconds: Annotated[
         int,
-        option("SECONDS", "Duration of the Lease; the next replica waits so long if one dies.", min=2, max=600),
+        option(
+            "SECONDS",
+            "Duration of the Lease; the next replica waits so long if one dies.",
+            min=2,
+            max=600,
+        ),
     ] = 15
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
@@ -166,7 +205,8 @@ class ControllerOptions:
 
 @takes(ControllerOptions)
 def controller(options: ControllerOptions) -> None:
-    """Plan gangs and preemption, request nodes from autoscalers, taint GPU nodes, and report silent agents.
+    """Plan gangs and preemption, request nodes from autoscalers, taint GPU nodes, and report silent
+    agents.
 
     Only the replica that holds the Lease acts; the others wait for it. Ends on SIGTERM.
     """
@@ -189,31 +229,46 @@ def controller(options: ControllerOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
-    host: Annotated[str, option("ADDRESS", "Address to listen on; any but loopback requires TLS.")] = "127.0.0.1"
+    host: Annotated[
+        str, option("ADDRESS", "Address to listen on; any but loopback requires TLS.")
+    ] = "127.0.0.1"
     port: Annotated[int, option("PORT", "Port to listen on.", min=1, max=65535)] = 8888
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     identity: Identity = None
     lease_namespace: LeaseNamespace = None
-    lease_seconds: Annotated[int, option("SECONDS", "Duration of the Lease; 0: no Lease.", min=0, max=600)] = 15
-    events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = True
+    lease_seconds: Annotated[
+        int, option("SECONDS", "Duration of the Lease; 0: no Lease.", min=0, max=600)
+    ] = 15
+    events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = (
+        True
+    )
     health_port: Annotated[
-        int, option("PORT", "Port of /healthz, /readyz and /metrics; on every address; 0: none.", min=0, max=65535)
+        int,
+        option(
+            "PORT",
+            "Port of /healthz, /readyz and /metrics; on every address; 0: none.",
+            min=0,
+            max=65535,
+        ),
     ] = 0
     tls_cert: Annotated[Path | None, option("FILE", "The certificate to serve HTTPS with.")] = None
     tls_key: Annotated[Path | None, option("FILE", "The private key of --tls-cert.")] = None
-    client_ca: Annotated[Path | None, option("FILE", "Accept only clients with a certificate of this CA.")] = None
+    client_ca: Annotated[
+        Path | None, option("FILE", "Accept only clients with a certificate of this CA.")
+    ] = None
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
 
 
 @takes(ExtenderOptions)
 def extender(options: ExtenderOptions) -> None:
-    """Answer kube-scheduler: which nodes fit a pod, how good they are, and which GPUs it gets. Binds the pods.
+    """Answer kube-scheduler: which nodes fit a pod, how good they are, and which GPUs it gets.
+    Binds the pods.
 
-    Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
-    the Bindings in progress.
+    Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET).
+    Ends on SIGTERM after the Bindings in progress.
     """
     from gputile.controlplane.extender.server import ExtenderSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -237,7 +292,9 @@ def extender(options: ExtenderOptions) -> None:
 
 
 def _tls(options: ExtenderOptions) -> "TlsFiles | None":
-    """Return the files for HTTPS, or None for HTTP on loopback; exit if the files cannot be used."""
+    """Return the files for HTTPS, or None for HTTP on loopback; exit if the files cannot be
+    used.
+    """
     from gputile.support.listening import TlsFiles, UnusableTls
 
     certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca
@@ -269,22 +326,32 @@ def _is_loopback(host: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
     installed_in: Annotated[
-        str, option("NAMESPACE", "Where gputile is installed; its Service and Secret are there.", callback=namespace)
+        str,
+        option(
+            "NAMESPACE",
+            "Where gputile is installed; its Service and Secret are there.",
+            callback=namespace,
+        ),
     ]
-    service: Annotated[str, option("NAME", "The Service through which the API server reaches the webhook.")]
+    service: Annotated[
+        str, option("NAME", "The Service through which the API server reaches the webhook.")
+    ]
     secret: Annotated[str, option("NAME", "The Secret with its certificate; created if missing.")]
     configuration: Annotated[
-        str, option("NAME", "Name of both webhook configurations; their caBundle is kept up to date.")
+        str,
+        option("NAME", "Name of both webhook configurations; their caBundle is kept up to date."),
     ]
     config: FollowedConfig = None
     host: Annotated[str, option("ADDRESS", "Address to listen on; default: every one.")] = ""
     port: Annotated[int, option("PORT", "Port to listen on; HTTPS.", min=1, max=65535)] = 9443
-    health_port: Annotated[int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP.", min=1, max=65535)] = (
-        8083
-    )
+    health_port: Annotated[
+        int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP.", min=1, max=65535)
+    ] = 8083
     dns_name: Annotated[
         list[str] | None,
-        option("NAME", "A further DNS name or address in the certificate; may be given several times."),
+        option(
+            "NAME", "A further DNS name or address in the certificate; may be given several times."
+        ),
     ] = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
@@ -296,8 +363,8 @@ class WebhookOptions:
 def webhook(options: WebhookOptions) -> None:
     """Complete and validate GPU pods before they are stored; convert old forms.
 
-    Serves the certificate of its Secret, and creates one if there is none. Ends on SIGTERM, after the reviews in
-    progress.
+    Serves the certificate of its Secret, and creates one if there is none. Ends on SIGTERM, after
+    the reviews in progress.
     """
     from gputile.controlplane.webhook.server import WebhookSettings, serve
 

@@ -10,7 +10,16 @@ from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.cli.configuration import UnknownConfiguration, assumed, in_force, read_given
 from gputile.cli.options import takes
 from gputile.cli.simulate_options import SimulateOptions, Switch, Validation
-from gputile.cli.terminal import BAD_INPUT, NOT_PLACED, SAY_AFTER_PIPED_S, DecisionFormat, Progress, counted, fail, note
+from gputile.cli.terminal import (
+    BAD_INPUT,
+    NOT_PLACED,
+    SAY_AFTER_PIPED_S,
+    DecisionFormat,
+    Progress,
+    counted,
+    fail,
+    note,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,20 +45,22 @@ _ASSUMED = {
     "namespaces": f"none has the label {UNSAFE_ACCESS_LABEL}",
 }
 _NO_WORKLOADS = (
-    "no workloads are given, so there is nothing to place: use -f FILE; gputile inspect -o bars draws a cluster alone"
+    "no workloads are given, so there is nothing to place: use -f FILE; gputile "
+    "inspect -o bars draws a cluster alone"
 )
 
 
 @takes(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Show which node and GPUs the pods of manifests would get, decided by the scheduler's own code.
+    """Show which node and GPUs the pods of manifests would get, decided by the scheduler's own
+    code.
 
-    Draws each GPU with its pods, and prints where the pods of each workload are placed, or why not and what would help.
-    With --from-cluster or --validate=server, the API server validates each object by a dry run. Nothing is stored in
-    any cluster.
+    Draws each GPU with its pods, and prints where the pods of each workload are placed, or why not
+    and what would help. With --from-cluster or --validate=server, the API server validates each
+    object by a dry run. Nothing is stored in any cluster.
 
-    Exit code: 0 if every pod was placed, 3 if one was not (with --fit: if not even one copy fits), 2 if the input
-    cannot be used or the cluster would refuse it, 1 if the cluster does not answer.
+    Exit code: 0 if every pod was placed, 3 if one was not (with --fit: if not even one copy fits),
+    2 if the input cannot be used or the cluster would refuse it, 1 if the cluster does not answer.
     """
     from gputile.cli.simulation_report import write_result
     from gputile.tools.simulator.manifests import told_together
@@ -76,7 +87,9 @@ def simulate(options: SimulateOptions) -> None:
     if options.compare is not None:
         import msgspec
 
-        other = _simulated(msgspec.structs.replace(configuration, placement=options.compare.value), scenario, more)
+        other = _simulated(
+            msgspec.structs.replace(configuration, placement=options.compare.value), scenario, more
+        )
     result = dataclasses.replace(result, before=before, mode=options.mode)
     write_result(options.output, result, other, plain=options.plain)
     for text in told_together(scenario.notes):
@@ -106,7 +119,9 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
     return live
 
 
-def _add_nodes(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
+def _add_nodes(
+    options: SimulateOptions, scenario: "Scenario", configuration: "Configuration"
+) -> None:
     from gputile.tools.simulator.described_cluster import nodes_of_text
     from gputile.tools.simulator.manifests import ManifestError
 
@@ -119,20 +134,32 @@ def _add_nodes(options: SimulateOptions, scenario: "Scenario", configuration: "C
 
 def _is_unplaced(result: "SimulationResult") -> bool:
     """Return whether a pod was not placed, or not even one copy fits."""
-    return result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies)
+    return result.placed < len(result.outcomes) or (
+        result.count is not None and not result.count.copies
+    )
 
 
-def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> "SimulationResult":
-    """Simulate the scenario; if there are ``more`` pods, also count how many copies of them fit afterwards."""
+def _simulated(
+    configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]"
+) -> "SimulationResult":
+    """Simulate the scenario; if there are ``more`` pods, also count how many copies of them fit
+    afterwards.
+    """
     from gputile.cli.answers import SimulationResult
     from gputile.tools.simulator.simulation import Simulation
 
     simulation = Simulation(configuration)
-    outcomes = list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
-    return SimulationResult(simulation, scenario, outcomes, _count(simulation, more) if more else None)
+    outcomes = list(
+        counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending))
+    )
+    return SimulationResult(
+        simulation, scenario, outcomes, _count(simulation, more) if more else None
+    )
 
 
-def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None") -> "Scenario":
+def _read(
+    options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None"
+) -> "Scenario":
     """Build the scenario from the files and from the live cluster's nodes, PodGroups and claims."""
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, load_files, read_scenario
@@ -145,7 +172,8 @@ def _read(options: SimulateOptions, live: "Live | None", given: "GivenConfigurat
                 nodes=live.nodes if live is not None else None,
                 groups=live.groups if live is not None else None,
                 configured_mib=given.unit_mib if given is not None else None,
-                namespace=options.namespace or (live.namespace if live is not None else DEFAULT_NAMESPACE),
+                namespace=options.namespace
+                or (live.namespace if live is not None else DEFAULT_NAMESPACE),
             )
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
@@ -168,11 +196,15 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
     enforced = options.admission is Switch.ON
     admission = Admission(configuration, enforced=enforced, installed_in=options.installed_in)
     ways = {Validation.WARN: UnknownFields.NOTED, Validation.IGNORE: UnknownFields.IGNORED}
-    return Intake(admission, table, ways.get(options.validate, UnknownFields.REFUSED), options.ignore_unknown)
+    return Intake(
+        admission, table, ways.get(options.validate, UnknownFields.REFUSED), options.ignore_unknown
+    )
 
 
 def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
-    """Add the PriorityClasses of the live cluster, and its namespaces that allow unsafe access to GPUs."""
+    """Add the PriorityClasses of the live cluster, and its namespaces that allow unsafe access
+    to GPUs.
+    """
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
     admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))
@@ -186,15 +218,23 @@ def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "I
     from gputile.cli.reads.dry_run import ask_server
 
     ways = {Validation.WARN: "Warn", Validation.IGNORE: "Ignore"}
-    verdict = ask_server(options, scenario.manifests, intake.kinds, ways.get(options.validate, "Strict"))
+    verdict = ask_server(
+        options, scenario.manifests, intake.kinds, ways.get(options.validate, "Strict")
+    )
     if refused := verdict.refused:
-        more = [f"and {len(refused) - _REFUSED_SHOWN:,} more mistakes"] if refused[_REFUSED_SHOWN:] else []
+        more = (
+            [f"and {len(refused) - _REFUSED_SHOWN:,} more mistakes"]
+            if refused[_REFUSED_SHOWN:]
+            else []
+        )
         fail("\n".join([*refused[:_REFUSED_SHOWN], *more]), BAD_INPUT)
     scenario.notes += verdict.notes
     return dataclasses.replace(intake, accepted=verdict.accepted)
 
 
-def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None") -> "list[Pod]":
+def _make_pods(
+    options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None"
+) -> "list[Pod]":
     """Add the pods of the files and of the live cluster; return the pods of --fit."""
     from gputile.tools.simulator.foreign_cluster import adopted
     from gputile.tools.simulator.manifests import ManifestError, Note
@@ -205,7 +245,9 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
             expansion = make_pods(scenario, intake)
             more = load_pods(options.fit, scenario, expansion.intake) if options.fit else []
         # these options have running pods placed again
-        leaving = options.without_node or options.without_nodes is not None or options.mode is not None
+        leaving = (
+            options.without_node or options.without_nodes is not None or options.mode is not None
+        )
         if not expansion.pods and not more and not (leaving and not options.files):
             if not options.files:
                 raise ManifestError(_NO_WORKLOADS)
@@ -221,7 +263,9 @@ def _make_pods(options: SimulateOptions, scenario: "Scenario", intake: "Intake",
     return more
 
 
-def _configuration(scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None") -> "Configuration":
+def _configuration(
+    scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None"
+) -> "Configuration":
     """Return the configuration for the scenario; print what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
 
@@ -250,8 +294,12 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
         fail(f"--unit {options.unit}: {error}", BAD_INPUT)
 
 
-def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Configuration") -> None:
-    """Remove the nodes of --without-node and --without-nodes, and apply --unit, --mode and --need."""
+def _imagine(
+    options: SimulateOptions, scenario: "Scenario", configuration: "Configuration"
+) -> None:
+    """Remove the nodes of --without-node and --without-nodes, and apply --unit, --mode and
+    --need.
+    """
     from gputile.api.wording import nearest
     from gputile.tools.simulator.outcomes import workload_name
     from gputile.tools.simulator.what_if import (
@@ -266,13 +314,20 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
 
     selector = options.without_nodes
     try:
-        leaving = {*(options.without_node or ()), *(selected(scenario.nodes, selector) if selector is not None else ())}
+        leaving = {
+            *(options.without_node or ()),
+            *(selected(scenario.nodes, selector) if selector is not None else ()),
+        }
         without_nodes(scenario, leaving)
     except SelectorError as error:
         fail(f"--without-nodes: {error}", BAD_INPUT)
     except UnknownNode as error:
         names = [node.metadata.name for node in scenario.nodes]
-        hint = "" if str(error).endswith("?") else nearest(error.name, names) or f"; the nodes are {_some(names)}"
+        hint = (
+            ""
+            if str(error).endswith("?")
+            else nearest(error.name, names) or f"; the nodes are {_some(names)}"
+        )
         fail(f"{error}{hint}", BAD_INPUT)
     if options.unit is not None:
         with_unit(scenario, configuration.unit_mib)
@@ -281,7 +336,11 @@ def _imagine(options: SimulateOptions, scenario: "Scenario", configuration: "Con
         with_mode(scenario, options.mode, configuration.unit_mib, needs)
         workloads = {workload_name(owner_of(pod)) for pod in scenario.pending}
         if unknown := sorted(needs.of_workload.keys() - workloads):
-            fail(f"--need {unknown[0]}: no running pod is of that workload{nearest(unknown[0], workloads)}", BAD_INPUT)
+            fail(
+                f"--need {unknown[0]}: no running pod is of that "
+                f"workload{nearest(unknown[0], workloads)}",
+                BAD_INPUT,
+            )
 
 
 def _needs(options: SimulateOptions) -> "MemoryNeeds":
@@ -302,7 +361,11 @@ def _as_it_is(scenario: "Scenario", configuration: "Configuration") -> "list[Nod
     from gputile.tools.views.inspect import node_summaries
 
     return node_summaries(
-        scenario.nodes, scenario.bound, configuration, time.time_ns(), scenario.claims.claims.values()
+        scenario.nodes,
+        scenario.bound,
+        configuration,
+        time.time_ns(),
+        scenario.claims.claims.values(),
     )
 
 

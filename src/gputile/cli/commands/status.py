@@ -9,7 +9,17 @@ import typer
 from gputile.cli.configuration import INSTALLED_IN
 from gputile.cli.options import Printed, Reach, duration_s, namespace, option, takes
 from gputile.cli.reads.cluster_view import Watch, refreshed, watched
-from gputile.cli.terminal import NOT_PLACED, SAY_AFTER_PIPED_S, Output, Progress, columns, fail, note, write, write_data
+from gputile.cli.terminal import (
+    NOT_PLACED,
+    SAY_AFTER_PIPED_S,
+    Output,
+    Progress,
+    columns,
+    fail,
+    note,
+    write,
+    write_data,
+)
 
 if TYPE_CHECKING:
     from gputile.tools.views.status import Installation
@@ -30,16 +40,20 @@ class StatusOptions(Reach):
     ] = INSTALLED_IN
     release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = ""
     output: Printed = Output.TABLE
-    wait: Annotated[str, option("TIME", "How long to wait until it is deployed: 300, 5m.", "--wait", "--timeout")] = "0"
+    wait: Annotated[
+        str,
+        option("TIME", "How long to wait until it is deployed: 300, 5m.", "--wait", "--timeout"),
+    ] = "0"
     watch: Watch = False
 
 
 @takes(StatusOptions)
 def status(options: StatusOptions) -> None:
-    """Show whether gputile is Deployed, still Deploying, or Failed and why, and the mode and unit of each GPU node.
+    """Show whether gputile is Deployed, still Deploying, or Failed and why, and the mode and unit
+    of each GPU node.
 
-    Exit code: 0 if every component is ready, or runs outside of pods; 3 if one is not, or if an upgrade has failed or
-    has not ended; 1 if the cluster does not answer.
+    Exit code: 0 if every component is ready, or runs outside of pods; 3 if one is not, or if an
+    upgrade has failed or has not ended; 1 if the cluster does not answer.
     """
     from gputile.cli.reads.installation import read_installation
     from gputile.tools.views.status import RolloutPhase, table
@@ -60,7 +74,11 @@ def status(options: StatusOptions) -> None:
         watched(look(), look, show, redraw=not options.output.is_data)
 
     def is_well(found: "Installation") -> bool:
-        outside = found.phase is RolloutPhase.OUTSIDE_OF_PODS and not options.release and not found.problems
+        outside = (
+            found.phase is RolloutPhase.OUTSIDE_OF_PODS
+            and not options.release
+            and not found.problems
+        )
         return outside or found.phase is RolloutPhase.DEPLOYED
 
     deadline = time.monotonic() + wait_s

@@ -1,4 +1,6 @@
-"""Reads the objects of a cluster that a command shows, live or from files, and again for ``--watch``."""
+"""Reads the objects of a cluster that a command shows, live or from files, and again for
+``--watch``.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gputile.cli.configuration import assumed, in_force, read_given
-from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, Progress, fail, note, note_line, redraws, write
+from gputile.cli.terminal import (
+    BAD_INPUT,
+    SAY_AFTER_PIPED_S,
+    Progress,
+    fail,
+    note,
+    note_line,
+    redraws,
+    write,
+)
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
@@ -19,7 +30,10 @@ if TYPE_CHECKING:
 POLL_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever it changes, until interrupted.")]
+Watch = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Show it again whenever it changes, until interrupted."),
+]
 T = TypeVar("T")
 
 
@@ -41,10 +55,14 @@ class ClusterObjects:
         """
         from gputile.cli.configuration import GivenConfiguration
 
-        return read_state(source, GivenConfiguration(self.configuration, self.configuration.unit_mib))
+        return read_state(
+            source, GivenConfiguration(self.configuration, self.configuration.unit_mib)
+        )
 
 
-def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = None) -> ClusterObjects:
+def read_state(
+    source: "ClusterSource", given: "GivenConfiguration | None" = None
+) -> ClusterObjects:
     """Return the state of a cluster; exit if it cannot be read.
 
     ``given`` is the configuration if it is known from an earlier read.
@@ -61,8 +79,13 @@ def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = Non
             for each in live.unread:
                 note(each)
             if (why := live.unlisted.get("ResourceClaims")) is not None:
-                note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not counted")
-        found = ClusterObjects(live.nodes, live.pods, live.in_force(), live.namespace, live.claims or ())
+                note(
+                    f"the cluster's ResourceClaims are not known ({why}): what they hold is not "
+                    f"counted"
+                )
+        found = ClusterObjects(
+            live.nodes, live.pods, live.in_force(), live.namespace, live.claims or ()
+        )
         return _adopted(found, told=not looked_before)
     if not looked_before:
         source.not_used()
@@ -71,7 +94,9 @@ def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = Non
 
     try:
         with Progress(f"reading {', '.join(source.cluster)}", piped=SAY_AFTER_PIPED_S):
-            scenario = load_scenario(source.cluster, configured_mib=given.unit_mib if given is not None else None)
+            scenario = load_scenario(
+                source.cluster, configured_mib=given.unit_mib if given is not None else None
+            )
     except ManifestError as error:
         if looked_before:  # the file may be in the middle of a write
             from gputile.cli.reads.live_cluster import Unreadable
@@ -84,7 +109,9 @@ def read_state(source: "ClusterSource", given: "GivenConfiguration | None" = Non
     if given is None:
         configuration = assumed(configuration, "no --config")
     pods = [*scenario.bound, *scenario.pending]
-    found = ClusterObjects(scenario.nodes, pods, configuration, "default", [*scenario.claims.claims.values()])
+    found = ClusterObjects(
+        scenario.nodes, pods, configuration, "default", [*scenario.claims.claims.values()]
+    )
     return _adopted(found, told=not looked_before)
 
 
@@ -99,10 +126,11 @@ def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
 
 
 def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redraw: bool) -> None:
-    """Show ``first``, then each new result of ``read``. Never returns: an interrupt ends the process.
+    """Show ``first``, then each new result of ``read``. Never returns: an interrupt ends the
+    process.
 
-    If ``redraw`` is set, a terminal shows only the latest result. Otherwise results follow one another. While the
-    cluster cannot be read, a note below the result gives the reason.
+    If ``redraw`` is set, a terminal shows only the latest result. Otherwise results follow one
+    another. While the cluster cannot be read, a note below the result gives the reason.
     """
     found, why, clear = first, "", redraw and redraws()
     is_new = True
@@ -123,7 +151,9 @@ def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redra
 
 
 def refreshed(read: Callable[[], T], known: T) -> tuple[T, str]:
-    """Return the current state and ""; if the cluster cannot be read, return ``known`` and the reason."""
+    """Return the current state and ""; if the cluster cannot be read, return ``known`` and the
+    reason.
+    """
     from gputile.cli.reads.live_cluster import Unreadable, looking_again
 
     try:

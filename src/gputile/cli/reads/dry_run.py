@@ -1,9 +1,9 @@
 """Validates manifests by dry runs on the API server, with the user's own rights; stores nothing.
 
-Like ``kubectl apply``, it first reads each object. It creates a missing object, and changes an existing one by
-server-side apply. With ``dryRun=All`` the API server does everything except storing the object. There is one request
-for each object, and one for a pod of each pod template, since an API server admits the pods of a template only when
-their controller creates them.
+Like ``kubectl apply``, it first reads each object. It creates a missing object, and changes an
+existing one by server-side apply. With ``dryRun=All`` the API server does everything except storing
+the object. There is one request for each object, and one for a pod of each pod template, since an
+API server admits the pods of a template only when their controller creates them.
 """
 
 import asyncio
@@ -21,7 +21,15 @@ from gputile.api.workloads import ServedKind, ServedKinds
 from gputile.cli.options import Reach
 from gputile.cli.reads.live_cluster import connected, read_or_leave
 from gputile.cli.terminal import SAY_AFTER_PIPED_S, Progress
-from gputile.kube.errors import ApiError, BadAnswer, Forbidden, NotFound, ServerError, TooManyRequests, Unauthorized
+from gputile.kube.errors import (
+    ApiError,
+    BadAnswer,
+    Forbidden,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
 from gputile.tools.simulator.controllers import MAKERS, template_path
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
@@ -38,16 +46,20 @@ _CLAIMS: Final = "volumeClaimTemplates"
 _CLAIM_NAME: Final = ("metadata", "name")
 _UNKNOWN_FIELD: Final = re.compile(r'(unknown|duplicate) field "([^"]*)"')
 _PREAMBLE: Final = re.compile(r'^\S+ "[^"]*" is (?:forbidden|invalid): ')
-# The wording of RBAC, which admission does not use: User "ci" cannot create resource "pods" in API group "" ...
+# The wording of RBAC, which admission does not use: User "ci" cannot create resource "pods" in API
+# group "" ...
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot \w+ (?:resource|path) "')
-_LONGEST_CAUSE: Final = 300  # characters; the message about an immutable field contains its whole value
+# characters; the message about an immutable field contains its whole value
+_LONGEST_CAUSE: Final = 300
 _NEEDED: Final = ("Namespace", "PriorityClass", "RuntimeClass", "ServiceAccount")
 _NOT_FOUND: Final = re.compile(r"not found|was found")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The object of a dry-run request: the manifest's own if ``path`` is "", else a pod of the template at ``path``."""
+    """The object of a dry-run request: the manifest's own if ``path`` is "", else a pod of the
+    template at ``path``.
+    """
 
     manifest: Manifest
     api_version: str
@@ -67,13 +79,18 @@ class Question:
 
 
 def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
-    """Yield the requests for all objects that do not describe a cluster and are not running pods."""
+    """Yield the requests for all objects that do not describe a cluster and are not running
+    pods.
+    """
     for manifest in manifests:
         if manifest.described or manifest.runs:
             continue
         body, metadata = manifest.body, manifest.body.get("metadata")
         if isinstance(metadata, dict) and "managedFields" in metadata:  # clients must not send it
-            body = {**body, "metadata": {key: metadata[key] for key in metadata if key != "managedFields"}}
+            body = {
+                **body,
+                "metadata": {key: metadata[key] for key in metadata if key != "managedFields"},
+            }
         yield Question(manifest, manifest.api_version, manifest.kind, body)
         for path, template in _templates(manifest, kinds):
             yield Question(manifest, "v1", "Pod", _pod(manifest, template), path)
@@ -88,8 +105,13 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
         if isinstance(template, dict) and isinstance(template.get("spec"), dict):
             yield ".".join(steps), {**template, **_claims(value_at(manifest.body, steps[:-1]))}
     elif found is not None:
-        for group in {group.steps: group for group in pods_by_shape(manifest, found).groups if group.rule}.values():
-            yield group.path, {**group.template, **_claims(value_at(manifest.body, group.steps[:-1]))}
+        for group in {
+            group.steps: group for group in pods_by_shape(manifest, found).groups if group.rule
+        }.values():
+            yield (
+                group.path,
+                {**group.template, **_claims(value_at(manifest.body, group.steps[:-1]))},
+            )
 
 
 def _claims(beside: Any) -> Json:
@@ -99,18 +121,33 @@ def _claims(beside: Any) -> Json:
 
 
 def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
-    """Build the pod that a controller creates from a template, with volumes for its ``volumeClaimTemplates``."""
+    """Build the pod that a controller creates from a template, with volumes for its
+    ``volumeClaimTemplates``.
+    """
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
-    claims = [name for each in template.get(_CLAIMS, ()) if isinstance(name := value_at(each, _CLAIM_NAME), str)]
+    claims = [
+        name
+        for each in template.get(_CLAIMS, ())
+        if isinstance(name := value_at(each, _CLAIM_NAME), str)
+    ]
     volumes = spec.get("volumes")
     if claims and isinstance(volumes, list | None):
-        others = [each for each in volumes or () if not isinstance(each, dict) or each.get("name") not in claims]
+        others = [
+            each
+            for each in volumes or ()
+            if not isinstance(each, dict) or each.get("name") not in claims
+        ]
         made = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
         spec = {**spec, "volumes": [*others, *made]}
     prefix = f"{manifest.namespaced_name[1] or manifest.kind.lower()}-"
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "generateName": prefix}, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**kept, "generateName": prefix},
+        "spec": spec,
+    }
 
 
 def lacks_right(said: str) -> bool:
@@ -119,20 +156,29 @@ def lacks_right(said: str) -> bool:
 
 
 def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the refusal names a missing object that the files contain; ``names`` are theirs, by kind."""
+    """Return whether the refusal names a missing object that the files contain; ``names`` are
+    theirs, by kind.
+    """
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
-    return _NOT_FOUND.search(said) is not None and any(re.search(rf"\b{re.escape(name)}\b", said) for name in found)
+    return _NOT_FOUND.search(said) is not None and any(
+        re.search(rf"\b{re.escape(name)}\b", said) for name in found
+    )
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return why the API server refused an object, one line per cause; ``details`` are those of its Status."""
+    """Return why the API server refused an object, one line per cause; ``details`` are those of
+    its Status.
+    """
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None
     found = [each for each in causes or () if isinstance(each, dict) and each.get("message")]
     named = [each for each in found if each.get("field")]
     if found and len(named) == len(found):
-        return [str(origin.error(f"{before}{each['field']}", _shortened(str(each["message"])))) for each in named]
+        return [
+            str(origin.error(f"{before}{each['field']}", _shortened(str(each["message"]))))
+            for each in named
+        ]
     if unknown := _UNKNOWN_FIELD.findall(said):
         return [str(origin.error(f"{before}{field}", f"{what} field")) for what, field in unknown]
     return [str(origin.error(question.path, _PREAMBLE.sub("", said)))]
@@ -157,7 +203,9 @@ class ServerVerdict:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The state of one run: the kinds that the API server serves, and why it did not validate some objects."""
+    """The state of one run: the kinds that the API server serves, and why it did not validate
+    some objects.
+    """
 
     connection: "Connection"
     strictness: str
@@ -167,7 +215,12 @@ class _Inquiry:
 
     async def learn(self, version: str) -> None:
         """Read which kinds the API server serves in an API version."""
-        path = "/".join(("/apis" if "/" in version else "/api", *(quote(part, safe="") for part in version.split("/"))))
+        path = "/".join(
+            (
+                "/apis" if "/" in version else "/api",
+                *(quote(part, safe="") for part in version.split("/")),
+            )
+        )
         try:
             found = decode(await self.connection.get(path), msgspec.json.Decoder(ServedKinds))
         except NotFound:
@@ -177,10 +230,13 @@ class _Inquiry:
         except ConversionError as error:
             raise BadAnswer(f"GET {path}: the answer is no list of kinds ({error})") from error
         else:
-            self.served[version] = {each.kind: each for each in found.resources if "/" not in each.name}
+            self.served[version] = {
+                each.kind: each for each in found.resources if "/" not in each.name
+            }
 
     async def answer(self, question: Question) -> list[str]:
-        """Return why the API server refuses an object; empty if it would store the object or cannot validate it.
+        """Return why the API server refuses an object; empty if it would store the object or cannot
+        validate it.
 
         Raises:
             KubeError: the API server fails.
@@ -194,7 +250,10 @@ class _Inquiry:
             if question.kind in self.names["CustomResourceDefinition"]:
                 self.unjudged[origin] = "its CustomResourceDefinition is in the files"
                 return []
-            said = f"no matches for kind {shown(question.kind)} in version {shown(question.api_version)}"
+            said = (
+                f"no matches for kind {shown(question.kind)} in version "
+                f"{shown(question.api_version)}"
+            )
             return [str(origin.error("", f"{said}: the cluster does not serve it"))]
         try:
             await self._dry_run(question, served)
@@ -213,7 +272,10 @@ class _Inquiry:
         version, body = question.api_version, question.body
         metadata = body.get("metadata")
         if not served.namespaced and isinstance(metadata, dict):
-            body = {**body, "metadata": {key: metadata[key] for key in metadata if key != "namespace"}}
+            body = {
+                **body,
+                "metadata": {key: metadata[key] for key in metadata if key != "namespace"},
+            }
         where = f"/namespaces/{quote(question.namespace, safe='')}" if served.namespaced else ""
         path = f"{'/apis' if '/' in version else '/api'}/{version}{where}/{served.name}"
         query = {"dryRun": "All", "fieldValidation": self.strictness, "fieldManager": _MANAGER}
@@ -233,22 +295,34 @@ class _Inquiry:
         return True
 
 
-def ask_server(reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str) -> ServerVerdict:
+def ask_server(
+    reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
+) -> ServerVerdict:
     """Have the API server validate manifests and the pods of their templates.
 
     ``strictness`` is the value of ``fieldValidation``. Exits if the API server fails.
     """
     asked = list(questions(manifests, kinds))
-    return read_or_leave(_ask(reach, asked, _names(manifests), strictness)) if asked else ServerVerdict()
+    return (
+        read_or_leave(_ask(reach, asked, _names(manifests), strictness))
+        if asked
+        else ServerVerdict()
+    )
 
 
 async def _ask(
     reach: Reach, asked: Sequence[Question], names: Mapping[str, Sequence[str]], strictness: str
 ) -> ServerVerdict:
     async with connected(reach) as connection:
-        inquiry, turn, done = _Inquiry(connection, strictness, names), asyncio.Semaphore(_AT_A_TIME), 0
+        inquiry, turn, done = (
+            _Inquiry(connection, strictness, names),
+            asyncio.Semaphore(_AT_A_TIME),
+            0,
+        )
         await asyncio.gather(*map(inquiry.learn, {question.api_version for question in asked}))
-        with Progress("Asking the API server about objects:", len(asked), piped=SAY_AFTER_PIPED_S) as progress:
+        with Progress(
+            "Asking the API server about objects:", len(asked), piped=SAY_AFTER_PIPED_S
+        ) as progress:
 
             async def one(question: Question) -> list[str]:
                 nonlocal done
@@ -261,12 +335,16 @@ async def _ask(
             answers = await asyncio.gather(*map(one, asked))
     refused = [line for lines in answers for line in lines]
     origins = dict.fromkeys(question.manifest.origin for question in asked)
-    unjudged = {origin: inquiry.unjudged[origin] for origin in origins if origin in inquiry.unjudged}
+    unjudged = {
+        origin: inquiry.unjudged[origin] for origin in origins if origin in inquiry.unjudged
+    }
     return ServerVerdict(refused, frozenset(origins.keys() - unjudged.keys()), _notes(unjudged))
 
 
 def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
-    """Return one note about all objects that the API server did not validate; empty if there are none."""
+    """Return one note about all objects that the API server did not validate; empty if there are
+    none.
+    """
     if not unjudged:
         return []
     (origin, why), *others = unjudged.items()
@@ -275,7 +353,9 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
-    """Return the names of the files' objects by kind; for CustomResourceDefinitions, the kinds that they define."""
+    """Return the names of the files' objects by kind; for CustomResourceDefinitions, the kinds
+    that they define.
+    """
     found: dict[str, list[str]] = {"CustomResourceDefinition": []}
     for manifest in manifests:
         if manifest.kind == "CustomResourceDefinition":

@@ -35,11 +35,19 @@ from gputile.tools.views.rollout import (
     refused_configuration,
     unfinished_releases,
 )
-from gputile.tools.views.status import Installation, Traces, assess, traces_of, with_problems, with_traces
+from gputile.tools.views.status import (
+    Installation,
+    Traces,
+    assess,
+    traces_of,
+    with_problems,
+    with_traces,
+)
 
 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
-    """Return the state of the installation in a namespace; of one Helm release only, unless ``release`` is "".
+    """Return the state of the installation in a namespace; of one Helm release only, unless
+    ``release`` is "".
 
     Exits if the cluster cannot be read.
     """
@@ -52,7 +60,9 @@ def read_installation(reach: Reach, namespace: str, release: str) -> Installatio
 
 
 async def _installation(connection: Connection, namespace: str, release: str) -> Installation:
-    selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
+    selector = INSTALLED["labelSelector"] + (
+        f",app.kubernetes.io/instance={release}" if release else ""
+    )
     ours = {"labelSelector": selector}
     apps, core = f"/apis/apps/v1/namespaces/{namespace}", f"/api/v1/namespaces/{namespace}"
     deployments, daemon_sets, pods, events, nodes, maps = await asyncio.gather(
@@ -66,13 +76,16 @@ async def _installation(connection: Connection, namespace: str, release: str) ->
     workloads: Sequence[Deployment | DaemonSet] = [*deployments, *daemon_sets]
     given = installed_configuration(maps)
     known = given.configuration if isinstance(given, GivenConfiguration) else None
-    scheduler_name, unit_mib = (known.scheduler_name, known.unit_mib) if known is not None else ("", 0)
+    scheduler_name, unit_mib = (
+        (known.scheduler_name, known.unit_mib) if known is not None else ("", 0)
+    )
     said, problems = await asyncio.gather(
         unready_reasons(connection, namespace, pods),
         installation_problems(connection, namespace, workloads, release, selector, scheduler_name),
     )
     found = with_problems(
-        assess(workloads, pods, events, nodes, unit_mib, said), [*problems, *_unread_configuration(given, maps)]
+        assess(workloads, pods, events, nodes, unit_mib, said),
+        [*problems, *_unread_configuration(given, maps)],
     )
     return found if found.components else with_traces(found, await _traces(connection, namespace))
 
@@ -81,7 +94,9 @@ def _unread_configuration(
     given: GivenConfiguration | UnknownConfiguration, maps: Iterable[ConfigMap]
 ) -> Iterable[InstallationProblem]:
     """Yield a problem if the release has a configuration that cannot be read."""
-    if isinstance(given, UnknownConfiguration) and any(CONFIG_MAP_KEY in each.data for each in maps):
+    if isinstance(given, UnknownConfiguration) and any(
+        CONFIG_MAP_KEY in each.data for each in maps
+    ):
         yield refused_configuration(given.why)
 
 
@@ -95,7 +110,8 @@ async def _traces(connection: Connection, namespace: str) -> Traces:
     return traces_of(leases, configurations, namespace, time.time())
 
 
-# Helm's record of a revision contains the whole chart. If all revisions are complete, no record is read.
+# Helm's record of a revision contains the whole chart. If all revisions are complete, no record is
+# read.
 _NOT_ENDED = "owner=helm,status notin (deployed,superseded,uninstalled)"
 _DEPLOYED = "owner=helm,status=deployed"
 
@@ -108,11 +124,12 @@ async def installation_problems(
     selector: str,
     scheduler_name: str,
 ) -> list[InstallationProblem]:
-    """Return the problems of the installation in ``namespace``, as far as the user may read its objects.
+    """Return the problems of the installation in ``namespace``, as far as the user may read its
+    objects.
 
-    ``release`` is the Helm release that the user named; "" stands for the releases of the objects found. ``selector``
-    is the label selector of the objects. ``scheduler_name`` is the scheduler that admission sets in pods, "" if
-    unknown.
+    ``release`` is the Helm release that the user named; "" stands for the releases of the objects
+    found. ``selector`` is the label selector of the objects. ``scheduler_name`` is the scheduler
+    that admission sets in pods, "" if unknown.
 
     Raises:
         KubeError: the cluster cannot be read.
@@ -120,10 +137,16 @@ async def installation_problems(
     revisions, accounts, others = await asyncio.gather(
         _revisions(connection, f"/api/v1/namespaces/{namespace}/secrets"),
         readable(
-            connection, f"/api/v1/namespaces/{namespace}/serviceaccounts", ServiceAccount, {"labelSelector": selector}
+            connection,
+            f"/api/v1/namespaces/{namespace}/serviceaccounts",
+            ServiceAccount,
+            {"labelSelector": selector},
         ),
         asyncio.gather(
-            *(readable(connection, "/api/v1/pods", RunningPod, {"labelSelector": labels}) for labels in OTHER_EXTENDERS)
+            *(
+                readable(connection, "/api/v1/pods", RunningPod, {"labelSelector": labels})
+                for labels in OTHER_EXTENDERS
+            )
         ),
     )
     # While Helm installs or removes a release, it may have service accounts but no workloads.
@@ -139,29 +162,47 @@ async def installation_problems(
 async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
     """Return the revisions that Helm did not complete; if there are any, also the deployed ones."""
     found = await readable(connection, path, HelmRevision, {"labelSelector": _NOT_ENDED})
-    return [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})] if found else []
+    return (
+        [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})]
+        if found
+        else []
+    )
 
 
 _MOST_S = 5.0
 
 
-async def unready_reasons(connection: Connection, namespace: str, pods: Iterable[RunningPod]) -> dict[str, str]:
-    """Ask each pod that runs but is not ready for the reason, through the API server; return reasons by pod name.
+async def unready_reasons(
+    connection: Connection, namespace: str, pods: Iterable[RunningPod]
+) -> dict[str, str]:
+    """Ask each pod that runs but is not ready for the reason, through the API server; return
+    reasons by pod name.
 
     A pod has no entry if it does not answer, or if the user lacks the right to reach pods this way.
     """
-    asked = [(pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)]
-    answers = await asyncio.gather(*(_reason(connection, namespace, name, port) for name, port in asked))
-    return {name: answer for (name, _), answer in zip(asked, answers, strict=True) if answer is not None}
+    asked = [
+        (pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)
+    ]
+    answers = await asyncio.gather(
+        *(_reason(connection, namespace, name, port) for name, port in asked)
+    )
+    return {
+        name: answer for (name, _), answer in zip(asked, answers, strict=True) if answer is not None
+    }
 
 
 def _waits(pod: RunningPod) -> bool:
-    return pod.status.phase == "Running" and not pod.ready and pod.metadata.deletion_timestamp is None
+    return (
+        pod.status.phase == "Running" and not pod.ready and pod.metadata.deletion_timestamp is None
+    )
 
 
 def _health_ports(pod: RunningPod) -> list[int]:
     return [
-        port.container_port for container in pod.spec.containers for port in container.ports if port.name == "metrics"
+        port.container_port
+        for container in pod.spec.containers
+        for port in container.ports
+        if port.name == "metrics"
     ]
 
 
@@ -170,7 +211,9 @@ async def _reason(connection: Connection, namespace: str, name: str, port: int) 
     try:
         await connection.get(path, within=_MOST_S)
     except ApiError as error:
-        return None if error.reason else error.server_message  # a reason: the API server answered, not the pod
+        return (
+            None if error.reason else error.server_message
+        )  # a reason: the API server answered, not the pod
     except KubeError:
         return None
     return None

@@ -34,7 +34,15 @@ from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, ExitCode, Progres
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.kube.client import Attempts, Connection, list_all, list_pages
 from gputile.kube.config import Access, load_access
-from gputile.kube.errors import AnswerLost, BadAnswer, ConfigError, Forbidden, KubeError, NotFound, PluginTimeout
+from gputile.kube.errors import (
+    AnswerLost,
+    BadAnswer,
+    ConfigError,
+    Forbidden,
+    KubeError,
+    NotFound,
+    PluginTimeout,
+)
 from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T, UnreadableObject
 
 if TYPE_CHECKING:
@@ -62,7 +70,9 @@ async def connected(reach: Reach) -> AsyncIterator[Connection]:
     seconds = time_limit_s(reach.request_timeout)
     access = _access(reach.kubeconfig, reach.context, seconds)
     if access.credentials.waits_for:
-        with Progress(f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S):
+        with Progress(
+            f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S
+        ):
             await access.credentials.current()
     async with Connection(access, within=seconds, attempts=Attempts(seconds=seconds)) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S, piped=SAY_AFTER_PIPED_S):
@@ -93,7 +103,9 @@ async def listed(
         return None, str(error)
 
 
-async def readable(connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY) -> Sequence[T]:
+async def readable(
+    connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY
+) -> Sequence[T]:
     """Return the objects at ``path``; empty if listing them is forbidden or ``path`` is not served.
 
     Raises:
@@ -114,7 +126,10 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
     except KubeError as error:
         why = f"cannot read the cluster: {error}"
         if isinstance(error, PluginTimeout):
-            why += "; run it by itself to see what it waits for, or give it more time with --request-timeout"
+            why += (
+                "; run it by itself to see what it waits for, or give it more time with "
+                "--request-timeout"
+            )
         if isinstance(error, AnswerLost):
             why += "; --request-timeout gives it more time"
         if _looking_again.get():
@@ -125,7 +140,9 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
 
 @contextmanager
 def looking_again() -> Iterator[None]:
-    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for views that are refreshed."""
+    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for views that are
+    refreshed.
+    """
     before = _looking_again.set(True)
     try:
         yield
@@ -134,7 +151,8 @@ def looking_again() -> Iterator[None]:
 
 
 _MOST_NAMED: Final = 20  # unreadable objects of a kind
-# The user may lack a right, or the kind may not be served. Other failures say nothing about the objects.
+# The user may lack a right, or the kind may not be served. Other failures say nothing about the
+# objects.
 _NOT_FOR_US: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
@@ -145,12 +163,13 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The nodes and pods of a cluster, and the configuration of its gputile, or the reason why that is unknown.
+    """The nodes and pods of a cluster, and the configuration of its gputile, or the reason why that
+    is unknown.
 
-    ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are read only on request. ``claims`` are the
-    ResourceClaims, None if they could not be listed. ``unlisted`` has the reason for each kind that is unknown.
-    ``unread`` are messages about objects that could not be decoded; the GPUs that these use are unknown.
-    ``namespace`` is that of the kubeconfig's context.
+    ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are read only on request.
+    ``claims`` are the ResourceClaims, None if they could not be listed. ``unlisted`` has the reason
+    for each kind that is unknown. ``unread`` are messages about objects that could not be decoded;
+    the GPUs that these use are unknown. ``namespace`` is that of the kubeconfig's context.
     """
 
     nodes: list[Node]
@@ -173,14 +192,21 @@ class Live:
     def in_force(self) -> "Configuration":
         """Return the configuration in force; if it is unknown, print what is assumed."""
         found = in_force(self.given, None, unit_in_force(self.nodes))
-        return found if isinstance(self.configuration, GivenConfiguration) else assumed(found, self.configuration.why)
+        return (
+            found
+            if isinstance(self.configuration, GivenConfiguration)
+            else assumed(found, self.configuration.why)
+        )
 
 
-def read_cluster(reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False) -> Live:
+def read_cluster(
+    reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False
+) -> Live:
     """Return the objects of the cluster; exit if it cannot be read.
 
-    The configuration is ``given``, else the one in the namespace ``installed_in`` if the user may read it. With
-    ``groups``, PodGroups, namespaces, PriorityClasses and PodDisruptionBudgets are read too.
+    The configuration is ``given``, else the one in the namespace ``installed_in`` if the user may
+    read it. With ``groups``, PodGroups, namespaces, PriorityClasses and PodDisruptionBudgets are
+    read too.
     """
 
     async def read() -> Live:
@@ -234,20 +260,29 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
 
 
 def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
-    """Return the Events of a namespace about pods that could not be created; empty if they may not be listed."""
+    """Return the Events of a namespace about pods that could not be created; empty if they may
+    not be listed.
+    """
 
     async def read() -> Sequence[Event]:
         async with connected(reach) as connection:
             failed = {"fieldSelector": "reason=FailedCreate"}
-            return await readable(connection, f"/api/v1/namespaces/{namespace}/events", Event, failed)
+            return await readable(
+                connection, f"/api/v1/namespaces/{namespace}/events", Event, failed
+            )
 
     return read_or_leave(read())
 
 
 def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
-    """Return a message for each of the first ``_MOST_NAMED`` objects, and one with the number of the others."""
+    """Return a message for each of the first ``_MOST_NAMED`` objects, and one with the number of
+    the others.
+    """
     names = [f"{each.namespace}/{each.name}" if each.namespace else each.name for each in objects]
-    found = [f"{kind} {name} cannot be read: {each.why}" for name, each in zip(names, objects, strict=True)]
+    found = [
+        f"{kind} {name} cannot be read: {each.why}"
+        for name, each in zip(names, objects, strict=True)
+    ]
     more = len(found) - _MOST_NAMED
     return [*found[:_MOST_NAMED], *([f"{more:,} more {kind}s cannot be read"] if more > 0 else ())]
 
@@ -255,7 +290,8 @@ def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
 async def _configuration(
     connection: Connection, given: GivenConfiguration | None, namespace: str
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return ``given``; if it is None, the installed configuration, or the reason why it is unknown.
+    """Return ``given``; if it is None, the installed configuration, or the reason why it is
+    unknown.
 
     Raises:
         KubeError: the API server fails.
@@ -263,7 +299,9 @@ async def _configuration(
     if given is not None:
         return given
     try:
-        maps = await list_all(connection, f"/api/v1/namespaces/{namespace}/configmaps", ConfigMap, INSTALLED)
+        maps = await list_all(
+            connection, f"/api/v1/namespaces/{namespace}/configmaps", ConfigMap, INSTALLED
+        )
     except _NOT_FOR_US as error:
         return UnknownConfiguration(str(error))
     found = installed_configuration(maps)
@@ -273,12 +311,17 @@ async def _configuration(
 
 
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may use GPUs. If not, a missing right to list claims does not matter to the user."""
-    return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(pod.spec.resource_claims for pod in pods)
+    """Return whether claims may use GPUs. If not, a missing right to list claims does not matter
+    to the user.
+    """
+    return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
+        pod.spec.resource_claims for pod in pods
+    )
 
 
 async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
-    """Return the PodGroups, empty if their kind is not installed; and the reason if they are unknown, else None.
+    """Return the PodGroups, empty if their kind is not installed; and the reason if they are
+    unknown, else None.
 
     Raises:
         KubeError: the API server fails.
@@ -303,13 +346,18 @@ async def read_budgets(connection: Connection) -> Sequence[PodDisruptionBudget] 
 
 
 def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
-    """Return the names of the namespaces with the label ``gputile.io/unsafe-gpu-access=allowed``."""
+    """Return the names of the namespaces with the label
+    ``gputile.io/unsafe-gpu-access=allowed``.
+    """
     labels = {each.metadata.name: each.metadata.labels for each in namespaces}
-    return frozenset(name for name, found in labels.items() if found.get(UNSAFE_ACCESS_LABEL) == _ALLOWED)
+    return frozenset(
+        name for name, found in labels.items() if found.get(UNSAFE_ACCESS_LABEL) == _ALLOWED
+    )
 
 
 async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
-    """Return the names of the namespaces whose pods may use GPUs without a booking; empty if listing is forbidden.
+    """Return the names of the namespaces whose pods may use GPUs without a booking; empty if
+    listing is forbidden.
 
     Raises:
         KubeError: the API server fails.
@@ -319,7 +367,9 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:
-    """Return whether the kind PodGroup may be installed. The 403 for its objects is the same in both cases."""
+    """Return whether the kind PodGroup may be installed. The 403 for its objects is the same in
+    both cases.
+    """
     try:
         await connection.get(POD_GROUP_API_PATH)
     except NotFound:

@@ -34,7 +34,8 @@ class ApiServerWriter:
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
-        """Write ``text`` as the reservation of this version of the pod (None removes it); return the stored pod.
+        """Write ``text`` as the reservation of this version of the pod (None removes it); return
+        the stored pod.
 
         ``nominated`` is the nominated node to write, "" to remove it, None to leave it unchanged.
 
@@ -44,7 +45,9 @@ class ApiServerWriter:
         reservation = {RESERVATION_ANNOTATION: text}
         if nominated is None:
             return await writes.annotate_pod(self._connection, pod, reservation)
-        return await writes.write_reservation(self._connection, pod, reservation, nominated, within=_WRITE_SECONDS)
+        return await writes.write_reservation(
+            self._connection, pod, reservation, nominated, within=_WRITE_SECONDS
+        )
 
     async def ungate(self, pod: Pod) -> Pod:
         return await writes.remove_scheduling_gate(self._connection, pod, GANG_GATE)
@@ -52,8 +55,12 @@ class ApiServerWriter:
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         """Evict the pod with this UID, and mark it as preempted in its status."""
         await writes.evict_pod(self._connection, namespace, name, uid, within=_WRITE_SECONDS)
-        with contextlib.suppress(KubeError):  # the eviction is accepted, and the pod may be gone already
-            await writes.mark_preempted(self._connection, namespace, name, uid, why, within=_WRITE_SECONDS)
+        with contextlib.suppress(
+            KubeError
+        ):  # the eviction is accepted, and the pod may be gone already
+            await writes.mark_preempted(
+                self._connection, namespace, name, uid, why, within=_WRITE_SECONDS
+            )
 
     async def create_placeholder(self, job: Mapping[str, Any]) -> None:
         await writes.create_job(self._connection, self._namespace, job)
@@ -66,4 +73,6 @@ class ApiServerWriter:
         await writes.mark_unschedulable(self._connection, pod, message)
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
-        self._events.record(writes.reference_to(about), reason, message, "Warning" if warning else "Normal")
+        self._events.record(
+            writes.reference_to(about), reason, message, "Warning" if warning else "Normal"
+        )

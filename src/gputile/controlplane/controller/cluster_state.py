@@ -1,7 +1,8 @@
 """Stores the controller's view of the cluster: the ledger, kube-scheduler's predicates, and gangs.
 
-It is updated by watches and by the responses to the controller's own writes, so that each round sees the writes of the
-previous one. A version of a pod that is older than the known one is ignored, unless it is from a list.
+It is updated by watches and by the responses to the controller's own writes, so that each round
+sees the writes of the previous one. A version of a pod that is older than the known one is ignored,
+unless it is from a list.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, W
 
 @dataclass(slots=True)
 class ClusterPlacement:
-    """The free GPUs (``engine``), and the resources and rules that kube-scheduler checks (``predicates``)."""
+    """The free GPUs (``engine``), and the resources and rules that kube-scheduler checks
+    (``predicates``).
+    """
 
     engine: PlacementEngine
     predicates: Predicates
@@ -44,17 +47,23 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """The state of the cluster, for one event loop. ``changed`` is called after changes that may let a gang start.
+    """The state of the cluster, for one event loop. ``changed`` is called after changes that may
+    let a gang start.
 
-    Rounds are planned on a ``snapshot`` in another thread: maps and arrays are copied, their contents are immutable.
+    Rounds are planned on a ``snapshot`` in another thread: maps and arrays are copied, their
+    contents are immutable.
 
-    ``placement`` has all pods. ``empty_placement`` has only static pods and pods of DaemonSets: what does not fit there
-    needs other nodes. Memory is bounded by the nodes, PodGroups, versions of all pods, running pods, and pods of
-    unfinished gangs in the cluster. Placeholders are only recognised in ``namespace``.
+    ``placement`` has all pods. ``empty_placement`` has only static pods and pods of DaemonSets:
+    what does not fit there needs other nodes. Memory is bounded by the nodes, PodGroups, versions
+    of all pods, running pods, and pods of unfinished gangs in the cluster. Placeholders are only
+    recognised in ``namespace``.
     """
 
     def __init__(
-        self, configuration: Configuration, changed: Callable[[], None] = lambda: None, namespace: str = ""
+        self,
+        configuration: Configuration,
+        changed: Callable[[], None] = lambda: None,
+        namespace: str = "",
     ) -> None:
         self.listing = asyncio.Lock()  # held while a list is applied, with pauses for other work
         self.ledger = Ledger(configuration)
@@ -76,13 +85,25 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy to plan on. Writes that are expected on the copy are not expected on the original."""
+        """Return a copy to plan on. Writes that are expected on the copy are not expected on the
+        original.
+        """
         twin: ClusterState = copy(self)
-        twin.nodes, twin.groups = self.nodes.copy(), self.groups.copy() if self.groups is not None else None
-        twin.members, twin.waiting, twin.evictable = self.members.copy(), self.waiting.copy(), self.evictable.snapshot()
+        twin.nodes, twin.groups = (
+            self.nodes.copy(),
+            self.groups.copy() if self.groups is not None else None,
+        )
+        twin.members, twin.waiting, twin.evictable = (
+            self.members.copy(),
+            self.waiting.copy(),
+            self.evictable.snapshot(),
+        )
         twin._pods, twin._versions = self._pods.copy(), self._versions.copy()
         twin._reservation_ends = self._reservation_ends.copy()
-        twin.placement, twin.empty_placement = self.placement.snapshot(), self.empty_placement.snapshot()
+        twin.placement, twin.empty_placement = (
+            self.placement.snapshot(),
+            self.empty_placement.snapshot(),
+        )
         twin.ledger, twin._vacant = twin.placement.engine.ledger, twin.empty_placement.engine.ledger
         return twin
 
@@ -93,7 +114,11 @@ class ClusterState:
 
     def reservation(self, pod: Pod) -> Reservation | None:
         reservation = reservation_of(pod)
-        return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
+        return (
+            reservation
+            if reservation is not None and reservation.expires_ns > self.now_ns
+            else None
+        )
 
     def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
         """Return the input of a search for victims that excludes the nodes in ``closed``."""
@@ -105,11 +130,17 @@ class ClusterState:
 
         kube-scheduler and autoscalers count pods with a nominated node on that node themselves.
         """
-        found = (self._pods[uid] for uid, ends_ns in self._reservation_ends.items() if ends_ns > self.now_ns)
+        found = (
+            self._pods[uid]
+            for uid, ends_ns in self._reservation_ends.items()
+            if ends_ns > self.now_ns
+        )
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return when the reservation of an unbound pod expires or has expired (Unix ns), 0 for none."""
+        """Return when the reservation of an unbound pod expires or has expired (Unix ns), 0 for
+        none.
+        """
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -133,7 +164,8 @@ class ClusterState:
             with spared_by_garbage_collection():
                 async for uid in taking_turns(self._versions.keys() - kept):
                     self._forget(uid)
-                # Finished pods are only stored if others of their gang have not finished: apply unfinished pods first.
+                # Finished pods are only stored if others of their gang have not finished: apply
+                # unfinished pods first.
                 for finished in (False, True):
                     async for pod in taking_turns(event.objects):
                         if pod.finished is finished:
@@ -142,7 +174,9 @@ class ClusterState:
         self._changed()
 
     def _apply_listed(self, pod: Pod) -> None:
-        """Apply a listed pod even if its version is older: versions decrease if etcd is restored from a backup."""
+        """Apply a listed pod even if its version is older: versions decrease if etcd is restored
+        from a backup.
+        """
         if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
             self._forget(pod.metadata.uid)
         self._apply(pod)
@@ -161,7 +195,9 @@ class ClusterState:
         if not isinstance(event, Replaced):
             self.node_changed(event)
             return
-        kept = {node.metadata.name for node in event.objects} | {each.name for each in event.unreadable}
+        kept = {node.metadata.name for node in event.objects} | {
+            each.name for each in event.unreadable
+        }
         async with self.listing:
             with spared_by_garbage_collection():
                 async for name in taking_turns(self.nodes.keys() - kept):
@@ -178,7 +214,10 @@ class ClusterState:
             case Deleted(group):
                 groups.pop((group.metadata.namespace, group.metadata.name), None)
             case Replaced(all_groups, _):
-                groups = {(each.metadata.namespace, each.metadata.name): each.spec.min_member for each in all_groups}
+                groups = {
+                    (each.metadata.namespace, each.metadata.name): each.spec.min_member
+                    for each in all_groups
+                }
             case UnreadableObject(namespace, name):
                 groups.pop((namespace, name), None)
         self.groups = groups
@@ -193,14 +232,18 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns`` (Unix), and expire reservations. The time decreases if the clock was set back."""
+        """Set the time to ``now_ns`` (Unix), and expire reservations. The time decreases if the
+        clock was set back.
+        """
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.set_time(self.now_ns)
         if self.ledger.changes.position != position:
             self.freed += 1
         first, last = min(before, self.now_ns), max(before, self.now_ns)
-        for uid in [uid for uid, ends_ns in self._reservation_ends.items() if first < ends_ns <= last]:
+        for uid in [
+            uid for uid, ends_ns in self._reservation_ends.items() if first < ends_ns <= last
+        ]:
             self._occupy(self._pods[uid])
 
     # -- the controller's own writes
@@ -210,13 +253,21 @@ class ClusterState:
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """Apply the write of a reservation (None removes it) before it is executed; return the expected pod."""
-        annotations = {key: text for key, text in pod.metadata.annotations.items() if key != RESERVATION_ANNOTATION}
+        """Apply the write of a reservation (None removes it) before it is executed; return the
+        expected pod.
+        """
+        annotations = {
+            key: text
+            for key, text in pod.metadata.annotations.items()
+            if key != RESERVATION_ANNOTATION
+        }
         if reservation is not None:
             annotations[RESERVATION_ANNOTATION] = encode_reservation(reservation)
         else:
             self.freed += 1
-        expected = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+        expected = msgspec.structs.replace(
+            pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations)
+        )
         self._store(expected)
         return expected
 
@@ -283,10 +334,14 @@ class ClusterState:
         self.placement.predicates.remove(uid)
         if node:
             self.placement.predicates.place(pod, node)
-        self._update_empty_cluster(uid, pod if node and _is_on_every_node(pod) and not pod.finished else None)
+        self._update_empty_cluster(
+            uid, pod if node and _is_on_every_node(pod) and not pod.finished else None
+        )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Remove the pod with this UID from the empty cluster; add ``pod``, its new state, if given."""
+        """Remove the pod with this UID from the empty cluster; add ``pod``, its new state, if
+        given.
+        """
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -327,15 +382,19 @@ def _schedulable(node: Node) -> tuple[object, ...]:
 def _is_on_every_node(pod: Pod) -> bool:
     """Return whether this is a pod of a DaemonSet or a static pod.
 
-    A label is no proof, since any tenant may write it. An owner reference is one, since Kubernetes deletes pods whose
-    owner does not exist.
+    A label is no proof, since any tenant may write it. An owner reference is one, since Kubernetes
+    deletes pods whose owner does not exist.
     """
     meta = pod.metadata
-    daemon = any((owner.controller, owner.kind) == (True, "DaemonSet") for owner in meta.owner_references)
+    daemon = any(
+        (owner.controller, owner.kind) == (True, "DaemonSet") for owner in meta.owner_references
+    )
     return daemon or MIRROR_ANNOTATION in meta.annotations
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, 0 if it is not a number. Later versions are higher."""
+    """Return the pod's resourceVersion as a number, 0 if it is not a number. Later versions are
+    higher.
+    """
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -42,7 +42,9 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of this process. ``config`` is reloaded when it changes. A ``health_port`` of 0 opens no port."""
+    """The settings of this process. ``config`` is reloaded when it changes. A ``health_port`` of
+    0 opens no port.
+    """
 
     namespace: str
     lease: str
@@ -55,7 +57,9 @@ class ControllerSettings:
 class Controller:
     """A controller with one configuration, on one connection."""
 
-    def __init__(self, connection: Connection, configuration: Configuration, settings: ControllerSettings) -> None:
+    def __init__(
+        self, connection: Connection, configuration: Configuration, settings: ControllerSettings
+    ) -> None:
         self._settings = settings
         self._configuration = configuration
         self._connection = connection
@@ -65,11 +69,15 @@ class Controller:
         self._silent_nodes = SilentNodes(self.cluster_state.nodes, time.time)
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
-        lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
+        lease = LeaseHolder(
+            connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3)
+        )
         self._planner = GangPlanner(configuration, _new_name)
         self.election = LeaderElection(lease, self._catch_up, self._reconsider_all)
         active = self.election.leads
-        self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
+        self.nodes = NodeReconciler(
+            writer, configuration, self.cluster_state.nodes.get, active, time.monotonic
+        )
         self.gangs = GangWriter(self.cluster_state, self._planner, writer, active, self._wake)
         self._placeholders = Placeholders(
             writer,
@@ -89,7 +97,9 @@ class Controller:
             active,
             time.time_ns,
         )
-        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._node_changed, on_list=self._nodes_listed)
+        self._node_watch = Reflector(
+            connection, "/api/v1/nodes", Node, self._node_changed, on_list=self._nodes_listed
+        )
         self._pod_watch = Reflector(
             connection, "/api/v1/pods", Pod, self._pod_changed, on_list=self.cluster_state.pod_event
         )
@@ -125,7 +135,9 @@ class Controller:
             work.append(self.rounds.run())
         if self._configuration.admission.gangs:
             on_event = self.cluster_state.group_event
-            groups = Reflector(self._connection, POD_GROUPS_PATH, PodGroup, on_event, settings=_POD_GROUPS)
+            groups = Reflector(
+                self._connection, POD_GROUPS_PATH, PodGroup, on_event, settings=_POD_GROUPS
+            )
             work.append(groups.run())
         if self._configuration.preemption.enabled:
             work.append(self._budget_watch.run())
@@ -140,7 +152,11 @@ class Controller:
         registry.register(self._lag.seconds)
         export_reflectors(registry, "controller", self._watches)
         gauge = registry.gauge
-        gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.election.leads)
+        gauge(
+            "gputile_controller_active",
+            "1 while this replica holds the Lease and acts.",
+            self.election.leads,
+        )
         registry.counter(
             "gputile_controller_failed_writes",
             "Failed writes to the API server since the start; each is retried.",
@@ -204,7 +220,10 @@ class Controller:
             self.rounds.wake(for_requests=True)
 
     def _node_changed(self, event: WatchEvent[Node]) -> None:
-        joins = isinstance(event, Applied) and event.object.metadata.name not in self.cluster_state.nodes
+        joins = (
+            isinstance(event, Applied)
+            and event.object.metadata.name not in self.cluster_state.nodes
+        )
         self.cluster_state.node_changed(event)
         if joins:
             self.rounds.wake(for_requests=True)
@@ -234,19 +253,28 @@ def _new_name() -> str:
 
 
 async def serve(access: Access, configuration: Configuration, settings: ControllerSettings) -> None:
-    """Run the controller until SIGTERM or SIGINT; a changed configuration restarts it within the process.
+    """Run the controller until SIGTERM or SIGINT; a changed configuration restarts it within the
+    process.
 
     Raises:
         PortError: ``health_port`` cannot be opened.
     """
     async with Connection(access) as connection:
-        reloader = ConfigReloader(lambda each: Controller(connection, each, settings), configuration, settings.config)
-        servers = [Server(reloader, "--health-port", ANY_ADDRESS, port)] if (port := settings.health_port) else []
+        reloader = ConfigReloader(
+            lambda each: Controller(connection, each, settings), configuration, settings.config
+        )
+        servers = (
+            [Server(reloader, "--health-port", ANY_ADDRESS, port)]
+            if (port := settings.health_port)
+            else []
+        )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, reloader.stop)
         with bound_ports(*servers):
-            log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
+            log.info(
+                "controller starts", extra={"identity": settings.identity, "lease": settings.lease}
+            )
             async with asyncio.TaskGroup() as group:
                 for server in servers:
                     group.create_task(server.answer())

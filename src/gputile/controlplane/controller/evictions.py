@@ -1,12 +1,14 @@
-"""Tracks each preemptor's victims and the results of their evictions, and selects the due evictions.
+"""Tracks each preemptor's victims and the results of their evictions, and selects the due
+evictions.
 
-Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server also refuses evictions
-for reasons that no budget shows, such as an admission webhook. A refused eviction is tried again after some seconds,
-and other preemptors do not choose the pod for a while.
+Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server
+also refuses evictions for reasons that no budget shows, such as an admission webhook. A refused
+eviction is tried again after some seconds, and other preemptors do not choose the pod for a while.
 
-A gang that must leave as a whole does so even if some of its evictions are refused and the preemptor's reservation is
-given up: the evictions of its remaining pods are tried again, unless no pod of the gang has left, or enough of its pods
-run again. A new leader does not know of these evictions.
+A gang that must leave as a whole does so even if some of its evictions are refused and the
+preemptor's reservation is given up: the evictions of its remaining pods are tried again, unless no
+pod of the gang has left, or enough of its pods run again. A new leader does not know of these
+evictions.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,22 +20,31 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, SOON_S, EvictionBudget, EvictionRules
+from gputile.core.scheduling.eviction_rules import (
+    MOST_GRACE_S,
+    SOON_S,
+    EvictionBudget,
+    EvictionRules,
+)
 from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
-_EVICTED_NS = 60 * _SECOND  # an accepted eviction that the watch has not shown by then counts as failed
+_EVICTED_NS = (
+    60 * _SECOND
+)  # an accepted eviction that the watch has not shown by then counts as failed
 REFUSED_S = 60  # how long a pod is not chosen after its eviction was refused
-_LASTS_NS = 900 * _SECOND  # how long the rest of a gang is evicted after the last preemptor has given up
+_LASTS_NS = (
+    900 * _SECOND
+)  # how long the rest of a gang is evicted after the last preemptor has given up
 _OF_THE_SERVER = (401, 503, 504)  # these concern the server, not the pod
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
     """An eviction to request, and its reason.
 
-    ``preemptor`` is None if the pod must leave because other pods of its gang have left. If the eviction is refused,
-    the pods in ``about`` get an event; if it is empty, the evicted pod does.
+    ``preemptor`` is None if the pod must leave because other pods of its gang have left. If the
+    eviction is refused, the pods in ``about`` get an event; if it is empty, the evicted pod does.
     """
 
     preemptor: GangName | None
@@ -48,8 +59,8 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 class PreemptorVictims:
     """The victims of one preemptor, and the reason of their eviction (``why``).
 
-    ``has_evicted`` is whether an eviction was accepted. ``refused`` is why one was last refused, and ``retry_ns`` is
-    the end of the back-off after that (Unix time).
+    ``has_evicted`` is whether an eviction was accepted. ``refused`` is why one was last refused,
+    and ``retry_ns`` is the end of the back-off after that (Unix time).
     """
 
     uids: tuple[str, ...] = ()
@@ -63,9 +74,10 @@ class PreemptorVictims:
 class _LeavingGang:
     """A gang that must leave as a whole; ``uids`` are its pods that have not left.
 
-    It may stay if ``needed`` of its pods run. ``leave_for_others`` are pods that were evicted for other preemptors, by
-    UID, with the time; the watch has not confirmed it yet. ``since_ns`` is when pods of the gang were last victims of a
-    preemptor, ``refused_ns`` when an eviction was last refused.
+    It may stay if ``needed`` of its pods run. ``leave_for_others`` are pods that were evicted for
+    other preemptors, by UID, with the time; the watch has not confirmed it yet. ``since_ns`` is
+    when pods of the gang were last victims of a preemptor, ``refused_ns`` when an eviction was last
+    refused.
     """
 
     name: GangName
@@ -79,7 +91,9 @@ class _LeavingGang:
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """The time of an accepted eviction (Unix ns). It is not ``certain`` if the response was lost."""
+    """The time of an accepted eviction (Unix ns). It is not ``certain`` if the response was
+    lost.
+    """
 
     at_ns: int
     certain: bool
@@ -88,7 +102,8 @@ class _Eviction:
 class Evictions:
     """The evictions for all preemptors. A preemptor is a gang; a single pod is a gang of one.
 
-    ``accepted`` counts evictions since the start. Memory is bounded by the preemptors and the bound pods.
+    ``accepted`` counts evictions since the start. Memory is bounded by the preemptors and the bound
+    pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -102,15 +117,21 @@ class Evictions:
     def begin(self, state: ClusterState, preemptors: Collection[GangName]) -> None:
         """Begin a round on a snapshot."""
         self._state, bound = state, state.evictable.facts
-        self._victims = {name: victims for name, victims in self._victims.items() if name in preemptors}
+        self._victims = {
+            name: victims for name, victims in self._victims.items() if name in preemptors
+        }
         self._evicted = {uid: each for uid, each in self._evicted.items() if uid in bound}
         self._refused_at = {uid: at_ns for uid, at_ns in self._refused_at.items() if uid in bound}
 
-    def rules(self, preemptor: GangName | None = None, *, refused_too: bool = False) -> EvictionRules:
-        """Return the rules of evictions. The victims of preemptors other than ``preemptor`` count as gone.
+    def rules(
+        self, preemptor: GangName | None = None, *, refused_too: bool = False
+    ) -> EvictionRules:
+        """Return the rules of evictions. The victims of preemptors other than ``preemptor`` count
+        as gone.
 
-        Terminating pods count as gone, too: all of them for a ``preemptor``, whose GPUs are reserved, otherwise only
-        those that leave soon. ``refused_too`` allows pods whose eviction was refused recently.
+        Terminating pods count as gone, too: all of them for a ``preemptor``, whose GPUs are
+        reserved, otherwise only those that leave soon. ``refused_too`` allows pods whose eviction
+        was refused recently.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
@@ -127,12 +148,19 @@ class Evictions:
         )
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        # A pod whose eviction was refused recently is treated as having a budget of its own that allows no eviction.
+        # A pod whose eviction was refused recently is treated as having a budget of its own that
+        # allows no eviction.
         refused_ns = self._state.now_ns - self._refused_at.get(uid, -REFUSED_S * _SECOND)
-        return EvictionBudget(uid, 0) if 0 <= refused_ns < REFUSED_S * _SECOND else self._state.evictable.budget(uid)
+        return (
+            EvictionBudget(uid, 0)
+            if 0 <= refused_ns < REFUSED_S * _SECOND
+            else self._state.evictable.budget(uid)
+        )
 
     def _size_of_group(self, name: GangName) -> int:
-        """Return the ``minMember`` of the gang's PodGroup, 0 if it has no PodGroup, or an unknown one."""
+        """Return the ``minMember`` of the gang's PodGroup, 0 if it has no PodGroup, or an
+        unknown one.
+        """
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
@@ -163,7 +191,9 @@ class Evictions:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the due evictions. Those that were refused before come first, so that no other pod leaves in vain."""
+        """Return the due evictions. Those that were refused before come first, so that no other
+        pod leaves in vain.
+        """
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
             return []
@@ -174,7 +204,8 @@ class Evictions:
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return the times (Unix seconds) by which the terminating pods on ``gpus`` (UUIDs) of a node must be gone.
+        """Return the times (Unix seconds) by which the terminating pods on ``gpus`` (UUIDs) of a
+        node must be gone.
 
         With ``below``, only pods of a lower priority are considered.
         """
@@ -196,14 +227,20 @@ class Evictions:
 
     # -- gangs that leave whole
 
-    def _leaves_whole(self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str) -> None:
+    def _leaves_whole(
+        self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str
+    ) -> None:
         """Record that a gang must leave as a whole if all of its remaining pods are ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
         staying = [uid for uid in members if not rules.was_told_to_leave(uid)]
         if not set(staying).issubset(chosen):
             return
-        size = rules.gang_size(name) if name.by_object else max((facts[uid].gang_size for uid in staying), default=0)
+        size = (
+            rules.gang_size(name)
+            if name.by_object
+            else max((facts[uid].gang_size for uid in staying), default=0)
+        )
         needed = min(size, len(staying)) if size > 0 else len(staying)
         gang = self._leaving.setdefault(name, _LeavingGang(name, needed, why, now_ns))
         gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
@@ -212,12 +249,19 @@ class Evictions:
         gang.uids |= dict.fromkeys([*staying, *told])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
-        """Return, gang by gang, the due evictions of the remaining pods of gangs that must leave as a whole.
+        """Return, gang by gang, the due evictions of the remaining pods of gangs that must leave as
+        a whole.
 
         A gang with victims of a preemptor is left out, since it is evicted for that preemptor.
         """
-        leaving = {uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)}
-        now_ns, facts, found = self._state.now_ns, self._state.evictable.facts, list[list[Eviction]]()
+        leaving = {
+            uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)
+        }
+        now_ns, facts, found = (
+            self._state.now_ns,
+            self._state.evictable.facts,
+            list[list[Eviction]](),
+        )
         for gang in list(self._leaving.values()):
             evicted_for_others = not leaving.isdisjoint(gang.uids)
             gang.since_ns = now_ns if evicted_for_others else min(gang.since_ns, now_ns)
@@ -227,7 +271,12 @@ class Evictions:
             if rest is None or now_ns - gang.since_ns > _LASTS_NS:
                 del self._leaving[gang.name]
             elif rest:
-                found.append([Eviction(None, uid, facts[uid].namespace, facts[uid].name, gang.why) for uid in rest])
+                found.append(
+                    [
+                        Eviction(None, uid, facts[uid].namespace, facts[uid].name, gang.why)
+                        for uid in rest
+                    ]
+                )
         return found
 
     def _rest_of(self, gang: _LeavingGang, leaving: Collection[str]) -> list[str] | None:
@@ -237,10 +286,17 @@ class Evictions:
         """
         gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
         members = self._state.evictable.gangs.get(gang.name, ())
-        running = [uid for uid in members if self._stays(uid) and uid not in leaving and not self._has_left(uid, gang)]
+        running = [
+            uid
+            for uid in members
+            if self._stays(uid) and uid not in leaving and not self._has_left(uid, gang)
+        ]
         if len(running) >= gang.needed:
-            # No pod has left, or others have started. Evictions with lost responses are repeated to learn their result.
-            return [uid for uid in gang.uids if uid in self._evicted and not self._evicted[uid].certain] or None
+            # No pod has left, or others have started. Evictions with lost responses are repeated to
+            # learn their result.
+            return [
+                uid for uid in gang.uids if uid in self._evicted and not self._evicted[uid].certain
+            ] or None
         rest = [uid for uid in gang.uids if not self._has_left(uid, gang)]
         return sorted(rest, key=lambda uid: self._refused_at.get(uid, 0)) if gang.uids else None
 

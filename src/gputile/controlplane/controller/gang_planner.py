@@ -1,10 +1,11 @@
 """Plans a round: which reservations let the first gangs of the queue start. No I/O, no clock.
 
-Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later gangs see them. A gang
-that does not fit is passed by later ones for ``gangs.patienceSeconds``. After that, GPUs that become free are
-reserved for it, and later gangs start only on nodes that it could not use, until it fits or until this has lasted too
-long (``GangPatience``). Only one gang at a time has GPUs reserved that it cannot use yet, so no two gangs wait for each
-other. If the eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
+Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later
+gangs see them. A gang that does not fit is passed by later ones for ``gangs.patienceSeconds``.
+After that, GPUs that become free are reserved for it, and later gangs start only on nodes that it
+could not use, until it fits or until this has lasted too long (``GangPatience``). Only one gang at
+a time has GPUs reserved that it cannot use yet, so no two gangs wait for each other. If the
+eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
 """
 
 from collections.abc import Callable
@@ -13,7 +14,12 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_queue import Gang, GangPatience, reservation_lasts, waiting_gangs
+from gputile.controlplane.controller.gang_queue import (
+    Gang,
+    GangPatience,
+    reservation_lasts,
+    waiting_gangs,
+)
 from gputile.controlplane.controller.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
@@ -26,11 +32,14 @@ from gputile.core.scheduling.gang_plan import GangPlan
 _SECOND = 10**9
 _REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
 _NODES_NAMED = 10
-_SETTLING_SECONDS = 5.0  # how long the creation of a gang's pods may take before missing pods are reported
+# how long the creation of a gang's pods may take before missing pods are reported
+_SETTLING_SECONDS = 5.0
 
 
 class GangPlanner:
-    """Plans rounds; ``new_plan_name`` returns a unique name. Its memory is bounded by the gangs with unbound pods."""
+    """Plans rounds; ``new_plan_name`` returns a unique name. Its memory is bounded by the gangs
+    with unbound pods.
+    """
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self._configuration = configuration
@@ -40,9 +49,13 @@ class GangPlanner:
         self.searches = GangSearches()
         self.preemption = Preemption(configuration, new_plan_name)
         self.evictions = self.preemption.evictions
-        self._refused: dict[GangName, tuple[str, int]] = {}  # why the API server refused a reservation, and when
+        self._refused: dict[
+            GangName, tuple[str, int]
+        ] = {}  # why the API server refused a reservation, and when
         self._now_ns = 0
-        self.without_room: list[Pod] = []  # in the latest round; of each gang only as many as must start together
+        self.without_room: list[
+            Pod
+        ] = []  # in the latest round; of each gang only as many as must start together
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
@@ -55,7 +68,9 @@ class GangPlanner:
         self.patience.begin(names, state.now_ns)
         for name in self._refused.keys() - names:
             del self._refused[name]
-        turn = GangTurns(state, self._new_plan_name, several_started=sum(gang.started for gang in gangs) > 1)
+        turn = GangTurns(
+            state, self._new_plan_name, several_started=sum(gang.started for gang in gangs) > 1
+        )
         result = turn.result
         self.preemption.begin(state, names, result)
         self.starting_on = set()
@@ -64,7 +79,9 @@ class GangPlanner:
                 self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
-            self.starting_on.update(each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None)
+            self.starting_on.update(
+                each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None
+            )
             if gang.name.by_object and state.groups is None:
                 continue  # its size is not known yet: only started plans continue
             try:
@@ -116,7 +133,8 @@ class GangPlanner:
             self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
         if gang.unbegun and self.patience.pauses(gang.name):
-            # Expired reservations stay on the pods, so that a new leader knows since when GPUs have been reserved.
+            # Expired reservations stay on the pods, so that a new leader knows since when GPUs have
+            # been reserved.
             text = _unbegun(gang, self._configuration.gangs.keep_seconds)
             self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
@@ -125,7 +143,9 @@ class GangPlanner:
         try:
             plan = self.searches.find(gang, turn.closed, state, kept)
         except RequestError as error:
-            self.reports.report(gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result)
+            self.reports.report(
+                gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result
+            )
             turn.remove(gang)
             return False
         if plan is None:
@@ -136,13 +156,19 @@ class GangPlanner:
             return True
         if (most := self.searches.too_large(gang)) is not None:
             text = f"{gang.together} do not fit: even an empty cluster has room for {most.room}"
-            self.reports.report(gang, EventReason.GANG_TOO_LARGE, f"{text}; add nodes, or request less", result)
+            self.reports.report(
+                gang, EventReason.GANG_TOO_LARGE, f"{text}; add nodes, or request less", result
+            )
             turn.remove(gang)
             return False
         found = self.preemption.find(gang, turn.closed)
         if found is not None:
             plan = self.preemption.reserve(gang, found, turn)
-            awaited = f"the eviction of {self.evictions.named(found.evicted)}" if found.evicted else "terminating pods"
+            awaited = (
+                f"the eviction of {self.evictions.named(found.evicted)}"
+                if found.evicted
+                else "terminating pods"
+            )
             text = f"{gang.together} have GPUs reserved on {_nodes(plan)}, and wait for {awaited}"
             self.reports.report(gang, EventReason.GANG_PREEMPTING, text, result, warning=False)
             return False
@@ -150,9 +176,14 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang that does not fit waits; reserve what fits if it has waited too long to be passed."""
+        """Report why a gang that does not fit waits; reserve what fits if it has waited too long
+        to be passed.
+        """
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
-            text = f"{gang.together} wait for gang {turn.head.name}, which has waited longer than gangs.patienceSeconds"
+            text = (
+                f"{gang.together} wait for gang {turn.head.name}, which has waited longer than "
+                f"gangs.patienceSeconds"
+            )
             self.reports.report(gang, EventReason.GANG_BEHIND, text, turn.result)
         else:
             text = f"{gang.together} wait: there is room for {plan.room}"
@@ -165,7 +196,10 @@ class GangPlanner:
     def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
         """Write the reservations of a plan that may start."""
         turn.plan(gang, plan, len(plan.places), starts=True)
-        text = f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on {_nodes(plan)}"
+        text = (
+            f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on "
+            f"{_nodes(plan)}"
+        )
         self.reports.report(gang, EventReason.GANG_PLANNED, text, turn.result, warning=False)
 
     # -- whether a gang may start
@@ -185,11 +219,18 @@ class GangPlanner:
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
-        """Return whether GPUs must be reserved for a gang: it is complete, waited long, and fits an empty cluster."""
+        """Return whether GPUs must be reserved for a gang: it is complete, waited long, and fits
+        an empty cluster.
+        """
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
-        # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use yet.
+        # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use
+        # yet.
         may_reserve = gang.below_min_member and not (gang.started and turn.several_started)
-        may_reserve = may_reserve and gang.name not in self._refused and self.preemption.plan_of(gang.name) is None
+        may_reserve = (
+            may_reserve
+            and gang.name not in self._refused
+            and self.preemption.plan_of(gang.name) is None
+        )
         waited = self.patience.has_waited(gang.name, gang.complete_at)
         return may_reserve and complete and waited and self.searches.too_large(gang) is None
 
@@ -201,17 +242,24 @@ def _has_reservation(gang: Gang, state: ClusterState) -> bool:
 
 def _remedy(gang: Gang) -> str:
     """Return the advice for a gang whose missing pods may or may not still be created."""
-    fewer = "lower spec.minMember of the PodGroup" if gang.name.by_object else "create a Job without gang labels for it"
+    fewer = (
+        "lower spec.minMember of the PodGroup"
+        if gang.name.by_object
+        else "create a Job without gang labels for it"
+    )
     return (
-        "if no more are created, see the events of their Job (such as those about a ResourceQuota); if the other pods "
+        "if no more are created, see the events of their Job (such as those about a "
+        "ResourceQuota); if the other pods "
         f"have already succeeded, {fewer}"
     )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
-        f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none of the pods; see its "
-        "events on them (such as those about volumes); the GPUs are free for other pods now, and reserved again later"
+        f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none "
+        f"of the pods; see its "
+        "events on them (such as those about volumes); the GPUs are free for other pods now, and "
+        "reserved again later"
     )
 
 

@@ -32,13 +32,14 @@ _SECOND = 10**9
 class Gang:
     """The state of a gang in one round.
 
-    ``size`` is how many pods start together, 0 if neither label, PodGroup nor started plan defines it. ``running`` is
-    the number of pods that have started (see ``gang_membership.started``). ``begun`` is true if some of these use GPUs;
-    pods without GPUs do not wait for the extender. ``reserved`` are unbound pods with a usable reservation,
-    ``unreserved`` are the other unbound pods. ``ending`` are reserved pods of a started plan whose reservations must be
-    extended or corrected. ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
-    ``kept_since_ns`` is when GPUs were first reserved for plans that have not begun, 0 for none; ``unbegun`` is true if
-    one of these plans may begin.
+    ``size`` is how many pods start together, 0 if neither label, PodGroup nor started plan defines
+    it. ``running`` is the number of pods that have started (see ``gang_membership.started``).
+    ``begun`` is true if some of these use GPUs; pods without GPUs do not wait for the extender.
+    ``reserved`` are unbound pods with a usable reservation, ``unreserved`` are the other unbound
+    pods. ``ending`` are reserved pods of a started plan whose reservations must be extended or
+    corrected. ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
+    ``kept_since_ns`` is when GPUs were first reserved for plans that have not begun, 0 for none;
+    ``unbegun`` is true if one of these plans may begin.
     """
 
     name: GangName
@@ -87,7 +88,9 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs first, then by priority and age; gangs with ``size`` pods already come last."""
+        """The sort key: started gangs first, then by priority and age; gangs with ``size`` pods
+        already come last.
+        """
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
@@ -104,7 +107,9 @@ def gang_of_one(pod: Pod) -> Gang:
 
 
 def waiting_gangs(state: ClusterState) -> list[Gang]:
-    """Return the gangs with unbound pods that ask for GPUs or are gated, in the order of the queue."""
+    """Return the gangs with unbound pods that ask for GPUs or are gated, in the order of the
+    queue.
+    """
     found = (_gang(state, name, state.members.pods(name)) for name in state.members.waiting())
     return sorted((gang for gang in found if gang is not None), key=lambda gang: gang.queue_order)
 
@@ -115,15 +120,30 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         return None  # pods without GPUs are left to kube-scheduler and its plugins
     running = started(pods)
     plans = _started_plans(cluster_state, waiting, running)
-    size = gang_size(name, pods, cluster_state.groups or {}) or _planned_size([*running, *waiting], plans)
+    size = gang_size(name, pods, cluster_state.groups or {}) or _planned_size(
+        [*running, *waiting], plans
+    )
     alone = Counter(_plan_of(pod) for pod in running)
     reserved = _reserved(cluster_state, waiting, plans, alone) if size else set()
     begun = any(map(is_decided, running))
-    # If the gang has grown since it was planned, or has lost all its running pods, only started plans count.
+    # If the gang has grown since it was planned, or has lost all its running pods, only started
+    # plans count.
     if not begun and len(running) + len(reserved) < size:
-        reserved = {pod.metadata.uid for pod in waiting if pod.metadata.uid in reserved and _plan_of(pod) in plans}
-    ending = (pod for pod in waiting if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None)
-    unbegun = [each for pod in waiting if (each := reservation_of(pod)) is not None and each.plan not in plans]
+        reserved = {
+            pod.metadata.uid
+            for pod in waiting
+            if pod.metadata.uid in reserved and _plan_of(pod) in plans
+        }
+    ending = (
+        pod
+        for pod in waiting
+        if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None
+    )
+    unbegun = [
+        each
+        for pod in waiting
+        if (each := reservation_of(pod)) is not None and each.plan not in plans
+    ]
     created = [unix_seconds(pod.metadata.creation_timestamp) for pod in waiting]
     return Gang(
         name=name,
@@ -142,16 +162,26 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs have been reserved in vain after the latest pause (``GangPatience``), 0 for never."""
+    """Return since when GPUs have been reserved in vain after the latest pause
+    (``GangPatience``), 0 for never.
+    """
     settings, now_ns = cluster_state.ledger.configuration.gangs, cluster_state.now_ns
-    longest_ns = (settings.keep_seconds + max(settings.patience_seconds, settings.keep_seconds)) * _SECOND
-    return min((each.since_ns for each in unbegun if 0 <= now_ns - each.since_ns < longest_ns), default=0)
+    longest_ns = (
+        settings.keep_seconds + max(settings.patience_seconds, settings.keep_seconds)
+    ) * _SECOND
+    return min(
+        (each.since_ns for each in unbegun if 0 <= now_ns - each.since_ns < longest_ns), default=0
+    )
 
 
-def _started_plans(cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str]:
-    """Return the plans of a gang that have begun, even if the labels of the plan's first pod have changed since.
+def _started_plans(
+    cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]
+) -> set[str]:
+    """Return the plans of a gang that have begun, even if the labels of the plan's first pod have
+    changed since.
 
-    A plan begins when the extender binds one of its pods. Pods without GPUs start without the extender.
+    A plan begins when the extender binds one of its pods. Pods without GPUs start without the
+    extender.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -172,20 +202,28 @@ def _plan_of(pod: Pod) -> str:
 def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
     """Return the size with which a gang started, 0 if it has not started.
 
-    It is used if the PodGroup is gone or not known yet: otherwise a partly started gang could never become complete.
+    It is used if the PodGroup is gone or not known yet: otherwise a partly started gang could never
+    become complete.
     """
     reservations = (reservation_of(pod) for pod in pods)
-    return max((each.pods for each in reservations if each is not None and each.plan in plans), default=0)
+    return max(
+        (each.pods for each in reservations if each is not None and each.plan in plans), default=0
+    )
 
 
 def _reserved(
-    cluster_state: ClusterState, waiting: Sequence[Pod], started_plans: Collection[str], running: Mapping[str, int]
+    cluster_state: ClusterState,
+    waiting: Sequence[Pod],
+    started_plans: Collection[str],
+    running: Mapping[str, int],
 ) -> set[str]:
-    """Return the UIDs of the pods that may use their reservations; ``running`` has the number of running pods by plan.
+    """Return the UIDs of the pods that may use their reservations; ``running`` has the number of
+    running pods by plan.
 
-    As in the extender (``reserved_node``), all reservations of a plan must be usable unless the plan has started. A
-    reservation of a started plan is used while it is valid, since a started plan cannot be planned again. It is also
-    used if its node accepts no pods for a moment: otherwise other pods would get the GPUs.
+    As in the extender (``reserved_node``), all reservations of a plan must be usable unless the
+    plan has started. A reservation of a started plan is used while it is valid, since a started
+    plan cannot be planned again. It is also used if its node accepts no pods for a moment:
+    otherwise other pods would get the GPUs.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -198,7 +236,11 @@ def _reserved(
             plans.setdefault(reservation.plan, []).append((pod, reservation))
     reserved: set[str] = set()
     for plan, places in plans.items():
-        sound = [pod.metadata.uid for pod, reservation in places if _is_usable(cluster_state, pod, reservation)]
+        sound = [
+            pod.metadata.uid
+            for pod, reservation in places
+            if _is_usable(cluster_state, pod, reservation)
+        ]
         missing = max(reservation.pods for _, reservation in places) - running.get(plan, 0)
         if plan in started_plans or (len(sound) == len(places) >= missing):
             reserved.update(sound)
@@ -206,7 +248,9 @@ def _reserved(
 
 
 def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a pod's reservation can be used, and expires neither soon nor implausibly late."""
+    """Return whether a pod's reservation can be used, and expires neither soon nor implausibly
+    late.
+    """
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _is_available(cluster_state, pod, reservation)
 
@@ -218,7 +262,8 @@ def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | N
     # A reservation that expires later than possible was written by a clock that was wrong.
     return (
         reservation
-        if reservation is not None and margin < reservation.expires_ns - cluster_state.now_ns <= whole + margin
+        if reservation is not None
+        and margin < reservation.expires_ns - cluster_state.now_ns <= whole + margin
         else None
     )
 
@@ -244,31 +289,39 @@ def _is_available(cluster_state: ClusterState, pod: Pod, reservation: Reservatio
 
 
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether the pod may use its reservation now, or, in a started plan, once its node accepts pods."""
+    """Return whether the pod may use its reservation now, or, in a started plan, once its node
+    accepts pods.
+    """
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if _is_available(cluster_state, pod, reservation):
         return booking is None or plan_problem(ledger, booking) is None
     if booking is None or not booking.reserved or not ledger.plan(reservation.plan).begun:
         return False
-    lost, lasts = lost_reservation(ledger, booking), _valid_reservation(cluster_state, pod) is not None
+    lost, lasts = (
+        lost_reservation(ledger, booking),
+        _valid_reservation(cluster_state, pod) is not None,
+    )
     return lasts and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
 
 
 @dataclass(slots=True)
 class _ReservedInVain:
-    """Since when GPUs have been reserved in vain for a gang, and when this was last ended (0: never)."""
+    """Since when GPUs have been reserved in vain for a gang, and when this was last ended (0:
+    never).
+    """
 
     since_ns: int | None = None
     ended_ns: int = 0
 
 
 class GangPatience:
-    """Limits how long other gangs may pass a gang, and how long GPUs stay reserved for a gang that cannot start.
+    """Limits how long other gangs may pass a gang, and how long GPUs stay reserved for a gang that
+    cannot start.
 
-    A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's first pod in time.
-    After ``gangs.keepSeconds``, the gang pauses for as long again, or for ``gangs.patienceSeconds`` if that is longer.
-    Reservations contain the time since which GPUs have been reserved, so a new leader continues with it. Times are
-    Unix time in nanoseconds.
+    A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's
+    first pod in time. After ``gangs.keepSeconds``, the gang pauses for as long again, or for
+    ``gangs.patienceSeconds`` if that is longer. Reservations contain the time since which GPUs have
+    been reserved, so a new leader continues with it. Times are Unix time in nanoseconds.
     """
 
     def __init__(self, settings: GangConfiguration) -> None:
@@ -292,16 +345,25 @@ class GangPatience:
         self._noted = set()
 
     def pauses(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back ends the pause."""
+        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back
+        ends the pause.
+        """
         account = self._accounts.get(gang)
-        return account is not None and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._pause_ns
+        return (
+            account is not None
+            and 0 < account.ended_ns <= self._now_ns < account.ended_ns + self._pause_ns
+        )
 
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether others may no longer pass a gang that is complete since ``complete_at`` (Unix seconds)."""
+        """Return whether others may no longer pass a gang that is complete since ``complete_at``
+        (Unix seconds).
+        """
         return not self.pauses(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record in each round that GPUs have been reserved in vain since ``since_ns``, 0 if that time is unknown."""
+        """Record in each round that GPUs have been reserved in vain since ``since_ns``, 0 if
+        that time is unknown.
+        """
         account = self._accounts.setdefault(gang, _ReservedInVain())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
         account.since_ns = min([self._now_ns, *known])

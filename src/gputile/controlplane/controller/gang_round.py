@@ -43,14 +43,15 @@ class GangEvent:
 
 @dataclass(slots=True)
 class GangRound:
-    """The result of a round. ``gates`` are pods with earlier reservations, whose scheduling gates are removed.
+    """The result of a round. ``gates`` are pods with earlier reservations, whose scheduling gates
+    are removed.
 
-    ``evictions`` are for reservations that were written in an earlier round: a list for each preemptor, and for each
-    gang that has left in part.
+    ``evictions`` are for reservations that were written in an earlier round: a list for each
+    preemptor, and for each gang that has left in part.
 
-    ``unfinished`` is true if another round must follow at once: some gangs or pods were not searched, or victims will
-    be due. ``contradictions`` name gangs that were skipped because the known states of their pods contradict each
-    other.
+    ``unfinished`` is true if another round must follow at once: some gangs or pods were not
+    searched, or victims will be due. ``contradictions`` name gangs that were skipped because the
+    known states of their pods contradict each other.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
@@ -65,9 +66,9 @@ class GangRound:
 class GangTurns:
     """A round in progress. Writes are added to ``result`` and applied to ``state`` at once.
 
-    ``new_plan_name`` returns a unique name. ``several_started`` is true if several gangs have started and lost pods.
-    ``head`` is the gang that has waited too long to be passed; ``closed`` are the nodes that later gangs must not use,
-    since ``head`` could use them.
+    ``new_plan_name`` returns a unique name. ``several_started`` is true if several gangs have
+    started and lost pods. ``head`` is the gang that has waited too long to be passed; ``closed``
+    are the nodes that later gangs must not use, since ``head`` could use them.
     """
 
     state: ClusterState
@@ -80,8 +81,8 @@ class GangTurns:
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
         """Write the reservations of ``plan``; ``pod_count`` is how many pods start together.
 
-        Unreserved pods that are not in the plan lose their reservations. Unless the plan ``starts``, the extender binds
-        none of its pods.
+        Unreserved pods that are not in the plan lose their reservations. Unless the plan
+        ``starts``, the extender binds none of its pods.
         """
         name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
@@ -106,24 +107,36 @@ class GangTurns:
         self._add(writes)
 
     def renew(self, gang: Gang) -> None:
-        """Extend the reservations of started plans that expire soon, and correct implausibly late ends."""
-        reservations = [(pod, reservation) for pod in gang.ending if (reservation := reservation_of(pod)) is not None]
+        """Extend the reservations of started plans that expire soon, and correct implausibly
+        late ends.
+        """
+        reservations = [
+            (pod, reservation)
+            for pod in gang.ending
+            if (reservation := reservation_of(pod)) is not None
+        ]
         self._add(
             [
-                ReservationPatch(pod, msgspec.structs.replace(reservation, expires_ns=self._expires_ns))
+                ReservationPatch(
+                    pod, msgspec.structs.replace(reservation, expires_ns=self._expires_ns)
+                )
                 for pod, reservation in reservations
             ]
         )
 
     def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
-        """Reserve what fits for a gang that has waited too long, if that is more than before or some of it expires."""
+        """Reserve what fits for a gang that has waited too long, if that is more than before or
+        some of it expires.
+        """
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
         if len(plan.places) > valid or reserved > valid:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the stored reservations of ``gang.unreserved``, even expired ones: the extender's clock may differ."""
+        """Remove the stored reservations of ``gang.unreserved``, even expired ones: the
+        extender's clock may differ.
+        """
         self._add(
             [
                 ReservationPatch(pod, None)
@@ -144,8 +157,14 @@ class GangTurns:
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the plan's first pod: of those with GPUs, the first in kube-scheduler's order."""
-    with_gpus = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
+    """Return the UID of the plan's first pod: of those with GPUs, the first in kube-scheduler's
+    order.
+    """
+    with_gpus = [
+        pod
+        for pod in pods
+        if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None
+    ]
     return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""
 
 
@@ -178,14 +197,24 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return the start of the longest wait of a gang for GPUs, Unix time in seconds; 0 if no gang waits."""
+        """Return the start of the longest wait of a gang for GPUs, Unix time in seconds; 0 if no
+        gang waits.
+        """
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:
         """Forget the reported events, so that each is recorded again."""
         self._reported.clear()
 
-    def report(self, gang: Gang, reason: EventReason, message: str, result: GangRound, *, warning: bool = True) -> None:
+    def report(
+        self,
+        gang: Gang,
+        reason: EventReason,
+        message: str,
+        result: GangRound,
+        *,
+        warning: bool = True,
+    ) -> None:
         """Add an event to the round, unless it repeats the gang's previous event."""
         if reason in _LACKS_GPUS:
             self._lacking_since.setdefault(gang.name, self._now_ns)

@@ -1,7 +1,7 @@
 """Searches GPUs for gangs on a snapshot, and remembers failed searches.
 
-A failed search is not repeated until GPUs become free or the gang's pods change. The number of searches per round is
-limited; the next round searches for the remaining gangs.
+A failed search is not repeated until GPUs become free or the gang's pods change. The number of
+searches per round is limited; the next round searches for the remaining gangs.
 """
 
 from collections.abc import Callable, Collection
@@ -17,15 +17,18 @@ from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of,
 MOST_SEARCHES = 256
 _ROOM_STANDS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
-_Question = tuple[frozenset[str], int]  # the UIDs of a gang's pods, and how many of them start together
+_Question = tuple[
+    frozenset[str], int
+]  # the UIDs of a gang's pods, and how many of them start together
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedSearch:
     """A search that found too few GPUs, with its input.
 
-    ``plan`` is the result without the nodes in ``closed``, ``room`` the result with all nodes. ``freed`` is the
-    cluster's counter of freed room, ``turn`` the number of the pass over all gangs.
+    ``plan`` is the result without the nodes in ``closed``, ``room`` the result with all nodes.
+    ``freed`` is the cluster's counter of freed room, ``turn`` the number of the pass over all
+    gangs.
     """
 
     question: _Question
@@ -37,7 +40,9 @@ class _FailedSearch:
     room: GangPlan
 
     def stands(self, now_ns: int) -> bool:
-        """Return whether the result is still valid. It expires if ``room`` fits, since others may use that room."""
+        """Return whether the result is still valid. It expires if ``room`` fits, since others
+        may use that room.
+        """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
 
@@ -59,10 +64,14 @@ class GangSearches:
     def all_had_their_turn(self) -> None:
         self._turn += 1
 
-    def find(self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None) -> GangPlan | None:
-        """Return the plan for a gang, without nodes in ``closed``; None if the search is left to a later round.
+    def find(
+        self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None
+    ) -> GangPlan | None:
+        """Return the plan for a gang, without nodes in ``closed``; None if the search is left to a
+        later round.
 
-        ``kept`` is how many pods have reservations although the gang does not fit, None if no pod may have one.
+        ``kept`` is how many pods have reservations although the gang does not fit, None if no pod
+        may have one.
 
         Raises:
             RequestError: the GPU request of a pod can never be served.
@@ -73,23 +82,32 @@ class GangSearches:
             failed is not None
             and kept in (None, len(failed.plan.places))
             and (failed.question, failed.closed) == (question, closed)
-            and (failed.turn == self._turn or (failed.freed == self._freed and failed.stands(state.now_ns)))
+            and (
+                failed.turn == self._turn
+                or (failed.freed == self._freed and failed.stands(state.now_ns))
+            )
         ):
             return failed.plan
         if self._left <= 0:
             return None
         self._left -= 1
         self._failed.pop(gang.name, None)
-        members = [GangCandidate(pod, state.placement.engine.request(pod)) for pod in gang.unreserved]
+        members = [
+            GangCandidate(pod, state.placement.engine.request(pod)) for pod in gang.unreserved
+        ]
 
         def search(placement: ClusterPlacement, closed: frozenset[str] = NOWHERE) -> GangPlan:
-            return plan_gang(members, gang.needed, placement.engine, placement.predicates, state.now_ns, closed)
+            return plan_gang(
+                members, gang.needed, placement.engine, placement.predicates, state.now_ns, closed
+            )
 
         plan = search(state.placement, closed)
         if plan.fits:
             return plan
         room = search(state.placement) if closed else plan
-        self._failed[gang.name] = _FailedSearch(question, closed, self._freed, self._turn, state.now_ns, plan, room)
+        self._failed[gang.name] = _FailedSearch(
+            question, closed, self._freed, self._turn, state.now_ns, plan, room
+        )
         if self._alone.get(gang.name, ())[:2] != (question, state.grown):
             self._alone[gang.name] = question, state.grown, search(state.empty_placement)
         return plan
@@ -105,7 +123,8 @@ class GangSearches:
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
-        """Return the pods without room in the latest searches; of each gang only as many as must start together.
+        """Return the pods without room in the latest searches; of each gang only as many as must
+        start together.
 
         A gang is left out if ``served`` returns anything other than None for it.
         """
@@ -121,11 +140,15 @@ class GangSearches:
 
     def nodes_with_room(self, name: GangName) -> set[str]:
         failed = self._failed.get(name)
-        return {place.node for place in failed.room.places.values()} if failed is not None else set()
+        return (
+            {place.node for place in failed.room.places.values()} if failed is not None else set()
+        )
 
 
 def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
-    """Return the nodes that at least one unreserved pod of a gang could use if the cluster were empty."""
+    """Return the nodes that at least one unreserved pod of a gang could use if the cluster were
+    empty.
+    """
     empty, found = state.empty_placement, set[str]()
     try:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]
@@ -133,5 +156,7 @@ def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
         return NOWHERE  # no node takes the pod
     for each in kinds_of(members, ()).asking:
         names = empty.predicates.open_alone(each.pod)
-        found.update(names if each.request is None else empty.engine.best_first(each.request, names))
+        found.update(
+            names if each.request is None else empty.engine.best_first(each.request, names)
+        )
     return frozenset(found)

@@ -1,11 +1,12 @@
 """Writes the result of a round: reservations first, then the gates of reserved pods, and evictions.
 
-A crash in between does no harm. While reservations of a plan are missing, the extender binds none of its pods; the next
-leader finds the other reservations in the API server and completes the plan, or makes a new one.
+A crash in between does no harm. While reservations of a plan are missing, the extender binds none
+of its pods; the next leader finds the other reservations in the API server and completes the plan,
+or makes a new one.
 
-The extender must not start a plan while it is being changed. So the writes of a gang have an order: the first pods of
-old plans, then the first pod of the new plan, then all other pods. Each write is conditional on the known version of
-its pod, and if one fails, the later ones are not sent.
+The extender must not start a plan while it is being changed. So the writes of a gang have an order:
+the first pods of old plans, then the first pod of the new plan, then all other pods. Each write is
+conditional on the known version of its pod, and if one fails, the later ones are not sent.
 """
 
 import asyncio
@@ -28,7 +29,9 @@ log = logging.getLogger(__name__)
 
 
 class GangWriter:
-    """Writes while this replica is ``active``; calls ``changed`` if another round should follow soon."""
+    """Writes while this replica is ``active``; calls ``changed`` if another round should follow
+    soon.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,9 @@ class GangWriter:
 
     async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
         """Write the result of a round; gates are removed after ``before_gates``."""
-        if result.unfinished or any(event.reason is EventReason.GANG_PREEMPTING for event in result.events):
+        if result.unfinished or any(
+            event.reason is EventReason.GANG_PREEMPTING for event in result.events
+        ):
             self._changed()
         if result.contradictions and result.contradictions != self._contradictions:
             log.error("gangs are left to the next round: %s", "; ".join(result.contradictions))
@@ -66,7 +71,9 @@ class GangWriter:
         )
 
     async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
-        """Apply a gang's writes to the cluster state; return whether no pod has changed since it was planned."""
+        """Apply a gang's writes to the cluster state; return whether no pod has changed since it
+        was planned.
+        """
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
@@ -80,7 +87,9 @@ class GangWriter:
         for each in evictions:
             if not self._active():
                 return
-            victim = Pod(metadata=ObjectMeta(namespace=each.namespace, name=each.name, uid=each.uid))
+            victim = Pod(
+                metadata=ObjectMeta(namespace=each.namespace, name=each.name, uid=each.uid)
+            )
             try:
                 async with self._slots:
                     await self._writer.evict(each.namespace, each.name, each.uid, each.why)
@@ -114,7 +123,9 @@ class GangWriter:
                 self._cluster_state.not_written(write.pod)
                 return False
             try:
-                self._cluster_state.written(await self._writer.reserve(write.pod, text, write.nominated))
+                self._cluster_state.written(
+                    await self._writer.reserve(write.pod, text, write.nominated)
+                )
             except KubeError as error:
                 if isinstance(error, ApiError) and error.refused_for_good:
                     self._planner.refused(write.pod, str(error))
@@ -137,7 +148,9 @@ class GangWriter:
                 self._failed(pod, error)
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Revert to the known version of a pod. If the write was executed nevertheless, the watch will show it."""
+        """Revert to the known version of a pod. If the write was executed nevertheless, the
+        watch will show it.
+        """
         self.failures += 1
         log.info("a write to a gang's pod failed", extra={"pod": pod.key, "why": str(error)})
         if isinstance(error, NotFound):
@@ -149,7 +162,9 @@ class GangWriter:
 
 
 def _stage(write: ReservationPatch) -> int:
-    """Return the position of a write in the order of its gang's writes; see the module's docstring."""
+    """Return the position of a write in the order of its gang's writes; see the module's
+    docstring.
+    """
     before = reservation_of(write.pod)
     if before is not None and before.first:
         return 0

@@ -1,13 +1,14 @@
 """Reconciles what the controller writes to nodes: the taint, and the condition of a silent agent.
 
-The taint ``nvidia.com/gpu:NoSchedule``, without a value, keeps pods without GPUs off GPU nodes (G7). An existing taint
-stays unchanged. A taint that the controller sets is recorded in an annotation of the node by the same write, and only
-such a taint is removed again.
+The taint ``nvidia.com/gpu:NoSchedule``, without a value, keeps pods without GPUs off GPU nodes
+(G7). An existing taint stays unchanged. A taint that the controller sets is recorded in an
+annotation of the node by the same write, and only such a taint is removed again.
 
-The condition reports problems of a GPU node that its agent cannot report because it is absent or silent. The agent
-itself reports what it delays or refuses (modes, units, GPUs, drivers). If it is silent, its inventory stays on the
-node, while the kubelet, which has noticed that the device plugin is gone, offers nothing. This is visible in the Node
-object alone, and depends on no clock of the agent.
+The condition reports problems of a GPU node that its agent cannot report because it is absent or
+silent. The agent itself reports what it delays or refuses (modes, units, GPUs, drivers). If it is
+silent, its inventory stays on the node, while the kubelet, which has noticed that the device plugin
+is gone, offers nothing. This is visible in the Node object alone, and depends on no clock of the
+agent.
 """
 
 import asyncio
@@ -39,7 +40,13 @@ from gputile.api.well_known import (
 from gputile.api.wording import nearest
 from gputile.controlplane.controller.api_server import ApiServerWriter, JsonPatch
 from gputile.controlplane.event_loop import for_each
-from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, resources_for_mode, unknown_mode
+from gputile.core.devices.inventory import (
+    Inventory,
+    InventoryError,
+    decode_inventory,
+    resources_for_mode,
+    unknown_mode,
+)
 from gputile.kube.client import Backoff
 from gputile.kube.errors import Invalid, KubeError, NotFound
 
@@ -63,50 +70,71 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
         inventory = decode_inventory(text)
     except InventoryError as error:
         return NodeDiagnosis(
-            ConditionReason.INVENTORY_UNREADABLE, f"the annotation {INVENTORY_ANNOTATION} cannot be read: {error}", True
+            ConditionReason.INVENTORY_UNREADABLE,
+            f"the annotation {INVENTORY_ANNOTATION} cannot be read: {error}",
+            True,
         )
     mode = inventory.mode or label or Mode.EXCLUSIVE.value
     if mode not in MODES and inventory.mode:
         return NodeDiagnosis(
-            ConditionReason.INVENTORY_UNREADABLE, f"the annotation {INVENTORY_ANNOTATION} {unknown_mode(mode)}", True
+            ConditionReason.INVENTORY_UNREADABLE,
+            f"the annotation {INVENTORY_ANNOTATION} {unknown_mode(mode)}",
+            True,
         )
     if mode not in MODES:
         return _no_agent(mode)
-    return _offers_nothing(node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib)
+    return _offers_nothing(
+        node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib
+    )
 
 
 def _has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition; it writes no inventory if another device plugin serves the GPUs."""
+    """Return whether an agent has set a condition; it writes no inventory if another device
+    plugin serves the GPUs.
+    """
     return any(
-        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT for c in node.status.conditions
+        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
+        for c in node.status.conditions
     )
 
 
 def _no_agent(label: str) -> NodeDiagnosis:
     if label not in MODES:
-        message = f"the label {MODE_LABEL} is {label!r}; valid are {', '.join(MODES)}{nearest(label, MODES)}"
+        message = (
+            f"the label {MODE_LABEL} is {label!r}; valid are "
+            f"{', '.join(MODES)}{nearest(label, MODES)}"
+        )
         return NodeDiagnosis(ConditionReason.INVALID_LABEL, message, at_once=True)
     return NodeDiagnosis(
         ConditionReason.NO_AGENT,
-        f"the label {MODE_LABEL} sets mode {label}, but no gputile agent has reported GPUs: none runs on the node, or "
+        f"the label {MODE_LABEL} sets mode {label}, but no gputile agent has reported GPUs: none "
+        f"runs on the node, or "
         f"it has found no NVIDIA GPU",
     )
 
 
-def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> NodeDiagnosis | None:
-    expected = {name: n for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n}
+def _offers_nothing(
+    node: Node, inventory: Inventory, mode: Mode, unit_mib: int
+) -> NodeDiagnosis | None:
+    expected = {
+        name: n for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n
+    }
     if not expected or any(count_of(node.status.allocatable, resource) for resource in expected):
         return None
     healthy = sum(gpu.healthy for gpu in inventory.gpus)
     return NodeDiagnosis(
         ConditionReason.NOTHING_OFFERED,
-        f"the node's agent reported {healthy} GPUs in mode {mode.value}, but its kubelet offers no {min(expected)}: "
+        f"the node's agent reported {healthy} GPUs in mode {mode.value}, but its kubelet offers no "
+        f"{min(expected)}: "
         f"the agent does not run, or its device plugin is not registered with the kubelet",
     )
 
 
-def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> dict[str, Any] | None:
-    """Return the strategic merge patch of the node's status for a diagnosis, None if nothing changes.
+def condition_patch(
+    node: Node, found: NodeDiagnosis | None, now: datetime
+) -> dict[str, Any] | None:
+    """Return the strategic merge patch of the node's status for a diagnosis, None if nothing
+    changes.
 
     A node that never had the condition does not get it with the status False.
     """
@@ -122,7 +150,9 @@ def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> d
 
 
 class SilentNodes:
-    """Remembers since when nodes have had the condition gputile.io/AgentSilent; updated when metrics are read."""
+    """Remembers since when nodes have had the condition gputile.io/AgentSilent; updated when
+    metrics are read.
+    """
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
         self._nodes, self._unix_time = nodes, unix_time
@@ -141,7 +171,9 @@ class SilentNodes:
 
 EFFECT = "NoSchedule"
 _OURS_ALONE = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU)
-_ANNOTATION_PATH = f"/metadata/annotations/{TAINTED_ANNOTATION.replace('~', '~0').replace('/', '~1')}"
+_ANNOTATION_PATH = (
+    f"/metadata/annotations/{TAINTED_ANNOTATION.replace('~', '~0').replace('/', '~1')}"
+)
 
 
 def is_gpu_node(node: Node) -> bool:
@@ -161,16 +193,22 @@ def is_gpu_node(node: Node) -> bool:
 def taint_patch(node: Node, wanted: bool) -> JsonPatch:
     """Return the JSON patch that adds or removes the node's taint; empty if nothing changes.
 
-    ``wanted`` is whether GPU nodes are tainted at all. The patch is conditional on this version of the node.
+    ``wanted`` is whether GPU nodes are tainted at all. The patch is conditional on this version of
+    the node.
     """
     taints = node.spec.taints
     ours = TAINTED_ANNOTATION in node.metadata.annotations
-    there = next((i for i, taint in enumerate(taints) if (taint.key, taint.effect) == (WHOLE_GPU, EFFECT)), None)
+    there = next(
+        (i for i, taint in enumerate(taints) if (taint.key, taint.effect) == (WHOLE_GPU, EFFECT)),
+        None,
+    )
     changes: JsonPatch = []
     if wanted and is_gpu_node(node):
         if there is None:
             taint = {"key": WHOLE_GPU, "effect": EFFECT}
-            changes.append(_add("/spec/taints/-", taint) if taints else _add("/spec/taints", [taint]))
+            changes.append(
+                _add("/spec/taints/-", taint) if taints else _add("/spec/taints", [taint])
+            )
             changes += [] if ours else [_remember(node)]
     elif ours:
         if there is not None:
@@ -178,7 +216,14 @@ def taint_patch(node: Node, wanted: bool) -> JsonPatch:
         changes.append({"op": "remove", "path": _ANNOTATION_PATH})
     if not changes:
         return []
-    return [{"op": "test", "path": "/metadata/resourceVersion", "value": node.metadata.resource_version}, *changes]
+    return [
+        {
+            "op": "test",
+            "path": "/metadata/resourceVersion",
+            "value": node.metadata.resource_version,
+        },
+        *changes,
+    ]
 
 
 def _remember(node: Node) -> dict[str, Any]:
@@ -197,12 +242,15 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 
 
 class WorkQueue:
-    """Calls ``work`` for every added key; a key that is added while it is processed is processed once more.
+    """Calls ``work`` for every added key; a key that is added while it is processed is processed
+    once more.
 
     After any ``KubeError`` the key is retried with a back-off.
     """
 
-    def __init__(self, work: Callable[[str], Awaitable[None]], *, backoff: Backoff = _BACKOFF) -> None:
+    def __init__(
+        self, work: Callable[[str], Awaitable[None]], *, backoff: Backoff = _BACKOFF
+    ) -> None:
         self.failures = 0
         self._work = work
         self._backoff = backoff
@@ -243,12 +291,20 @@ class WorkQueue:
             failed = self._failed.get(key, 0)
             self._failed[key] = failed + 1
             pause = max(self._backoff.delay(failed), error.retry_after)
-            log.log(logging.WARNING if failed else logging.INFO, "node %s: retrying in %.1f s: %s", key, pause, error)
+            log.log(
+                logging.WARNING if failed else logging.INFO,
+                "node %s: retrying in %.1f s: %s",
+                key,
+                pause,
+                error,
+            )
             self.add_later(key, pause)
 
 
 class NodeReconciler:
-    """Reconciles nodes. ``node`` returns a node by name, ``active`` whether this replica may write."""
+    """Reconciles nodes. ``node`` returns a node by name, ``active`` whether this replica may
+    write.
+    """
 
     def __init__(
         self,
@@ -266,7 +322,9 @@ class NodeReconciler:
         self._active = active
         self._monotonic = monotonic
         self._now = now
-        self._since: dict[str, float] = {}  # by node: when a problem that may disappear was first seen
+        self._since: dict[
+            str, float
+        ] = {}  # by node: when a problem that may disappear was first seen
 
     async def work(self, name: str) -> None:
         """Reconcile one node.
@@ -308,7 +366,9 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after some time: starting agents and changes of the mode look the same at first."""
+        """Return a diagnosis only after some time: starting agents and changes of the mode look
+        the same at first.
+        """
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

@@ -1,10 +1,12 @@
-"""Plans a round of node requests: which placeholders to create and delete, and which events to record.
+"""Plans a round of node requests: which placeholders to create and delete, and which events to
+record.
 
 No I/O, no clock.
 
-A node is requested for a pod if the pod fits no GPU, or its gang lacks room for it, and if an empty node of a type that
-the autoscaler can add would accept the pod. The autoscaler itself adds nodes for pods without a scheduling gate whose
-requests exceed the free sums of every node. Placeholders request nodes for the other pods.
+A node is requested for a pod if the pod fits no GPU, or its gang lacks room for it, and if an empty
+node of a type that the autoscaler can add would accept the pod. The autoscaler itself adds nodes
+for pods without a scheduling gate whose requests exceed the free sums of every node. Placeholders
+request nodes for the other pods.
 """
 
 from collections import Counter
@@ -19,7 +21,12 @@ from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_round import GangEvent
-from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders, TypeNodes, nodes_by_type
+from gputile.controlplane.controller.placeholders import (
+    NodeRequestRound,
+    Placeholders,
+    TypeNodes,
+    nodes_by_type,
+)
 from gputile.core.devices.gang_membership import gang_of, in_line
 from gputile.core.devices.node_type import node_types_of, worded
 from gputile.core.devices.request import RequestError
@@ -35,17 +42,20 @@ from gputile.core.scheduling.new_nodes import (
 )
 
 _SECOND: Final = 10**9
-SETTLING_SECONDS: Final = 5.0  # the time in which kube-scheduler and preemption may still place a pod
+# the time in which kube-scheduler and preemption may still place a pod
+SETTLING_SECONDS: Final = 5.0
 MOST_PODS: Final = 256  # per round, plus the remaining pods of the last gang
 _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
 _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
 _REPEATED_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
 _LEFT: Final = (
-    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if it does not, its events "
+    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if it "
+    "does not, its events "
     "and log say why"
 )
 _BEYOND_MOST: Final = (
-    "no GPU has room for the pod, and autoscaling.mostNodes nodes are already requested for other pods: wait, or raise "
+    "no GPU has room for the pod, and autoscaling.mostNodes nodes are already requested for other "
+    "pods: wait, or raise "
     "autoscaling.mostNodes"
 )
 
@@ -54,8 +64,8 @@ _BEYOND_MOST: Final = (
 class _NodeAttempt:
     """Requests for nodes of a type without a break.
 
-    ``newest_ns`` is the latest creation of a node, ``joined`` how many nodes have joined, ``wanted`` how many pods have
-    wanted one, and ``uids`` which of these exist.
+    ``newest_ns`` is the latest creation of a node, ``joined`` how many nodes have joined,
+    ``wanted`` how many pods have wanted one, and ``uids`` which of these exist.
     """
 
     since_ns: int
@@ -66,26 +76,35 @@ class _NodeAttempt:
 
 
 class NodeBackoff:
-    """Remembers how often nodes of a type were requested for a waiting pod. Times are Unix time in nanoseconds.
+    """Remembers how often nodes of a type were requested for a waiting pod. Times are Unix time in
+    nanoseconds.
 
-    An attempt lasts as long as nodes of a type are requested without interruption, for any pods, and no more nodes have
-    joined than pods have wanted one. The second attempt may follow at once. After it, the pod backs off for
-    ``wait_ns``, which doubles with each further attempt, to an hour at most. An attempt in which no node joined for
-    ``wait_ns`` counts as two, so that the next type is tried.
+    An attempt lasts as long as nodes of a type are requested without interruption, for any pods,
+    and no more nodes have joined than pods have wanted one. The second attempt may follow at once.
+    After it, the pod backs off for ``wait_ns``, which doubles with each further attempt, to an hour
+    at most. An attempt in which no node joined for ``wait_ns`` counts as two, so that the next type
+    is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
         self._attempts: dict[str, _NodeAttempt] = {}  # by type
-        self._ended: dict[tuple[str, str], tuple[int, int]] = {}  # by UID and type: number of attempts, latest end
+        self._ended: dict[
+            tuple[str, str], tuple[int, int]
+        ] = {}  # by UID and type: number of attempts, latest end
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
         times, at_ns = self._ended.get((uid, type_name), (0, 0))
-        pause_ns = min(self._wait_ns << min(times - 2, 10), max(self._wait_ns, _LONGEST_PAUSE_NS)) if times > 1 else 0
+        pause_ns = (
+            min(self._wait_ns << min(times - 2, 10), max(self._wait_ns, _LONGEST_PAUSE_NS))
+            if times > 1
+            else 0
+        )
         return 0 <= now_ns - at_ns < pause_ns
 
     def go_on(self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int) -> bool:
-        """Record which pods want new nodes of a type now; return whether such nodes may be requested.
+        """Record which pods want new nodes of a type now; return whether such nodes may be
+        requested.
 
         ``created_ns`` are the creations of all nodes of the type.
         """
@@ -117,15 +136,21 @@ class NodeBackoff:
 class NodeRequestPlanner:
     """Plans node requests in rounds; its memory is bounded by the pods of the cluster."""
 
-    def __init__(self, configuration: Configuration, gangs: GangPlanner, placeholders: Placeholders) -> None:
+    def __init__(
+        self, configuration: Configuration, gangs: GangPlanner, placeholders: Placeholders
+    ) -> None:
         self._state = ClusterState(configuration)  # the snapshot of the latest round
         self._gangs, self._placeholders = gangs, placeholders
         self._configuration = configuration
         self._wait_seconds = configuration.autoscaling.wait_seconds
         self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
-        self._reported: dict[tuple[str, EventReason], tuple[str, int]] = {}  # latest message and time (ns)
-        self._refused_at: dict[str, int] = {}  # by UID: when all node types last refused the pod (ns)
+        self._reported: dict[
+            tuple[str, EventReason], tuple[str, int]
+        ] = {}  # latest message and time (ns)
+        self._refused_at: dict[
+            str, int
+        ] = {}  # by UID: when all node types last refused the pod (ns)
         self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
         self.requested = 0  # nodes, in the latest round
         self.refused = 0  # pods that no node type accepts, in the latest round
@@ -143,15 +168,26 @@ class NodeRequestPlanner:
         found, wanted = self._wanted(pods, nodes)
         covered = self._covered_by_type(found, wanted, nodes)
         for kind in self._types:
-            jobs, target = there.pop(kind.name, []), wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
+            jobs, target = (
+                there.pop(kind.name, []),
+                wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE),
+            )
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
-        result.deleted += (job for jobs in there.values() for job in jobs)  # of types that are no longer configured
+        result.deleted += (
+            job for jobs in there.values() for job in jobs
+        )  # of types that are no longer configured
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
-        before = {uid: look for uid, look in self._refused_at.items() if uid not in found.types and state.knows(uid)}
+        before = {
+            uid: look
+            for uid, look in self._refused_at.items()
+            if uid not in found.types and state.knows(uid)
+        }
         self._refused_at = before | dict.fromkeys(found.refused, state.now_ns)
-        self._reported = {key: event for key, event in self._reported.items() if state.knows(key[0])}
+        self._reported = {
+            key: event for key, event in self._reported.items() if state.knows(key[0])
+        }
         self._backoff.forget_gone(state.knows)
         for each in pods:
             self._report(each.pod, found, wanted, result)
@@ -178,8 +214,8 @@ class NodeRequestPlanner:
     def _in_line(self) -> list[GangCandidate]:
         """Return the pods that no node has room for, by priority and age.
 
-        Pods that no node type accepted come last; of these, the pod that was tried longest ago comes first. The pods of
-        a gang stay together.
+        Pods that no node type accepted come last; of these, the pod that was tried longest ago
+        comes first. The pods of a gang stay together.
         """
         units: dict[Hashable, list[Pod]] = {}
         for pod in self._gangs.without_room:
@@ -195,7 +231,9 @@ class NodeRequestPlanner:
         for unit in sorted(units.values(), key=order):
             if len(found) >= MOST_PODS:
                 break
-            candidates = [each for pod in unit[:MOST_PODS] if (each := self._candidate(pod)) is not None]
+            candidates = [
+                each for pod in unit[:MOST_PODS] if (each := self._candidate(pod)) is not None
+            ]
             alone = unit[0].metadata.uid in units
             found += [each for each in candidates if not alone or self._is_without_place(each)]
         return found
@@ -205,15 +243,20 @@ class NodeRequestPlanner:
         if each.request is None or self._state.ledger.booking(each.pod.metadata.uid) is not None:
             return False
         placement = self._state.placement
-        return not placement.engine.filter(each.request, placement.predicates.open_nodes(each.pod)).feasible
+        return not placement.engine.filter(
+            each.request, placement.predicates.open_nodes(each.pod)
+        ).feasible
 
     # -- how many nodes are wanted
 
-    def _wanted(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> tuple[NewNodes, Counter[str]]:
-        """Return the plan, and how many nodes of each type to request beside those that the autoscaler adds itself.
+    def _wanted(
+        self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]
+    ) -> tuple[NewNodes, Counter[str]]:
+        """Return the plan, and how many nodes of each type to request beside those that the
+        autoscaler adds itself.
 
-        If ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which pods are expected are
-        removed from ``TypeNodes.idle``.
+        If ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which
+        pods are expected are removed from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -229,23 +272,39 @@ class NodeRequestPlanner:
         def plan(part: Sequence[GangCandidate]) -> tuple[NewNodes, Counter[str]]:
             found = new_nodes(part, self._types, starting, self._configuration, barred)
             unasked = [each for each in unplaced if each.pod.metadata.uid in found.types]
-            return found, found.counts - nodes_added_unasked(unasked, self._types, self._configuration, barred)
+            return found, found.counts - nodes_added_unasked(
+                unasked, self._types, self._configuration, barred
+            )
 
         found, lacking = plan(pods)
-        # Others do not rely on nodes that the autoscaler has not added in time: perhaps it never will.
+        # Others do not rely on nodes that the autoscaler has not added in time: perhaps it never
+        # will.
         expected_of_it = [each for each in unplaced if each.pod.metadata.uid in found.on_new]
-        late = {_likeness(each) for each in expected_of_it if self._waits(each.pod) >= self._wait_seconds}
-        others = [each for each in pods if each.pod.spec.scheduling_gates or _likeness(each) not in late]
+        late = {
+            _likeness(each)
+            for each in expected_of_it
+            if self._waits(each.pod) >= self._wait_seconds
+        }
+        others = [
+            each for each in pods if each.pod.spec.scheduling_gates or _likeness(each) not in late
+        ]
         if others and len(others) < len(pods):
             alone, lacking_alone = plan(others)
             lacking |= lacking_alone
             found.types.update(alone.types)
             found.on_new.difference_update(each.pod.metadata.uid for each in others)
             found.on_new.update(alone.on_new)
-        new = {uid: found.types[uid] for uid in (each.pod.metadata.uid for each in pods) if uid in found.on_new}
+        new = {
+            uid: found.types[uid]
+            for uid in (each.pod.metadata.uid for each in pods)
+            if uid in found.on_new
+        }
         wanted = Counter[str]()
         for name in new.values():
-            if wanted[name] < lacking[name] and wanted.total() < self._configuration.autoscaling.most_nodes:
+            if (
+                wanted[name] < lacking[name]
+                and wanted.total() < self._configuration.autoscaling.most_nodes
+            ):
                 wanted[name] += 1
         in_use = (set(places.values()) & expected.keys()) | self._gangs.starting_on
         for name, of_type in nodes.items():
@@ -256,7 +315,8 @@ class NodeRequestPlanner:
         return found, wanted
 
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
-        """Return, by UID and type, why no node of the type is requested for a pod although the description fits.
+        """Return, by UID and type, why no node of the type is requested for a pod although the
+        description fits.
 
         Either existing nodes of the type show that it is not as described, or the pod backs off.
         """
@@ -272,7 +332,9 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why no usable node of a type would accept a pod even if it were empty, None if one would."""
+        """Return why no usable node of a type would accept a pod even if it were empty, None if
+        one would.
+        """
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -280,7 +342,9 @@ class NodeRequestPlanner:
         taking = [name for name in usable if name in open_nodes]
         if not taking:
             why = empty.predicates.reason(each.pod, usable[0])
-            return refusal_by(NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else "")
+            return refusal_by(
+                NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else ""
+            )
         if empty.engine.filter(each.request, taking).feasible:
             return None
         return refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
@@ -292,16 +356,28 @@ class NodeRequestPlanner:
     ) -> dict[str, set[str]]:
         """Return, by type, the idle nodes that need one more placeholder each.
 
-        An autoscaler puts placeholders on idle nodes before it adds nodes. It would also remove the idle nodes of a
-        gang that still waits for other nodes.
+        An autoscaler puts placeholders on idle nodes before it adds nodes. It would also remove the
+        idle nodes of a gang that still waits for other nodes.
         """
-        hopeful = {gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types}
-        kept = {node for gang in hopeful if gang is not None for node in self._gangs.searches.nodes_with_room(gang)}
-        return {name: each.idle if wanted[name] or each.idle & kept else set() for name, each in nodes.items()}
+        hopeful = {
+            gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types
+        }
+        kept = {
+            node
+            for gang in hopeful
+            if gang is not None
+            for node in self._gangs.searches.nodes_with_room(gang)
+        }
+        return {
+            name: each.idle if wanted[name] or each.idle & kept else set()
+            for name, each in nodes.items()
+        }
 
     # -- events
 
-    def _report(self, pod: Pod, found: NewNodes, wanted: Counter[str], result: NodeRequestRound) -> None:
+    def _report(
+        self, pod: Pod, found: NewNodes, wanted: Counter[str], result: NodeRequestRound
+    ) -> None:
         """Record the event of a pod, unless it repeats a recent one."""
         uid, reason = pod.metadata.uid, EventReason.NODE_NOT_ADDED
         type_name, late = found.types.get(uid, ""), self._waits(pod) >= self._wait_seconds
@@ -313,17 +389,28 @@ class NodeRequestPlanner:
             return
         elif wanted[type_name]:
             reason = EventReason.NODE_REQUESTED
-            text = f"no GPU has room for the pod: a node with the label {type_name} is requested from the autoscaler"
+            text = (
+                f"no GPU has room for the pod: a node with the label {type_name} is requested "
+                f"from the autoscaler"
+            )
         elif late:
-            text = _LEFT if self.requested < self._configuration.autoscaling.most_nodes else _BEYOND_MOST
+            text = (
+                _LEFT
+                if self.requested < self._configuration.autoscaling.most_nodes
+                else _BEYOND_MOST
+            )
         else:
             return
         last, at_ns = self._reported.get((uid, reason), ("", 0))
         if last != text or self._state.now_ns - at_ns >= _REPEATED_NS:
             self._reported[uid, reason] = text, self._state.now_ns
-            result.events.append(GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED))
+            result.events.append(
+                GangEvent((pod,), reason, text, reason is not EventReason.NODE_REQUESTED)
+            )
 
 
 def _likeness(each: GangCandidate) -> Hashable:
-    """Return a key that is equal for pods for which an autoscaler would add the same kind of node."""
+    """Return a key that is equal for pods for which an autoscaler would add the same kind of
+    node.
+    """
     return each.pod.metadata.namespace, each.request

@@ -1,12 +1,14 @@
 """Requests empty nodes from the cluster's autoscaler by placeholder pods.
 
-A placeholder names a scheduler that does not exist, so it is never bound; the controller writes the condition by which
-autoscalers find unschedulable pods. By anti-affinity it only accepts a node without pods, except those of DaemonSets
-and of kube-system. So autoscalers put it on no node in use, and no two placeholders on the same node. For each existing
-empty node (``TypeNodes.idle``), one more placeholder is created, since an autoscaler puts one on it.
+A placeholder names a scheduler that does not exist, so it is never bound; the controller writes the
+condition by which autoscalers find unschedulable pods. By anti-affinity it only accepts a node
+without pods, except those of DaemonSets and of kube-system. So autoscalers put it on no node in
+use, and no two placeholders on the same node. For each existing empty node (``TypeNodes.idle``),
+one more placeholder is created, since an autoscaler puts one on it.
 
-A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even if gputile is gone.
-Placeholders are read from the cluster in each round, so a crash does no harm, and a new leader continues with them.
+A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even
+if gputile is gone. Placeholders are read from the cluster in each round, so a crash does no harm,
+and a new leader continues with them.
 """
 
 import asyncio
@@ -39,7 +41,10 @@ log = logging.getLogger(__name__)
 
 LOOKS, LOOK_SECONDS = 100, 0.05  # checks whether deleted placeholders are gone: number, interval
 _SECOND: Final = 10**9
-_MESSAGE = "this placeholder requests a node from the autoscaler; it is never bound, and gputile deletes it"
+_MESSAGE = (
+    "this placeholder requests a node from the autoscaler; it is never bound, and gputile "
+    "deletes it"
+)
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by Kubernetes on the pods of a Job
 _HARD: Final = ("NoSchedule", "NoExecute")
 _GRACE_SECONDS: Final = 60  # how much later than the controller Kubernetes deletes a placeholder
@@ -54,18 +59,26 @@ _ON_AN_EMPTY_NODE: Final = {
     "topologyKey": "kubernetes.io/hostname",
     "labelSelector": {"matchExpressions": [{"key": DAEMON_LABEL, "operator": "DoesNotExist"}]},
     "namespaceSelector": {
-        "matchExpressions": [{"key": NAMESPACE_NAME_LABEL, "operator": "NotIn", "values": ["kube-system"]}]
+        "matchExpressions": [
+            {"key": NAMESPACE_NAME_LABEL, "operator": "NotIn", "values": ["kube-system"]}
+        ]
     },
 }
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder for a node of a type; Kubernetes ends it a minute after ``wait_seconds``."""
-    labels = {PLACEHOLDER_LABEL: "true"} | ({GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {})
+    """Return the Job of a placeholder for a node of a type; Kubernetes ends it a minute after
+    ``wait_seconds``.
+    """
+    labels = {PLACEHOLDER_LABEL: "true"} | (
+        {GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {}
+    )
     container = {
         "name": "placeholder",
         "image": _IMAGE,
-        "resources": {"limits": {resource: str(count) for resource, count in kind.resources.items()}},
+        "resources": {
+            "limits": {resource: str(count) for resource, count in kind.resources.items()}
+        },
         "securityContext": _RESTRICTED,
     }
     spec = {
@@ -74,8 +87,15 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
         "nodeSelector": {kind.key: kind.value},
-        "tolerations": [{"key": key, "operator": "Exists"} for key in (WHOLE_GPU, *(each.key for each in kind.taints))],
-        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_ON_AN_EMPTY_NODE]}},
+        "tolerations": [
+            {"key": key, "operator": "Exists"}
+            for key in (WHOLE_GPU, *(each.key for each in kind.taints))
+        ],
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [_ON_AN_EMPTY_NODE]
+            }
+        },
         "containers": [container],
     }
     return {
@@ -98,10 +118,11 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
 class TypeNodes:
     """The nodes of one type.
 
-    ``starting`` counts young nodes that are not usable yet; a node is ``usable`` while all its GPUs are healthy and
-    open to pods. ``idle`` are the nodes on which an autoscaler would put a placeholder: they run only pods of
-    DaemonSets and of kube-system, and are starting or offer all resources of the type. Karpenter regards the nodes in
-    ``starting_for_karpenter`` as starting, whatever their age. ``created_ns`` are the creation times of all nodes.
+    ``starting`` counts young nodes that are not usable yet; a node is ``usable`` while all its GPUs
+    are healthy and open to pods. ``idle`` are the nodes on which an autoscaler would put a
+    placeholder: they run only pods of DaemonSets and of kube-system, and are starting or offer all
+    resources of the type. Karpenter regards the nodes in ``starting_for_karpenter`` as starting,
+    whatever their age. ``created_ns`` are the creation times of all nodes.
     """
 
     starting: int = 0
@@ -111,8 +132,12 @@ class TypeNodes:
     created_ns: list[int] = field(default_factory=list)
 
 
-def nodes_by_type(state: ClusterState, types: Sequence[NodeType], wait_ns: int) -> dict[str, TypeNodes]:
-    """Return the nodes by the names of their types; a node is young for ``wait_ns`` after its creation."""
+def nodes_by_type(
+    state: ClusterState, types: Sequence[NodeType], wait_ns: int
+) -> dict[str, TypeNodes]:
+    """Return the nodes by the names of their types; a node is young for ``wait_ns`` after its
+    creation.
+    """
     found = {kind.name: TypeNodes() for kind in types}
     for name, node in state.nodes.items():
         kind = next((kind for kind in types if kind.has(node)), None)
@@ -133,11 +158,15 @@ def nodes_by_type(state: ClusterState, types: Sequence[NodeType], wait_ns: int) 
         nodes.starting += starting
         if usable:
             allocatable = node_allocatable(node)
-            has_room = all(allocatable.get(resource, 0) >= count for resource, count in kind.resources.items())
+            has_room = all(
+                allocatable.get(resource, 0) >= count for resource, count in kind.resources.items()
+            )
         else:
             has_room = starting or (unused and name in nodes.starting_for_karpenter)
         on_node = state.placement.predicates.pods_on(name)
-        if has_room and not any(pod.spec.node_name and _keeps_placeholders_away(pod) for pod in on_node):
+        if has_room and not any(
+            pod.spec.node_name and _keeps_placeholders_away(pod) for pod in on_node
+        ):
             nodes.idle.add(name)
     return found
 
@@ -148,13 +177,17 @@ def _keeps_placeholders_away(pod: Pod) -> bool:
 
 
 def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
-    """Return whether the node is open to pods, with healthy GPUs and no hard taints but those of its type."""
+    """Return whether the node is open to pods, with healthy GPUs and no hard taints but those of
+    its type.
+    """
     info = state.ledger.info_of(node.metadata.name)
     if info is None or info.closed or not info.inventory.gpus:
         return False
     described = {(taint.key, taint.effect) for taint in kind.taints}
     closed = any(
-        taint.effect in _HARD and taint.key != WHOLE_GPU and (taint.key, taint.effect) not in described
+        taint.effect in _HARD
+        and taint.key != WHOLE_GPU
+        and (taint.key, taint.effect) not in described
         for taint in node.spec.taints
     )
     return not closed and all(gpu.healthy for gpu in info.inventory.gpus)
@@ -162,7 +195,9 @@ def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round: the types of new placeholders, the Jobs to delete, and the events to record."""
+    """The result of a round: the types of new placeholders, the Jobs to delete, and the events
+    to record.
+    """
 
     now_ns: int
     created: list[NodeType] = field(default_factory=list)
@@ -173,8 +208,8 @@ class NodeRequestRound:
 class Placeholders:
     """Writes the Jobs of placeholders, and remembers which were just created or deleted.
 
-    ``pods`` returns the placeholders that the watch has shown, by UID, ``new_name`` a unique name. A Job without a pod
-    counts as a placeholder for ``wait_seconds``.
+    ``pods`` returns the placeholders that the watch has shown, by UID, ``new_name`` a unique name.
+    A Job without a pod counts as a placeholder for ``wait_seconds``.
     """
 
     def __init__(
@@ -187,11 +222,15 @@ class Placeholders:
         self.failures = 0
         self._writer, self._pods, self._new_name = writer, pods, new_name
         self._wait_seconds = wait_seconds
-        self._created: dict[str, tuple[str, int]] = {}  # Jobs without a pod yet: type, creation in Unix ns
+        self._created: dict[
+            str, tuple[str, int]
+        ] = {}  # Jobs without a pod yet: type, creation in Unix ns
         self._deleted: set[str] = set()  # in the latest round
 
     def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:
-        """Return the Jobs by the type of the node that they request, oldest first; ``pods`` are from a snapshot."""
+        """Return the Jobs by the type of the node that they request, oldest first; ``pods`` are
+        from a snapshot.
+        """
         jobs = {_job_of(pod): pod.metadata for pod in pods.values()}
         wait_ns = self._wait_seconds * _SECOND
         self._created = {
@@ -200,10 +239,16 @@ class Placeholders:
             if job not in jobs and 0 <= now_ns - created_ns < wait_ns
         }
         there = [
-            (int(unix_seconds(meta.creation_timestamp) * _SECOND), job, meta.annotations.get(NODE_TYPE_ANNOTATION, ""))
+            (
+                int(unix_seconds(meta.creation_timestamp) * _SECOND),
+                job,
+                meta.annotations.get(NODE_TYPE_ANNOTATION, ""),
+            )
             for job, meta in jobs.items()
         ]
-        there += [(created_ns, job, type_name) for job, (type_name, created_ns) in self._created.items()]
+        there += [
+            (created_ns, job, type_name) for job, (type_name, created_ns) in self._created.items()
+        ]
         found: dict[str, list[str]] = {}
         for _, job, type_name in sorted(there):
             found.setdefault(type_name, []).append(job)
@@ -221,8 +266,11 @@ class Placeholders:
         for kind in result.created:
             job = f"gputile-placeholder-{self._new_name()}"
             self._created[job] = kind.name, result.now_ns
-            error = await self._error(self._writer.create_placeholder(placeholder_job(job, kind, self._wait_seconds)))
-            # A Job that is refused for good still counts, so that it is tried again only after ``wait_seconds``.
+            error = await self._error(
+                self._writer.create_placeholder(placeholder_job(job, kind, self._wait_seconds))
+            )
+            # A Job that is refused for good still counts, so that it is tried again only after
+            # ``wait_seconds``.
             refused = isinstance(error, ApiError) and error.refused_for_good
             if error is not None and not error.may_have_been_executed and not refused:
                 del self._created[job]

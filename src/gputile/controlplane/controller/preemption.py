@@ -1,17 +1,17 @@
 """Decides which pods are evicted, and when, for gangs and for single pods (gangs of one).
 
-GPUs are reserved first. Once the reservations are stored, the victims are evicted if that still frees all reserved
-GPUs. Reservations are given up if the first eviction is refused, if a pod or a reserved GPU is lost, and when they
-expire. The gang then backs off before it tries again.
+GPUs are reserved first. Once the reservations are stored, the victims are evicted if that still
+frees all reserved GPUs. Reservations are given up if the first eviction is refused, if a pod or a
+reserved GPU is lost, and when they expire. The gang then backs off before it tries again.
 
-A gang's plan may not start until all its GPUs are free. Then the controller writes it again as a startable plan. A new
-leader finds the reservations and the terminating pods, and plans from there.
+A gang's plan may not start until all its GPUs are free. Then the controller writes it again as a
+startable plan. A new leader finds the reservations and the terminating pods, and plans from there.
 
-kube-scheduler preempts for single pods as well, and goes first. If it has nominated a node for the pod, the GPUs that
-its victims leave there are reserved, so that no successor of a victim takes them. If kube-scheduler has found no
-victims, or nothing could be reserved for some time, victims are chosen here. The extender binds the pod as soon as its
-GPUs are free. The victims of a pod are chosen again in each round, so a new leader continues with the reservations that
-it finds.
+kube-scheduler preempts for single pods as well, and goes first. If it has nominated a node for the
+pod, the GPUs that its victims leave there are reserved, so that no successor of a victim takes
+them. If kube-scheduler has found no victims, or nothing could be reserved for some time, victims
+are chosen here. The extender binds the pod as soon as its GPUs are free. The victims of a pod are
+chosen again in each round, so a new leader continues with the reservations that it finds.
 """
 
 from collections import Counter
@@ -28,7 +28,12 @@ from gputile.api.well_known import EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Evictions
 from gputile.controlplane.controller.gang_queue import Gang, gang_of_one
-from gputile.controlplane.controller.gang_round import GangEvent, GangRound, GangTurns, ReservationPatch
+from gputile.controlplane.controller.gang_round import (
+    GangEvent,
+    GangRound,
+    GangTurns,
+    ReservationPatch,
+)
 from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError
@@ -61,7 +66,9 @@ class PreemptionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """The reservations of a gang whose victims have not all left; they last ``lasts_ns``, until ``until_ns`` (Unix)."""
+    """The reservations of a gang whose victims have not all left; they last ``lasts_ns``, until
+    ``until_ns`` (Unix).
+    """
 
     plan: GangPlan
     until_ns: int
@@ -77,14 +84,23 @@ class Preemption:
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self.evictions = Evictions(configuration)
         self._settings, self._new_plan_name = configuration.preemption, new_plan_name
-        self._state, self._result = ClusterState(configuration), GangRound()  # those of the latest round
+        self._state, self._result = (
+            ClusterState(configuration),
+            GangRound(),
+        )  # those of the latest round
         self._plans: dict[GangName, PreemptionPlan] = {}
-        self._backoffs: dict[GangName, tuple[frozenset[str], int]] = {}  # its pods, end of the back-off (Unix ns)
-        self._nominated: dict[GangName, tuple[str, int]] = {}  # a pod's nominated node, and since when
+        self._backoffs: dict[
+            GangName, tuple[frozenset[str], int]
+        ] = {}  # its pods, end of the back-off (Unix ns)
+        self._nominated: dict[
+            GangName, tuple[str, int]
+        ] = {}  # a pod's nominated node, and since when
         self._searches_left = 0
 
     def begin(self, state: ClusterState, gangs: Collection[GangName], result: GangRound) -> None:
-        """Begin a round on a snapshot, for these gangs and the pods that may preempt; writes go to ``result``."""
+        """Begin a round on a snapshot, for these gangs and the pods that may preempt; writes go
+        to ``result``.
+        """
         self._state, self._result, self._searches_left = state, result, MOST_SEARCHES
         names = {*gangs, *(gang_of_one(pod).name for pod in state.waiting.preemptors.values())}
         self.evictions.begin(state, names)
@@ -99,7 +115,8 @@ class Preemption:
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
-        """Return GPUs and victims for the pods that start together; None if it finds none or may not preempt.
+        """Return GPUs and victims for the pods that start together; None if it finds none or may
+        not preempt.
 
         Nodes whose names are in ``closed`` are left out.
         """
@@ -113,7 +130,9 @@ class Preemption:
         return self._search(gang, closed)
 
     def reserve(self, gang: Gang, found: GangVictims, turn: GangTurns) -> GangPlan:
-        """Reserve GPUs that victims have to leave, by a plan that may not start yet; return the plan."""
+        """Reserve GPUs that victims have to leave, by a plan that may not start yet; return the
+        plan.
+        """
         lasts_ns = self._choose(gang, found, f"preempted by gang {gang.name}")
         plan = GangPlan(found.places, True)
         self._plans[gang.name] = PreemptionPlan(plan, self._state.now_ns + lasts_ns, lasts_ns)
@@ -121,7 +140,9 @@ class Preemption:
         return plan
 
     def go_on(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> PreemptionState:
-        """Evict the victims that are left, or give the plan up; forget the plan if all its GPUs are free."""
+        """Evict the victims that are left, or give the plan up; forget the plan if all its GPUs
+        are free.
+        """
         state, why = self._gang_progress(gang, preempting)
         if state is PreemptionState.LOST:
             self.give_up(gang, why)
@@ -143,14 +164,21 @@ class Preemption:
         bookings = self._bookings(preempting)
         planned = [(pods[uid], place.node) for uid, place in places.items()]
         ends_ns = preempting.until_ns, preempting.lasts_ns
-        progress, why = self._progress(gang, planned, bookings, ends_ns, has_evicted=victims.has_evicted)
+        progress, why = self._progress(
+            gang, planned, bookings, ends_ns, has_evicted=victims.has_evicted
+        )
         if progress is not PreemptionState.LEAVING or bookings is None:
             return progress, why
         cluster, rules = self._state.victim_search_input(), self.evictions.rules(gang.name)
         if not victims.has_evicted and rules.over_budget(victims.uids):
-            return PreemptionState.LOST, "a PodDisruptionBudget no longer allows the eviction of all victims"
+            return (
+                PreemptionState.LOST,
+                "a PodDisruptionBudget no longer allows the eviction of all victims",
+            )
         if self.evictions.due(gang.name, ()) and not (
-            is_enough(bookings, planned, frozenset(victims.uids), cluster, rules, self._state.now_ns)
+            is_enough(
+                bookings, planned, frozenset(victims.uids), cluster, rules, self._state.now_ns
+            )
         ):
             return PreemptionState.LOST, "the eviction of the victims would no longer free enough"
         return progress, ""
@@ -188,7 +216,9 @@ class Preemption:
             self._go_on_with_pod(gang)
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
-        hopeless: set[tuple[Request, bytes]] = set()  # searches that failed in this round: replicas would repeat them
+        hopeless: set[tuple[Request, bytes]] = (
+            set()
+        )  # searches that failed in this round: replicas would repeat them
         for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
             found = self._find_for_pod(gang, hopeless)
             if found is not None:
@@ -202,20 +232,30 @@ class Preemption:
         return -gang.priority, last_ns, gang.oldest
 
     def _is_due(self, gang: Gang) -> bool:
-        if self._state.ledger.booking(gang.pod.metadata.uid) is not None or reservation_of(gang.pod) is not None:
+        if (
+            self._state.ledger.booking(gang.pod.metadata.uid) is not None
+            or reservation_of(gang.pod) is not None
+        ):
             return False
-        # There is no back-off for a pod that kube-scheduler preempts for: its victims may be gone and replaced at once.
+        # There is no back-off for a pod that kube-scheduler preempts for: its victims may be gone
+        # and replaced at once.
         return bool(self._nominated_node(gang)) or not self._is_backing_off(gang)
 
     def _nominated_node(self, gang: Gang) -> str:
-        """Return the node that kube-scheduler nominated recently, "" if there is none that still accepts the pod."""
+        """Return the node that kube-scheduler nominated recently, "" if there is none that still
+        accepts the pod.
+        """
         node, now_ns = gang.pod.status.nominated_node_name, self._state.now_ns
         before, since_ns = self._nominated.get(gang.name, ("", 0))
         if before != node:
             since_ns = now_ns
             self._nominated[gang.name] = node, since_ns
         is_recent = 0 <= now_ns - since_ns < _NOMINATION_NS
-        return node if is_recent and node in self._state.nodes and not self._rejection(gang.pod, node) else ""
+        return (
+            node
+            if is_recent and node in self._state.nodes and not self._rejection(gang.pod, node)
+            else ""
+        )
 
     def _find_for_pod(self, gang: Gang, hopeless: set[tuple[Request, bytes]]) -> GangVictims | None:
         pod, engine = gang.pod, self._state.placement.engine
@@ -229,7 +269,12 @@ class Preemption:
         if node := self._nominated_node(gang):
             return self._left_by_others(gang, request, node)
         self._back_off(gang)
-        search = request, msgspec.json.encode((pod.metadata.namespace, sorted(pod.metadata.labels.items()), pod.spec))
+        search = (
+            request,
+            msgspec.json.encode(
+                (pod.metadata.namespace, sorted(pod.metadata.labels.items()), pod.spec)
+            ),
+        )
         if search in hopeless:
             return None
         fits = engine.best_first(request, self._state.placement.predicates.open_nodes(pod))
@@ -240,12 +285,17 @@ class Preemption:
         return found
 
     def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
-        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if too few.
+        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if
+        too few.
 
-        kube-scheduler has chosen the victims, also for CPU and memory: nobody else is evicted, even if they are not
-        deleted yet.
+        kube-scheduler has chosen the victims, also for CPU and memory: nobody else is evicted, even
+        if they are not deleted yet.
         """
-        engine, now_ns, info = self._state.placement.engine, self._state.now_ns, self._state.ledger.info_of(node)
+        engine, now_ns, info = (
+            self._state.placement.engine,
+            self._state.now_ns,
+            self._state.ledger.info_of(node),
+        )
         decision = engine.decide(request, node, now_ns)
         if not isinstance(decision, Decision):
             rules = self.evictions.rules(gang.name)
@@ -253,14 +303,24 @@ class Preemption:
             if choice is None or choice.evicted or choice.withdrawn or info is None:
                 return None
             decision = engine.decision(request, info, choice.gpus, now_ns)
-        return GangVictims({gang.pod.metadata.uid: decision}, ()) if decision.allocation is not None else None
+        return (
+            GangVictims({gang.pod.metadata.uid: decision}, ())
+            if decision.allocation is not None
+            else None
+        )
 
     def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
-        """Return whether the node accepts the pod, and pods of lower priority leave the chosen GPUs."""
+        """Return whether the node accepts the pod, and pods of lower priority leave the chosen
+        GPUs.
+        """
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
         # Terminating pods count: their successors must not take the GPUs.
-        leave = found.evicted or found.withdrawn or self.evictions.leaving_at(place.node, uuids, below=gang.priority)
+        leave = (
+            found.evicted
+            or found.withdrawn
+            or self.evictions.leaving_at(place.node, uuids, below=gang.priority)
+        )
         return bool(leave) and takes_now(self._state.ledger, gang.pod, place.node)
 
     def _reserve_for_pod(self, gang: Gang, found: GangVictims) -> None:
@@ -279,12 +339,19 @@ class Preemption:
         self._write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
-        victims = f"; evicted for it: {self.evictions.named(found.evicted)}" if found.evicted else ""
-        text = f"{gpus} of node {place.node} reserved for the pod for at most {lasts_ns // _SECOND} s{victims}"
+        victims = (
+            f"; evicted for it: {self.evictions.named(found.evicted)}" if found.evicted else ""
+        )
+        text = (
+            f"{gpus} of node {place.node} reserved for the pod for at most "
+            f"{lasts_ns // _SECOND} s{victims}"
+        )
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
 
     def _go_on_with_pod(self, gang: Gang) -> None:
-        """Evict the victims that still use the GPUs of a stored reservation, or give the reservation up."""
+        """Evict the victims that still use the GPUs of a stored reservation, or give the
+        reservation up.
+        """
         pod, reservation = gang.pod, reservation_of(gang.pod)
         if reservation is None:
             return
@@ -306,14 +373,21 @@ class Preemption:
             self.evictions.choose(gang.name, (), "")
 
     def _choose_again(self, gang: Gang, booking: Booking, *, has_evicted: bool) -> None:
-        """Choose the victims on the GPUs of a pod's reservation again and evict them, or give the reservation up."""
+        """Choose the victims on the GPUs of a pod's reservation again and evict them, or give
+        the reservation up.
+        """
         engine = self._state.placement.engine
         request = engine.request(gang.pod)
         if request is None:
             return
-        gpus, preemptor = frozenset(share.uuid for share in booking.gpus), self._preemptor(gang, request)
+        gpus, preemptor = (
+            frozenset(share.uuid for share in booking.gpus),
+            self._preemptor(gang, request),
+        )
         choice = None
-        for refused_too in (False, True) if has_evicted else (False,):  # a refused victim may be needed
+        for refused_too in (
+            (False, True) if has_evicted else (False,)
+        ):  # a refused victim may be needed
             rules = self.evictions.rules(gang.name, refused_too=refused_too)
             choice = choice or VictimSearch(engine, preemptor, rules).on_node(booking.node, gpus)
         if choice is None:
@@ -329,10 +403,14 @@ class Preemption:
         """Give up the reservations of pods of lower priority that ``pod`` takes over."""
         preemptors = self._state.waiting.preemptors
         for other in [preemptors[uid] for uid in uids if uid in preemptors]:
-            self.give_up(gang_of_one(other), f"pod {pod.key} of higher priority takes over its GPUs")
+            self.give_up(
+                gang_of_one(other), f"pod {pod.key} of higher priority takes over its GPUs"
+            )
 
     def _preemptor(self, gang: Gang, request: Request) -> Preemptor:
-        return Preemptor(gang.pod.metadata.uid, request, gang.priority, self._state.now_ns / _SECOND)
+        return Preemptor(
+            gang.pod.metadata.uid, request, gang.priority, self._state.now_ns / _SECOND
+        )
 
     def _write(self, pod: Pod, reservation: Reservation | None, node: str) -> None:
         self._state.expect(pod, reservation)
@@ -341,19 +419,27 @@ class Preemption:
     # -- gangs and pods alike
 
     def _search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims found. Only a single pod may take over reservations of other pods."""
+        """Return the cheapest victims found. Only a single pod may take over reservations of
+        other pods.
+        """
         state = self._state
         try:
-            members = [GangCandidate(pod, state.placement.engine.request(pod)) for pod in gang.unreserved]
+            members = [
+                GangCandidate(pod, state.placement.engine.request(pod)) for pod in gang.unreserved
+            ]
         except RequestError:
             return None
         rules = replace(self.evictions.rules(), withdraws=gang.is_single)
-        return choose_gang_victims(members, gang.needed, state.victim_search_input(closed), rules, state.now_ns)
+        return choose_gang_victims(
+            members, gang.needed, state.victim_search_input(closed), rules, state.now_ns
+        )
 
     def _choose(self, gang: Gang, found: GangVictims, why: str) -> int:
-        """Set the victims, to be evicted from the next round on; return how long the reservations last, in ns.
+        """Set the victims, to be evicted from the next round on; return how long the reservations
+        last, in ns.
 
-        That is ``preemption.keepSeconds`` beyond the longest grace period of the victims and of terminating pods.
+        That is ``preemption.keepSeconds`` beyond the longest grace period of the victims and of
+        terminating pods.
         """
         self.evictions.choose(gang.name, found.evicted, why)
         facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
@@ -374,8 +460,8 @@ class Preemption:
     ) -> tuple[PreemptionState, str]:
         """Return the state of reservations, and why they are lost.
 
-        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and their longest
-        duration; reservations that expire later were written by a wrong clock.
+        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and
+        their longest duration; reservations that expire later were written by a wrong clock.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns
@@ -396,11 +482,17 @@ class Preemption:
         if not has_evicted and (why := self.evictions.victims(gang.name).refused):
             return PreemptionState.LOST, why
         taken = all(refusal.rule is ReservationRule.GPU_TAKEN for refusal in lost)
-        open_nodes = all(takes_now(state.ledger, pod, name) for pod, name in planned if pod.metadata.uid in bookings)
+        open_nodes = all(
+            takes_now(state.ledger, pod, name)
+            for pod, name in planned
+            if pod.metadata.uid in bookings
+        )
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
     def _rejection(self, pod: Pod, name: str) -> str:
-        """Return why a node no longer accepts the pod, such as a cordon; "" if it accepts the pod or is gone."""
+        """Return why a node no longer accepts the pod, such as a cordon; "" if it accepts the
+        pod or is gone.
+        """
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None
         return why.text if why is not None else ""
@@ -410,7 +502,8 @@ class Preemption:
             self._result.evictions.append(due)
 
     def give_up(self, gang: Gang, why: str) -> None:
-        """Give up the reservations, and the nomination of a single pod; a failed write is repeated in the next round.
+        """Give up the reservations, and the nomination of a single pod; a failed write is repeated
+        in the next round.
 
         The planner of gangs removes or reuses a gang's reservations itself.
         """
@@ -431,7 +524,9 @@ class Preemption:
         self._backoffs[gang.name] = uids, self._state.now_ns + _BACKOFF_NS
 
     def _is_backing_off(self, gang: Gang) -> bool:
-        """Return whether the same pods were searched for recently; the back-off also ends if the clock is set back."""
+        """Return whether the same pods were searched for recently; the back-off also ends if the
+        clock is set back.
+        """
         uids, until_ns = self._backoffs.get(gang.name, (frozenset(), 0))
         same = uids == frozenset(pod.metadata.uid for pod in gang.unreserved)
         return same and 0 < until_ns - self._state.now_ns <= _BACKOFF_NS

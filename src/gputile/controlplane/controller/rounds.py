@@ -1,9 +1,9 @@
 """Runs the controller's rounds: wake, snapshot, plan in a worker thread, write, record events.
 
-The event loop owns the cluster state, and processes watch events while a round is planned. The worker thread only uses
-a snapshot and the memory of the planners, which nothing else uses at that time. The snapshot waits for the end of a
-list that is being applied. A plan for pods that have changed since is not written, and each write is conditional on the
-pod's version in the snapshot.
+The event loop owns the cluster state, and processes watch events while a round is planned. The
+worker thread only uses a snapshot and the memory of the planners, which nothing else uses at that
+time. The snapshot waits for the end of a list that is being applied. A plan for pods that have
+changed since is not written, and each write is conditional on the pod's version in the snapshot.
 """
 
 import asyncio
@@ -42,7 +42,9 @@ class Planners:
 
 
 class Rounds:
-    """Runs rounds while this replica is ``active``; ``compute`` calls its argument in a worker thread."""
+    """Runs rounds while this replica is ``active``; ``compute`` calls its argument in a worker
+    thread.
+    """
 
     def __init__(
         self,
@@ -62,8 +64,8 @@ class Rounds:
     def wake(self, *, for_requests: bool = False) -> None:
         """Run a round soon.
 
-        With ``for_requests``, node requests are planned as well: a node has joined or got a pod, and its placeholder
-        must be deleted before an autoscaler adds another node for it.
+        With ``for_requests``, node requests are planned as well: a node has joined or got a pod,
+        and its placeholder must be deleted before an autoscaler adds another node for it.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()
@@ -104,7 +106,9 @@ class Rounds:
         return plans
 
     def _plan(self, snapshot: ClusterState, *, due: bool) -> RoundPlans:
-        """Plan gangs, then node requests if these are ``due`` or placeholders may occupy a starting gang's nodes."""
+        """Plan gangs, then node requests if these are ``due`` or placeholders may occupy a
+        starting gang's nodes.
+        """
         gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
         starts = gangs is not None and bool(gangs.gates)
         if self._requests is None or not (due or starts):

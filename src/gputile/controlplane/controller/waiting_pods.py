@@ -13,9 +13,9 @@ from gputile.core.devices.request import asks_for_gpu
 class WaitingPods:
     """Unbound pods by UID; placeholders are only recognised in ``namespace``.
 
-    ``refused`` are GPU pods that kube-scheduler found unschedulable and for which it nominated no node. Pods of gangs
-    are excluded if gangs are planned. ``preemptors`` are unschedulable GPU pods that may preempt, and pods with a
-    reservation for which victims leave.
+    ``refused`` are GPU pods that kube-scheduler found unschedulable and for which it nominated no
+    node. Pods of gangs are excluded if gangs are planned. ``preemptors`` are unschedulable GPU pods
+    that may preempt, and pods with a reservation for which victims leave.
     """
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
@@ -57,7 +57,9 @@ class WaitingPods:
 
     def _is_refused(self, pod: Pod) -> bool:
         refused = any(
-            each.type == POD_SCHEDULED and each.status == "False" and each.reason != SCHEDULING_GATED
+            each.type == POD_SCHEDULED
+            and each.status == "False"
+            and each.reason != SCHEDULING_GATED
             for each in pod.status.conditions
         )
         alone = not self._configuration.admission.gangs or gang_of(pod) is None
@@ -67,8 +69,8 @@ class WaitingPods:
 class GangMembers:
     """Pods by gang.
 
-    A succeeded pod counts as started until all pods of its gang have finished, so it is stored until then. A failed pod
-    is not stored.
+    A succeeded pod counts as started until all pods of its gang have finished, so it is stored
+    until then. A failed pod is not stored.
     """
 
     def __init__(self) -> None:
@@ -84,7 +86,11 @@ class GangMembers:
     def waiting(self) -> list[GangName]:
         """Return the gangs with unbound pods."""
         gangs = self._gangs.items()
-        return [name for name, pods in gangs if not all(pod.spec.node_name or pod.finished for pod in pods.values())]
+        return [
+            name
+            for name, pods in gangs
+            if not all(pod.spec.node_name or pod.finished for pod in pods.values())
+        ]
 
     def pods(self, gang: GangName) -> Sequence[Pod]:
         return list(self._gangs[gang].values())

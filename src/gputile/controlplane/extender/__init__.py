@@ -1,1 +1,3 @@
-"""Serves kube-scheduler's HTTP extender calls: filters and ranks nodes, chooses GPUs, and binds pods."""
+"""Serves kube-scheduler's HTTP extender calls: filters and ranks nodes, chooses GPUs, and binds
+pods.
+"""

@@ -27,8 +27,9 @@ from gputile.support.http_server import BodyReader, BodyRefused, Handler, monito
 
 log = logging.getLogger(__name__)
 
-# kube-scheduler sends one pod and some thousand names, or the victims on a tenth of the nodes. Larger bodies are not
-# from kube-scheduler, and decoding very many items would block the event loop for seconds.
+# kube-scheduler sends one pod and some thousand names, or the victims on a tenth of the nodes.
+# Larger bodies are not from kube-scheduler, and decoding very many items would block the event loop
+# for seconds.
 LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
@@ -44,9 +45,11 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """One verb over HTTP: reads the body, calls ``answer`` if this replica may act, and counts the outcome.
+    """One verb over HTTP: reads the body, calls ``answer`` if this replica may act, and counts the
+    outcome.
 
-    ``admit`` raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the metrics.
+    ``admit`` raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the
+    metrics.
     """
 
     name: str
@@ -69,7 +72,9 @@ class _Verb:
             if isawaitable(result):
                 result = await result
         except ConversionError as error:
-            return self._failed(f"the request is not what kube-scheduler sends: {error}", 400, "bad_request")
+            return self._failed(
+                f"the request is not what kube-scheduler sends: {error}", 400, "bad_request"
+            )
         except BodyRefused as refused:
             return self._failed(str(refused), refused.status, "bad_request")
         except BadRequest as error:
@@ -86,7 +91,9 @@ class _Verb:
     def _failed(self, why: str, status: int, outcome: str) -> web.Response:
         self.requests.labels(self.name, outcome).inc()
         failure, text = _FAILURES.get(self.name), f"{self.name}: {why}"
-        return _json(failure(text)) if failure is not None else web.Response(status=status, text=text)
+        return (
+            _json(failure(text)) if failure is not None else web.Response(status=status, text=text)
+        )
 
 
 def create_app(
@@ -98,8 +105,8 @@ def create_app(
 ) -> Handler:
     """Return the handler of verbs, probes and metrics.
 
-    ``admit`` raises ``NotReady`` if this replica may not act; ``not_ready`` returns why it has not listed the cluster,
-    None if it has. ``intake`` reads the bodies.
+    ``admit`` raises ``NotReady`` if this replica may not act; ``not_ready`` returns why it has not
+    listed the cluster, None if it has. ``intake`` reads the bodies.
     """
 
     async def admit_every_replica() -> None:
@@ -107,9 +114,19 @@ def create_app(
             raise NotReady(why)
 
     args = msgspec.json.Decoder(ExtenderArgs)
-    bind_args, preempt_args = msgspec.json.Decoder(ExtenderBindingArgs), msgspec.json.Decoder(ExtenderPreemptionArgs)
-    verbs: list[tuple[str, msgspec.json.Decoder[Any], Callable[[Any], Any], Callable[[Any], str]]] = [
-        ("filter", args, handlers.filter, lambda result: "fits" if result.node_names else "refused"),
+    bind_args, preempt_args = (
+        msgspec.json.Decoder(ExtenderBindingArgs),
+        msgspec.json.Decoder(ExtenderPreemptionArgs),
+    )
+    verbs: list[
+        tuple[str, msgspec.json.Decoder[Any], Callable[[Any], Any], Callable[[Any], str]]
+    ] = [
+        (
+            "filter",
+            args,
+            handlers.filter,
+            lambda result: "fits" if result.node_names else "refused",
+        ),
         ("prioritize", args, handlers.prioritize, lambda _: "scored"),
         ("prioritize-without-gpus", args, handlers.prioritize_without_gpus, lambda _: "scored"),
         ("prioritize-claims", args, handlers.prioritize_claims, lambda _: "scored"),
@@ -119,7 +136,9 @@ def create_app(
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
     routes = monitoring_routes(metrics.registry, not_ready)
     for name, decoder, answer, outcome in verbs:
-        admitting = admit_every_replica if name == "prioritize-claims" else admit  # it books nothing
+        admitting = (
+            admit_every_replica if name == "prioritize-claims" else admit
+        )  # it books nothing
         seconds = metrics.seconds.labels(name)
         verb = _Verb(name, decoder, answer, outcome, admitting, metrics.requests, seconds, bodies)
         routes[f"/{name}"] = "POST", verb.serve

@@ -1,9 +1,9 @@
 """Executes the verb bind: books GPUs, sends the Binding, then confirms or releases the booking.
 
-If the response to a Binding is lost, the Binding may or may not have been executed, and its GPUs stay booked until this
-is known. A Binding is for one resourceVersion of its pod, so another write to the unbound pod makes it impossible
-(``fence``), and the response to that write shows whether the Binding was executed. Until then, the only feasible node
-of the pod is the node of the Binding.
+If the response to a Binding is lost, the Binding may or may not have been executed, and its GPUs
+stay booked until this is known. A Binding is for one resourceVersion of its pod, so another write
+to the unbound pod makes it impossible (``fence``), and the response to that write shows whether the
+Binding was executed. Until then, the only feasible node of the pod is the node of the Binding.
 """
 
 import asyncio
@@ -26,15 +26,17 @@ from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
-_VERSIONS = 4  # how many versions of a pod a Binding is sent for, while other clients write to the pod
+# how many versions of a pod a Binding is sent for, while other clients write to the pod
+_VERSIONS = 4
 # How long a pod waits for the first pod of its gang; kube-scheduler's time-out is 5 s.
 FIRST_POD_S = 2.5
-# Shorter than the API server's own limit, and long enough for a busy etcd. Without a response by then, ``_resolve``
-# finds out the result.
+# Shorter than the API server's own limit, and long enough for a busy etcd. Without a response by
+# then, ``_resolve`` finds out the result.
 BIND_SECONDS = 15.0
 POD_SECONDS = 5.0
-# The API server aborts a request after 60 s (--request-timeout). Waiting is less certain than a fence: an API server
-# that hung may read the request later. So it is used only for pods that cannot be written to.
+# The API server aborts a request after 60 s (--request-timeout). Waiting is less certain than a
+# fence: an API server that hung may read the request later. So it is used only for pods that cannot
+# be written to.
 ANSWER_LOST_FOR_GOOD_S = 75.0
 
 
@@ -43,7 +45,8 @@ class NoLongerActive(KubeError):
 
 
 class PodApi:
-    """The binder's requests to the API server; ``active`` returns whether this replica may still act.
+    """The binder's requests to the API server; ``active`` returns whether this replica may still
+    act.
 
     Errors are those of ``gputile.kube.errors``.
     """
@@ -55,8 +58,9 @@ class PodApi:
     async def bind(self, binding: Binding) -> None:
         """Send the Binding.
 
-        The Lease is checked after the pod's resourceVersion was chosen. So no Binding is sent for a version that is
-        newer than the loss of the Lease, and the next holder fences off Bindings for older ones (``extender.fence``).
+        The Lease is checked after the pod's resourceVersion was chosen. So no Binding is sent for a
+        version that is newer than the loss of the Lease, and the next holder fences off Bindings
+        for older ones (``extender.fence``).
 
         Raises:
             NoLongerActive: the Lease was lost before the Binding was sent.
@@ -70,20 +74,28 @@ class PodApi:
         return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
 
     async def fence(self, namespace: str, name: str) -> Pod | None:
-        """Write to a pod, so that its resourceVersion changes; return the pod as stored, None if it is gone.
+        """Write to a pod, so that its resourceVersion changes; return the pod as stored, None if it
+        is gone.
 
-        The written value is random, since a patch that changes nothing would not change the version.
+        The written value is random, since a patch that changes nothing would not change the
+        version.
         """
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
-        return await annotate_pod_status(self._connection, namespace, name, mark, within=POD_SECONDS)
+        return await annotate_pod_status(
+            self._connection, namespace, name, mark, within=POD_SECONDS
+        )
 
     async def unbound(self) -> Sequence[Pod]:
         """List all unbound pods, from the API server and not from a cache."""
-        return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})
+        return await list_all(
+            self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="}
+        )
 
 
 class BindError(Exception):
-    """The pod was not bound, or the result is not known yet. kube-scheduler gets the message, and retries."""
+    """The pod was not bound, or the result is not known yet. kube-scheduler gets the message,
+    and retries.
+    """
 
 
 class Binder:
@@ -93,7 +105,11 @@ class Binder:
     """
 
     def __init__(
-        self, engine: PlacementEngine, pod_api: PodApi, monotonic: Callable[[], float], unix_ns: Callable[[], int]
+        self,
+        engine: PlacementEngine,
+        pod_api: PodApi,
+        monotonic: Callable[[], float],
+        unix_ns: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._ledger = engine.ledger
@@ -119,7 +135,8 @@ class Binder:
         return pod
 
     async def bind(self, pod: Pod, node: str) -> str:
-        """Bind ``pod`` to ``node``, and return its GPUs as text; "" if it requests none or is already bound there.
+        """Bind ``pod`` to ``node``, and return its GPUs as text; "" if it requests none or is
+        already bound there.
 
         A caller that disconnects does not stop a Binding in progress.
 
@@ -143,7 +160,9 @@ class Binder:
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings in progress, and resolve those without a response; return whether none is left."""
+        """Wait for the Bindings in progress, and resolve those without a response; return
+        whether none is left.
+        """
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
         await self._resolve_all()
@@ -170,8 +189,9 @@ class Binder:
     async def _write(self, binding: PodBinding) -> None:
         """Send the Binding; return once the pod is bound as decided.
 
-        kube-scheduler's version of the pod may be outdated. Then the pod is read, and the Binding is sent again for the
-        current version, unless the pod is being deleted or has lost its reservation (``PodBinding.obstacle``).
+        kube-scheduler's version of the pod may be outdated. Then the pod is read, and the Binding
+        is sent again for the current version, unless the pod is being deleted or has lost its
+        reservation (``PodBinding.obstacle``).
 
         Raises:
             BindError: the pod is not bound, or this is not known yet.
@@ -195,9 +215,11 @@ class Binder:
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
-        """Send the Binding for one version of the pod; return the conflict if there is one, None if the pod is bound.
+        """Send the Binding for one version of the pod; return the conflict if there is one, None if
+        the pod is bound.
 
-        A conflict (409) means that the pod is already bound, has another version, or may not be bound now.
+        A conflict (409) means that the pod is already bound, has another version, or may not be
+        bound now.
 
         Raises:
             BindError: the Binding failed otherwise, or its result is not known yet.
@@ -215,9 +237,13 @@ class Binder:
                 binding.take_back()
                 raise BindError(f"the Binding of pod {pod.key} was refused: {error}") from error
             self._answer_lost(binding)
-            log.warning("the answer to a Binding was lost", extra={"pod": pod.key, "node": binding.node})
+            log.warning(
+                "the answer to a Binding was lost", extra={"pod": pod.key, "node": binding.node}
+            )
             if not await self._resolve(binding):
-                raise BindError(f"the answer to the Binding of pod {pod.key} was lost: {error}") from error
+                raise BindError(
+                    f"the answer to the Binding of pod {pod.key} was lost: {error}"
+                ) from error
         return None
 
     async def _read_unbound(self, binding: PodBinding, conflict: Conflict | None) -> Pod | None:
@@ -231,12 +257,16 @@ class Binder:
             found = await self._pod_api.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
             self._answer_lost(binding)
-            raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}; then: {error}") from error
+            raise BindError(
+                f"the Binding of pod {pod.key} met a conflict: {conflict}; then: {error}"
+            ) from error
         if binding.is_unbound(found):
             return found
         pod_was_read(self._ledger, pod.metadata.uid, before, found, self._monotonic())
         if not binding.is_executed(found):
-            raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
+            raise BindError(
+                f"the Binding of pod {pod.key} met a conflict: {conflict}"
+            ) from conflict
         return None
 
     def _answer_lost(self, binding: PodBinding) -> None:
@@ -244,7 +274,8 @@ class Binder:
         self._unconfirmed[binding.pod.metadata.uid] = binding
 
     async def _resolve(self, binding: PodBinding) -> bool:
-        """Find out whether a Binding with a lost response was executed, or make it impossible; return whether it was.
+        """Find out whether a Binding with a lost response was executed, or make it impossible;
+        return whether it was.
 
         Raises:
             BindError: the result is not known yet; the GPUs stay booked.
@@ -254,37 +285,50 @@ class Binder:
         try:
             found = await self._pod_api.fence(meta.namespace, meta.name)
         except ApiError as refused:
-            try:  # the pod cannot be written to: its version, or the time that has passed, shows the result
+            # the pod cannot be written to: its version, or the time that has passed, shows the
+            # result
+            try:
                 found = await self._pod_api.pod(meta.namespace, meta.name)
             except KubeError as error:
-                why = f"it is not known yet whether pod {binding.pod.key} is bound: {refused}; {error}"
+                why = (
+                    f"it is not known yet whether pod {binding.pod.key} is bound: {refused}; "
+                    f"{error}"
+                )
                 raise BindError(why) from error
             # after a temporary failure, the API server may still execute the Binding, however late
             lost_for_s = self._monotonic() - binding.lost_at
             may_end = refused.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
         except KubeError as error:
-            raise BindError(f"it is not known yet whether pod {binding.pod.key} is bound: {error}") from error
+            raise BindError(
+                f"it is not known yet whether pod {binding.pod.key} is bound: {error}"
+            ) from error
         if self._unconfirmed.get(meta.uid) is not binding:
             return False  # another call has resolved it meanwhile, and has updated the ledger
         if not binding.is_unbound(found):
             pod_was_read(self._ledger, meta.uid, before, found, self._monotonic())
         elif found.metadata.resource_version == binding.version and not may_end:
-            raise BindError(f"it is not known yet whether pod {binding.pod.key} is bound: it cannot be written to")
+            raise BindError(
+                f"it is not known yet whether pod {binding.pod.key} is bound: it cannot be written "
+                f"to"
+            )
         else:
             binding.take_back()
         del self._unconfirmed[meta.uid]
         return binding.is_executed(found)
 
     async def resolve_unconfirmed(self) -> None:
-        """Expire reservations, and find out the results of Bindings with lost responses or without confirmation.
+        """Expire reservations, and find out the results of Bindings with lost responses or without
+        confirmation.
 
-        A Binding is confirmed by the watch within ``CONFIRMATION_S``; otherwise its pod is read. Call this every few
-        seconds.
+        A Binding is confirmed by the watch within ``CONFIRMATION_S``; otherwise its pod is read.
+        Call this every few seconds.
         """
         self._engine.ledger.set_time(self._unix_ns())
         await self._resolve_all()
         overdue = self._ledger.overdue(self._monotonic(), CONFIRMATION_S)
-        await several_at_once([(each.namespace, each.name, each.uid) for each in overdue], self._read_back)
+        await several_at_once(
+            [(each.namespace, each.name, each.uid) for each in overdue], self._read_back
+        )
 
     async def _read_back(self, overdue: tuple[str, str, str]) -> bool:
         namespace, name, uid = overdue
@@ -294,7 +338,10 @@ class Binder:
         try:
             found = await self._pod_api.pod(namespace, name)
         except KubeError as error:
-            log.warning("a Binding cannot be confirmed yet", extra={"pod": f"{namespace}/{name}", "why": str(error)})
+            log.warning(
+                "a Binding cannot be confirmed yet",
+                extra={"pod": f"{namespace}/{name}", "why": str(error)},
+            )
             return False
         if uid not in self._under_way:
             pod_was_read(self._ledger, uid, before, found, self._monotonic())
@@ -304,13 +351,18 @@ class Binder:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
-        """Resolve a Binding, unless another call does; return False if the result is not known yet."""
+        """Resolve a Binding, unless another call does; return False if the result is not known
+        yet.
+        """
         uid = binding.pod.metadata.uid
         if uid in self._under_way or self._unconfirmed.get(uid) is not binding:
             return True
         try:
             await self._resolve(binding)
         except BindError as error:
-            log.warning("a Binding cannot be resolved yet", extra={"pod": binding.pod.key, "why": str(error)})
+            log.warning(
+                "a Binding cannot be resolved yet",
+                extra={"pod": binding.pod.key, "why": str(error)},
+            )
             return False
         return True

@@ -1,9 +1,10 @@
 """Makes Bindings of an earlier extender impossible before its successor decides.
 
-A Binding names the resourceVersion of its pod, so it is never executed once the pod has another version, however long
-it was delayed in a socket or in an API server that hung. So an extender that may have a predecessor writes to every pod
-that such a Binding may be for, and then lists the cluster. A Binding that was executed is in the list, and all others
-have become impossible. This depends on no clock, neither the extender's nor the API server's.
+A Binding names the resourceVersion of its pod, so it is never executed once the pod has another
+version, however long it was delayed in a socket or in an API server that hung. So an extender that
+may have a predecessor writes to every pod that such a Binding may be for, and then lists the
+cluster. A Binding that was executed is in the list, and all others have become impossible. This
+depends on no clock, neither the extender's nor the API server's.
 """
 
 import asyncio
@@ -22,13 +23,15 @@ PAUSE_S = 1.0
 
 
 async def fence_off(
-    pod_api: PodApi, monotonic: Callable[[], float], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    pod_api: PodApi,
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
     """Write to every pod that may have a Binding of a predecessor in progress.
 
-    Failed writes are repeated for ``ANSWER_LOST_FOR_GOOD_S``. After that, the current pass over the pods is the last
-    one. It skips the remaining pods once ``event_loop.AT_ONCE`` writes in a row have failed, since each write may take
-    as long as its time-out.
+    Failed writes are repeated for ``ANSWER_LOST_FOR_GOOD_S``. After that, the current pass over the
+    pods is the last one. It skips the remaining pods once ``event_loop.AT_ONCE`` writes in a row
+    have failed, since each write may take as long as its time-out.
 
     Raises:
         KubeError: the pods cannot be listed.
@@ -45,7 +48,11 @@ async def fence_off(
             await pod_api.fence(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
             if not has_failed:
-                log.warning("a pod cannot be fenced off from earlier Bindings: %s", error, extra={"pod": pod.key})
+                log.warning(
+                    "a pod cannot be fenced off from earlier Bindings: %s",
+                    error,
+                    extra={"pod": pod.key},
+                )
             has_failed = True
             return False
         return True
@@ -60,9 +67,15 @@ async def fence_off(
 
 
 def _may_have_binding(pod: Pod) -> bool:
-    """Return whether the API server accepts a Binding of the pod, and an extender may have sent one with GPUs.
+    """Return whether the API server accepts a Binding of the pod, and an extender may have sent one
+    with GPUs.
 
     A request that is invalid now may have been valid with an earlier configuration.
     """
-    is_closed = pod.spec.node_name or pod.finished or pod.spec.scheduling_gates or pod.metadata.deletion_timestamp
+    is_closed = (
+        pod.spec.node_name
+        or pod.finished
+        or pod.spec.scheduling_gates
+        or pod.metadata.deletion_timestamp
+    )
     return not is_closed and is_decided(pod)

@@ -1,7 +1,7 @@
 """Handles the extender's verbs, with typed arguments and results.
 
-A pod that breaks a rule fits no node, and the result says why. A call fails only for other reasons: the cluster is not
-listed yet, another replica leads, or the call is malformed.
+A pod that breaks a rule fits no node, and the result says why. A call fails only for other reasons:
+the cluster is not listed yet, another replica leads, or the call is malformed.
 """
 
 import asyncio
@@ -30,12 +30,18 @@ from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.core.scheduling.eviction_rules import EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import filter_pod, rank_pod, rank_pod_with_claims, rank_pod_without_gpus
+from gputile.core.scheduling.pod_filter import (
+    filter_pod,
+    rank_pod,
+    rank_pod_with_claims,
+    rank_pod_without_gpus,
+)
 from gputile.core.scheduling.victim_choice import completed_victims, may_preempt
 
 log = logging.getLogger(__name__)
 
-# Filter stores at most so many pods, and bytes of their JSON, for bind. Bind reads other pods from the API server.
+# Filter stores at most so many pods, and bytes of their JSON, for bind. Bind reads other pods from
+# the API server.
 _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 
@@ -45,7 +51,9 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """An event of a pod. With ``latest``, an existing event of the same reason gets this message."""
+    """An event of a pod. With ``latest``, an existing event of the same reason gets this
+    message.
+    """
 
     pod: Pod
     warning: bool
@@ -55,7 +63,9 @@ class PodEvent:
 
 
 class ExtenderHandlers:
-    """Answers the verbs. ``bind`` and ``preempt`` are only called for pods that request GPUs as extended resources."""
+    """Answers the verbs. ``bind`` and ``preempt`` are only called for pods that request GPUs as
+    extended resources.
+    """
 
     def __init__(
         self,
@@ -73,7 +83,9 @@ class ExtenderHandlers:
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        self._seen: OrderedDict[str, tuple[Pod, int]] = OrderedDict()  # by UID: the pod, and the length of its JSON
+        self._seen: OrderedDict[str, tuple[Pod, int]] = (
+            OrderedDict()
+        )  # by UID: the pod, and the length of its JSON
         self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -99,7 +111,8 @@ class ExtenderHandlers:
         return _priorities(names, rank_pod(self._engine, args.pod, names))
 
     def prioritize_without_gpus(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Return a score from 0 to 10 for each named node, for a pod without GPUs; an empty list for other pods.
+        """Return a score from 0 to 10 for each named node, for a pod without GPUs; an empty list
+        for other pods.
 
         kube-scheduler calls it if an extender is configured for all pods.
         """
@@ -120,13 +133,20 @@ class ExtenderHandlers:
             pod = await self._pod(args)
             gpus = await self._binder.bind(pod, args.node)
         except BindError as error:
-            log.warning("not bound", extra={"pod": f"{args.pod_namespace}/{args.pod_name}", "why": str(error)})
+            log.warning(
+                "not bound",
+                extra={"pod": f"{args.pod_namespace}/{args.pod_name}", "why": str(error)},
+            )
             return ExtenderBindingResult(error=str(error))
         if gpus:
             log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": gpus})
             info = self._engine.ledger.info_of(args.node)
             limits = "" if info is None or info.isolates_memory else "; memory is not limited there"
-            self._notify(PodEvent(pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}{limits}"))
+            self._notify(
+                PodEvent(
+                    pod, False, EventReason.GPU_ASSIGNED, f"{gpus} of node {args.node}{limits}"
+                )
+            )
         return ExtenderBindingResult()
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
@@ -142,7 +162,9 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
-            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # victims already leave for the pod
+            return ExtenderPreemptionResult(
+                node_name_to_meta_victims={}
+            )  # victims already leave for the pod
         priority = args.pod.spec.priority or 0
         facts, budgets = self._evictable.facts, EvictionRules({}, {}, budget=self._evictable.budget)
         answer: dict[str, MetaVictims] = {}
@@ -150,7 +172,10 @@ class ExtenderHandlers:
             first = [victim.uid for victim in candidate.pods or []]
             leaving = completed_victims(self._engine, request, node, first, priority, facts)
             if leaving:
-                kept, more = [uid for uid in first if uid in leaving], sorted(leaving.difference(first))
+                kept, more = (
+                    [uid for uid in first if uid in leaving],
+                    sorted(leaving.difference(first)),
+                )
                 added = len(budgets.over_budget([*kept, *more])) - len(budgets.over_budget(kept))
                 answer[node] = MetaVictims(
                     pods=[MetaPod(uid=uid) for uid in [*kept, *more]],
@@ -177,7 +202,9 @@ class ExtenderHandlers:
 
 def _names(args: ExtenderArgs) -> Sequence[str]:
     if args.node_names is None:
-        raise BadRequest("NodeNames is missing: set nodeCacheCapable: true for this extender in kube-scheduler")
+        raise BadRequest(
+            "NodeNames is missing: set nodeCacheCapable: true for this extender in kube-scheduler"
+        )
     return args.node_names
 
 

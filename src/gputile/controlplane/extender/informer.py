@@ -36,19 +36,26 @@ class Informer:
     """
 
     def __init__(
-        self, ledger: Ledger, freed: Callable[[str], None], observers: Sequence[EvictablePods | PendingPods] = ()
+        self,
+        ledger: Ledger,
+        freed: Callable[[str], None],
+        observers: Sequence[EvictablePods | PendingPods] = (),
     ) -> None:
         self._ledger = ledger
         self._observers = observers
         self._freed = freed
 
     def _report_freed(self, uid: str, before: Booking | None) -> None:
-        """Report the node where GPUs may be free now that a pod no longer has the booking ``before``."""
+        """Report the node where GPUs may be free now that a pod no longer has the booking
+        ``before``.
+        """
         after = self._ledger.booking(uid)
         if before is not None and frees(before, after):
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
-            self._freed(after.node)  # its gang may have been refused because this reservation was missing
+            self._freed(
+                after.node
+            )  # its gang may have been refused because this reservation was missing
 
     def pods(self, event: WatchEvent[Pod]) -> None:
         match event:
@@ -70,8 +77,8 @@ class Informer:
     async def listed_pods(self, event: Replaced[Pod]) -> None:
         """Apply a list of pods; pods that are no longer in it are removed first.
 
-        Other work runs in between, on a ledger that is as outdated as that of a lagging watch. A replica that needs
-        the whole list, to become the leader, waits for the end.
+        Other work runs in between, on a ledger that is as outdated as that of a lagging watch. A
+        replica that needs the whole list, to become the leader, waits for the end.
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
@@ -131,15 +138,23 @@ class Informer:
 
 
 class PodRequeuer:
-    """Touches a node when GPUs become free, at most every ``pause`` seconds, so that refused pods are requeued.
+    """Touches a node when GPUs become free, at most every ``pause`` seconds, so that refused pods
+    are requeued.
 
-    kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be a moment ahead of the
-    extender's: it sees a pod end and retries at once, while the extender still sees the pod. The next retry would
-    follow only after minutes. So if GPUs become free soon after a refusal, an annotation of the node is written. It
-    makes kube-scheduler retry after the extender has seen the free GPUs.
+    kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be a
+    moment ahead of the extender's: it sees a pod end and retries at once, while the extender still
+    sees the pod. The next retry would follow only after minutes. So if GPUs become free soon after
+    a refusal, an annotation of the node is written. It makes kube-scheduler retry after the
+    extender has seen the free GPUs.
     """
 
-    def __init__(self, connection: Connection, monotonic: Callable[[], float], *, pause: float = PAUSE_SECONDS) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        monotonic: Callable[[], float],
+        *,
+        pause: float = PAUSE_SECONDS,
+    ) -> None:
         self._connection = connection
         self._monotonic = monotonic
         self._pause = pause
@@ -158,7 +173,9 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Touch a node whenever ``freed`` asks for it. One node is enough: its event requeues all refused pods."""
+        """Touch a node whenever ``freed`` asks for it. One node is enough: its event requeues
+        all refused pods.
+        """
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -167,5 +184,8 @@ class PodRequeuer:
             try:
                 await annotate_node(self._connection, self._node, mark)
             except KubeError as error:
-                log.warning("refused pods are not requeued, because the node could not be annotated: %s", error)
+                log.warning(
+                    "refused pods are not requeued, because the node could not be annotated: %s",
+                    error,
+                )
             await asyncio.sleep(self._pause)

@@ -22,7 +22,22 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.free_memory import FREE_STEPS_GIB, FreeMemory, free_memory
 from gputile.support.telemetry import MetricsRegistry
 
-_WAIT_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
+_WAIT_SECONDS = (
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    900.0,
+    3600.0,
+    14400.0,
+    86400.0,
+)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -52,7 +67,9 @@ class ExtenderMetrics:
         )
 
     def waited(self, pod: Pod, now: datetime) -> None:
-        """Record how long a pod waited from its creation (by the API server's clock) until it was bound at ``now``."""
+        """Record how long a pod waited from its creation (by the API server's clock) until it
+        was bound at ``now``.
+        """
         if created := unix_seconds(pod.metadata.creation_timestamp):
             self._wait.observe(max(0.0, now.timestamp() - created))
 
@@ -61,7 +78,9 @@ EVERY_S: Final = 15.0
 
 
 class CapacityWatch:
-    """Sums up the free memory of a ledger every ``EVERY_S`` seconds; ``latest`` is the latest result."""
+    """Sums up the free memory of a ledger every ``EVERY_S`` seconds; ``latest`` is the latest
+    result.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -89,10 +108,14 @@ class CapacityWatch:
         )
         registry.labelled(
             "gputile_ledger_free_memory_bytes",
-            "Free memory on nodes that take pods, bytes, by what its GPU has free: at least so many GiB, and less than "
+            "Free memory on nodes that take pods, bytes, by what its GPU has free: at least so "
+            "many GiB, and less than "
             "the next value.",
             "at_least_gib",
-            lambda: [(str(gib), mib * MIB) for gib, mib in zip(FREE_STEPS_GIB, self.latest.free_by_step, strict=True)],
+            lambda: [
+                (str(gib), mib * MIB)
+                for gib, mib in zip(FREE_STEPS_GIB, self.latest.free_by_step, strict=True)
+            ],
         )
         gauge(
             "gputile_ledger_largest_free_memory_bytes",
@@ -106,7 +129,8 @@ class CapacityWatch:
         )
         gauge(
             "gputile_ledger_fragmentation_ratio",
-            "Part of the free memory that pods like the running ones cannot use, from 0 to 1 (F of the FGD paper).",
+            "Part of the free memory that pods like the running ones cannot use, from 0 to 1 (F of "
+            "the FGD paper).",
             lambda: self.latest.fragmentation,
         )
 
@@ -117,7 +141,8 @@ class PendingReason(StrEnum):
     NO_GPU_FITS = "no_gpu_fits"
     INVALID_REQUEST = "invalid_request"
     GATED = "gated"
-    NOT_PLACED = "not_placed"  # kube-scheduler has not called the extender yet, or something other than GPUs is missing
+    # kube-scheduler has not called the extender yet, or something other than GPUs is missing
+    NOT_PLACED = "not_placed"
 
 
 _OF_EVENTS: Final = {
@@ -127,12 +152,15 @@ _OF_EVENTS: Final = {
 
 
 class PendingPods:
-    """The pending GPU pods by UID, each with its reason and the start of the wait (Unix time in seconds).
+    """The pending GPU pods by UID, each with its reason and the start of the wait (Unix time in
+    seconds).
 
     ``unit_mib`` and ``trust_group`` are those of the configuration.
     """
 
-    def __init__(self, unit_mib: int, trust_group: Callable[[Pod], str], unix_time: Callable[[], float]) -> None:
+    def __init__(
+        self, unit_mib: int, trust_group: Callable[[Pod], str], unix_time: Callable[[], float]
+    ) -> None:
         self._unit_mib = unit_mib
         self._trust_group = trust_group
         self._unix_time = unix_time
@@ -172,7 +200,9 @@ class PendingPods:
         return [(reason.value, found[reason]) for reason in PendingReason]
 
     def since(self) -> list[tuple[str, float]]:
-        """Return the start of the longest wait for each reason, Unix time in seconds; 0 if no pod waits for it."""
+        """Return the start of the longest wait for each reason, Unix time in seconds; 0 if no
+        pod waits for it.
+        """
         found: dict[PendingReason, float] = {}
         for reason, since in self._waits.values():
             found[reason] = min(since, found.get(reason, since))

@@ -54,8 +54,9 @@ PRICES_LAST_S = 60.0  # scarcity may have changed by then
 class ExtenderSettings:
     """The settings of this process.
 
-    If ``lease_seconds`` is 0, there is only one replica, and no Lease. The file ``config`` is reloaded when it changes.
-    ``health_port`` serves probes and metrics on all addresses; 0 disables it.
+    If ``lease_seconds`` is 0, there is only one replica, and no Lease. The file ``config`` is
+    reloaded when it changes. ``health_port`` serves probes and metrics on all addresses; 0 disables
+    it.
     """
 
     host: str = "127.0.0.1"
@@ -88,11 +89,17 @@ class Extender:
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
         self._requeuer = PodRequeuer(connection, clock.monotonic)
         evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
-        self._pending = PendingPods(configuration.unit_mib, configuration.trust_group, lambda: clock.now().timestamp())
+        self._pending = PendingPods(
+            configuration.unit_mib, configuration.trust_group, lambda: clock.now().timestamp()
+        )
         self._capacity = CapacityWatch(self.ledger)
         informer = Informer(self.ledger, self._requeuer.freed, (evictable, self._pending))
-        self._pods = Reflector(connection, "/api/v1/pods", Pod, informer.pods, on_list=informer.listed_pods)
-        self._nodes = Reflector(connection, "/api/v1/nodes", Node, informer.nodes, on_list=informer.listed_nodes)
+        self._pods = Reflector(
+            connection, "/api/v1/pods", Pod, informer.pods, on_list=informer.listed_pods
+        )
+        self._nodes = Reflector(
+            connection, "/api/v1/nodes", Node, informer.nodes, on_list=informer.listed_nodes
+        )
         path = "/apis/policy/v1/poddisruptionbudgets"
         self._budgets = Reflector(connection, path, PodDisruptionBudget, evictable.budget_event)
         self._claims: dict[str, Reflector[ResourceClaim]] = {}
@@ -107,7 +114,12 @@ class Extender:
         self.binder = Binder(engine, self._pod_api, clock.monotonic, clock.unix_ns)
         self.app = create_app(
             ExtenderHandlers(
-                engine, self.binder, self._record, self._requeuer.refused, clock.unix_ns, evictable=evictable
+                engine,
+                self.binder,
+                self._record,
+                self._requeuer.refused,
+                clock.unix_ns,
+                evictable=evictable,
             ),
             self.metrics,
             self._admit,
@@ -122,11 +134,15 @@ class Extender:
         state = LeaseState(settings.identity, seconds, seconds / 3)
         namespace = settings.lease_namespace or connection.namespace
         within = max(1.0, seconds / 3)
-        lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, state, within=within, clock=self._clock)
+        lease = LeaseHolder(
+            connection, namespace, EXTENDER_LEASE, state, within=within, clock=self._clock
+        )
         return LeaderElection(lease, self._catch_up)
 
     def not_ready(self) -> str | None:
-        missing = [name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced]
+        missing = [
+            name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced
+        ]
         return f"the {' and '.join(missing)} are not listed yet" if missing else None
 
     async def _admit(self) -> None:
@@ -146,7 +162,9 @@ class Extender:
             self.metrics.waited(event.pod, self._clock.now())
         if self._events is not None:
             kind: Literal["Normal", "Warning"] = "Warning" if event.warning else "Normal"
-            self._events.record(reference_to(event.pod), event.reason, event.message, kind, latest=event.latest)
+            self._events.record(
+                reference_to(event.pod), event.reason, event.message, kind, latest=event.latest
+            )
 
     def _describe(self) -> None:
         registry, ledger = self.metrics.registry, self.ledger
@@ -155,8 +173,16 @@ class Extender:
         reflectors["poddisruptionbudgets"] = self._budgets
         reflectors |= self._claims
         export_reflectors(registry, "extender", reflectors)
-        gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
-        gauge("gputile_ledger_bookings", "Pods with booked GPUs.", lambda: sum(1 for _ in ledger.bookings()))
+        gauge(
+            "gputile_extender_active",
+            "1 while this replica holds the Lease and decides.",
+            self._election.leads,
+        )
+        gauge(
+            "gputile_ledger_bookings",
+            "Pods with booked GPUs.",
+            lambda: sum(1 for _ in ledger.bookings()),
+        )
         self._capacity.export(registry)
         registry.labelled(
             "gputile_extender_pending_pods",
@@ -166,7 +192,8 @@ class Extender:
         )
         registry.labelled(
             "gputile_extender_pending_since_timestamp_seconds",
-            "Start of the longest wait of a pending GPU pod, by reason, Unix time; 0 if none is pending.",
+            "Start of the longest wait of a pending GPU pod, by reason, Unix time; 0 if none is "
+            "pending.",
             "reason",
             self._pending.since,
         )
@@ -177,7 +204,8 @@ class Extender:
         )
         gauge(
             "gputile_ledger_overallocated_gpus",
-            "GPUs with more booked than they have. This happens only if something else writes allocations.",
+            "GPUs with more booked than they have. This happens only if something else writes "
+            "allocations.",
             lambda: overallocated_gpus(ledger),
         )
 
@@ -186,9 +214,18 @@ class Extender:
         """Watch the cluster, renew the Lease and resolve Bindings while the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
         work += [each.run() for each in self._claims.values()]
-        work += [self._requeuer.run(), self._price_learning.run(), self._lag.run(), self._capacity.run()]
+        work += [
+            self._requeuer.run(),
+            self._price_learning.run(),
+            self._lag.run(),
+            self._capacity.run(),
+        ]
         if self._settings.lease_seconds:
-            work.append(self._election.keep_renewing(self._settings.lease_seconds / 3, self._gate.wants_lease))
+            work.append(
+                self._election.keep_renewing(
+                    self._settings.lease_seconds / 3, self._gate.wants_lease
+                )
+            )
         if self._events is not None:
             work.append(self._events.run())
         async with background(work):
@@ -208,11 +245,12 @@ class Extender:
 
 
 class PriceLearning:
-    """Recomputes the prices of a placement engine while pods arrive, in another process, so that no decision waits.
+    """Recomputes the prices of a placement engine while pods arrive, in another process, so that no
+    decision waits.
 
-    A cutting-stock problem is solved (``placement.prices``), and all nodes are weighed by its prices
-    (``placement.packing_scores``). If the process fails, the previous prices stay in force. Until there are prices,
-    full nodes come first.
+    A cutting-stock problem is solved (``placement.prices``), and all nodes are weighed by its
+    prices (``placement.packing_scores``). If the process fails, the previous prices stay in force.
+    Until there are prices, full nodes come first.
     """
 
     def __init__(self, engine: PlacementEngine, *, look_every: float = 1.0) -> None:
@@ -220,7 +258,9 @@ class PriceLearning:
         self._look_every = look_every
 
     async def run(self) -> None:
-        """Recompute prices when enough pods have arrived, or the prices are stale; return at once if none are used."""
+        """Recompute prices when enough pods have arrived, or the prices are stale; return at
+        once if none are used.
+        """
         demand, ledger, loop = self._engine.demand, self._engine.ledger, asyncio.get_running_loop()
         if demand is None:
             return
@@ -232,7 +272,9 @@ class PriceLearning:
         learnt_at = float("-inf")
         try:
             while True:
-                if not ledger.row_of or not (demand.due() or loop.time() - learnt_at > PRICES_LAST_S):
+                if not ledger.row_of or not (
+                    demand.due() or loop.time() - learnt_at > PRICES_LAST_S
+                ):
                     await asyncio.sleep(self._look_every)
                     continue
                 learnt_at = loop.time()
@@ -240,7 +282,9 @@ class PriceLearning:
                     pool = pool or ProcessPoolExecutor(1, mp_context=get_context("spawn"))
                     found = await loop.run_in_executor(pool, prices, demand.demand())
                     arrays = ledger.node_arrays.copy()
-                    self._engine.packing_state = await loop.run_in_executor(pool, build, arrays, found)
+                    self._engine.packing_state = await loop.run_in_executor(
+                        pool, build, arrays, found
+                    )
                 except (BrokenProcessPool, OSError) as error:
                     log.warning("the prices of GPUs are not updated: %s", error)
                     pool = None
@@ -256,7 +300,9 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         PortError: a port cannot be opened.
     """
     async with Connection(access) as connection:
-        reloader = ConfigReloader(lambda each: Extender(connection, each, settings), configuration, settings.config)
+        reloader = ConfigReloader(
+            lambda each: Extender(connection, each, settings), configuration, settings.config
+        )
         limits = ServerLimits(answer_seconds=BIND_SECONDS)
         servers = [Server(reloader, "--port", settings.host, settings.port, limits)]
         if settings.health_port:
@@ -288,6 +334,8 @@ def _health_server(reloader: ConfigReloader, settings: ExtenderSettings) -> Serv
     async def read(request: web.BaseRequest) -> web.StreamResponse:
         if request.method in ("GET", "HEAD"):
             return await reloader(request)
-        return web.Response(status=405, text="only GET and HEAD are allowed", headers={"Allow": "GET, HEAD"})
+        return web.Response(
+            status=405, text="only GET and HEAD are allowed", headers={"Allow": "GET, HEAD"}
+        )
 
     return Server(read, "--health-port", ANY_ADDRESS, settings.health_port)

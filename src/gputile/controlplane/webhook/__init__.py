@@ -1,1 +1,3 @@
-"""Serves the admission rules of ``gputile.core.admission`` over HTTPS, and maintains the certificate."""
+"""Serves the admission rules of ``gputile.core.admission`` over HTTPS, and maintains the
+certificate.
+"""

@@ -13,7 +13,14 @@ from aiohttp import web
 from prometheus_client import Counter
 
 from gputile.api.conversion import decode
-from gputile.api.webhooks import API_VERSION, KIND, AdmissionRequest, AdmissionReview, encode_allowed, encode_refused
+from gputile.api.webhooks import (
+    API_VERSION,
+    KIND,
+    AdmissionRequest,
+    AdmissionReview,
+    encode_allowed,
+    encode_refused,
+)
 from gputile.core.admission.legacy_forms import encode_patch
 from gputile.core.admission.review import (
     AdmissionPolicy,
@@ -30,7 +37,8 @@ from gputile.support.telemetry import MetricsRegistry
 log = logging.getLogger(__name__)
 
 _REVIEW = msgspec.json.Decoder(AdmissionReview)
-# The API server chooses the path by the namespace's label, so the webhook does not have to read namespaces.
+# The API server chooses the path by the namespace's label, so the webhook does not have to read
+# namespaces.
 UNSAFE_SUFFIX: Final = "/unsafe-access"
 
 Judge = Callable[[AdmissionRequest, AdmissionPolicy], Verdict]
@@ -42,9 +50,11 @@ class WebhookMetrics:
     def __init__(self) -> None:
         self.registry = MetricsRegistry()
         self.reviews = Counter(
-            "gputile_webhook_reviews_total", "Reviews by webhook and outcome.", ["webhook", "outcome"],
+            "gputile_webhook_reviews_total",
+            "Reviews by webhook and outcome.",
+            ["webhook", "outcome"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.refusals = Counter(
             "gputile_webhook_refusals_total",
             "Broken rules of refused pods, by rule.",
@@ -55,7 +65,9 @@ class WebhookMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _ReviewPath:
-    """Answers one path. ``unsafe_access`` is whether pods of the namespace may use GPUs without a booking."""
+    """Answers one path. ``unsafe_access`` is whether pods of the namespace may use GPUs without
+    a booking.
+    """
 
     name: str
     judge: Judge
@@ -72,27 +84,42 @@ class _ReviewPath:
             return web.Response(status=refused.status, text=str(refused))
         except ValueError as error:
             self._count("bad_request")
-            return web.Response(status=400, text=f"the body is not an AdmissionReview: {str(error)[:200]}")
+            return web.Response(
+                status=400, text=f"the body is not an AdmissionReview: {str(error)[:200]}"
+            )
         try:
             verdict = self.judge(request, self.policy(self.unsafe_access))
         except UnreadableReview as error:
             verdict = Verdict(refusals=(unreadable(error),))
         except Exception:  # the API server gets a 500, and the log has the cause
-            log.exception("review failed", extra={"namespace": request.namespace, "pod": request.name})
+            log.exception(
+                "review failed", extra={"namespace": request.namespace, "pod": request.name}
+            )
             self._count("error")
             return web.Response(status=500, text="internal error; see the webhook's log")
-        self._count("refused" if verdict.refusals else "changed" if verdict.operations else "allowed")
-        return web.Response(body=_answer(request, verdict, self.metrics), content_type="application/json")
+        self._count(
+            "refused" if verdict.refusals else "changed" if verdict.operations else "allowed"
+        )
+        return web.Response(
+            body=_answer(request, verdict, self.metrics), content_type="application/json"
+        )
 
     def _count(self, outcome: str) -> None:
         self.metrics.reviews.labels(self.name, outcome).inc()
 
 
-def review_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader) -> Handler:
-    """Return the handler of reviews; ``policy`` returns the policy in force, with or without unsafe access."""
+def review_app(
+    policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader
+) -> Handler:
+    """Return the handler of reviews; ``policy`` returns the policy in force, with or without
+    unsafe access.
+    """
     return routed(
         {
-            f"/{name}{suffix}": ("POST", _ReviewPath(name, judge, bool(suffix), policy, metrics, intake).review)
+            f"/{name}{suffix}": (
+                "POST",
+                _ReviewPath(name, judge, bool(suffix), policy, metrics, intake).review,
+            )
             for name, judge in (("mutate", mutate), ("validate", validate))
             for suffix in ("", UNSAFE_SUFFIX)
         }

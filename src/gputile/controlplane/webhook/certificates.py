@@ -1,9 +1,10 @@
 """Keeps the certificate, its Secret and the webhook configurations consistent on all replicas.
 
-Each replica polls the Secret and serves its certificate. So a renewal, by cert-manager for example, needs no restart.
-If the certificate is missing or unusable, a replica stores a self-signed one. Writes are conditional on the Secret's
-resourceVersion: a replica that loses a race reads the winner's certificate at its next attempt. The webhook
-configurations get ``ca.crt`` before the certificate is served.
+Each replica polls the Secret and serves its certificate. So a renewal, by cert-manager for example,
+needs no restart. If the certificate is missing or unusable, a replica stores a self-signed one.
+Writes are conditional on the Secret's resourceVersion: a replica that loses a race reads the
+winner's certificate at its next attempt. The webhook configurations get ``ca.crt`` before the
+certificate is served.
 """
 
 import asyncio
@@ -57,21 +58,28 @@ class ServingCertificate:
         return self._parsed().not_valid_after_utc
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
-        """Return whether the certificate has all ``names``, and is valid now and for ``RENEW_BEFORE`` from now.
+        """Return whether the certificate has all ``names``, and is valid now and for
+        ``RENEW_BEFORE`` from now.
 
         Raises:
             ValueError: the certificate cannot be read.
             x509.ExtensionNotFound: it has no names.
         """
         found = self._parsed().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        has = {str(value) for kind in (x509.DNSName, x509.IPAddress) for value in found.get_values_for_type(kind)}
+        has = {
+            str(value)
+            for kind in (x509.DNSName, x509.IPAddress)
+            for value in found.get_values_for_type(kind)
+        }
         return has.issuperset(names) and self.begins <= now < self.expires - RENEW_BEFORE
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Load the certificate into ``context``, for new connections. Python's ssl loads certificates only from files.
+        """Load the certificate into ``context``, for new connections. Python's ssl loads
+        certificates only from files.
 
         Raises:
-            ssl.SSLError: OpenSSL rejects it, for example because the key is weak or of another certificate.
+            ssl.SSLError: OpenSSL rejects it, for example because the key is weak or of another
+                certificate.
         """
         with tempfile.TemporaryDirectory() as directory:
             files = Path(directory, "tls.crt"), Path(directory, "tls.key")
@@ -87,10 +95,14 @@ class ServingCertificate:
 def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
     """Return a new self-signed certificate for ``names``.
 
-    Clients must trust the certificate itself and ``trusted``, the CA certificates of the previous certificate: other
-    replicas may still serve that one.
+    Clients must trust the certificate itself and ``trusted``, the CA certificates of the previous
+    certificate: other replicas may still serve that one.
     """
-    key, serial, pem = ec.generate_private_key(ec.SECP256R1()), x509.random_serial_number(), serialization.Encoding.PEM
+    key, serial, pem = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.random_serial_number(),
+        serialization.Encoding.PEM,
+    )
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook {serial:040x}")])
     certificate = (
         x509.CertificateBuilder()
@@ -100,12 +112,16 @@ def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> Serv
         .serial_number(serial)
         .not_valid_before(now - SKEW)
         .not_valid_after(now + LIFETIME)
-        .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False
+        )
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
         .public_bytes(pem)
     )
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return ServingCertificate(certificate, private, certificate + trusted)
 
 
@@ -146,8 +162,9 @@ _WEBHOOKS = msgspec.json.Decoder(_Webhooks)
 class CertificateKeeper:
     """Maintains the certificate of one webhook.
 
-    ``names`` are the DNS names and addresses by which the API server may reach the webhook. The Secret ``secret`` in
-    ``namespace`` stores the certificate. Both webhook configurations are named ``configuration``.
+    ``names`` are the DNS names and addresses by which the API server may reach the webhook. The
+    Secret ``secret`` in ``namespace`` stores the certificate. Both webhook configurations are named
+    ``configuration``.
     """
 
     def __init__(
@@ -184,7 +201,8 @@ class CertificateKeeper:
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
     def unusable(self) -> str | None:
-        """Return why this replica should get no reviews, None if the API server trusts the served certificate.
+        """Return why this replica should get no reviews, None if the API server trusts the served
+        certificate.
 
         A certificate that can no longer be renewed stays usable until it expires.
         """
@@ -192,7 +210,11 @@ class CertificateKeeper:
             return self.problem or "the API server does not trust its certificate yet"
         if self._now() < self.current.begins:
             return self.problem or "its certificate is not valid yet"
-        return None if self._now() < self.current.expires else self.problem or "its certificate has expired"
+        return (
+            None
+            if self._now() < self.current.expires
+            else self.problem or "its certificate has expired"
+        )
 
     async def once(self) -> None:
         """Read the Secret, fill it if necessary, update the webhook configurations, and serve.
@@ -213,7 +235,8 @@ class CertificateKeeper:
         version, stored = await self._read()
         if stored is not None:
             return stored
-        # A deleted Secret is restored with the same certificate, which the other replicas still serve.
+        # A deleted Secret is restored with the same certificate, which the other replicas still
+        # serve.
         made = self.current
         if made is None or not made.serves(self._names, self._now()):
             trusted = made.authorities if made is not None and made.expires > self._now() else b""
@@ -223,16 +246,23 @@ class CertificateKeeper:
         return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
-        """Return the Secret's version ("" if there is no Secret) and its certificate (None if it is not usable)."""
+        """Return the Secret's version ("" if there is no Secret) and its certificate (None if it
+        is not usable).
+        """
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
             secret = decode_json(body, _SECRET)
-            data = {name: base64.b64decode(value, validate=True) for name, value in secret.data.items()}
+            data = {
+                name: base64.b64decode(value, validate=True) for name, value in secret.data.items()
+            }
         except NotFound:
             return "", None
         except (ConversionError, binascii.Error) as error:
             raise BadAnswer(f"this is no Secret: {error}") from error
-        version, why = secret.metadata.resource_version, "it is not valid now, or not for the webhook's names"
+        version, why = (
+            secret.metadata.resource_version,
+            "it is not valid now, or not for the webhook's names",
+        )
         try:
             found = ServingCertificate(data["tls.crt"], data["tls.key"], data["ca.crt"])
             if found != self.current:
@@ -251,7 +281,13 @@ class CertificateKeeper:
         data = {name: base64.b64encode(value).decode() for name, value in content.items()}
         meta: dict[str, Any] = {"name": self._secret}
         if not version:
-            body = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": meta, "data": data}
+            body = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "type": "kubernetes.io/tls",
+                "metadata": meta,
+                "data": data,
+            }
             await self._connection.post(self._secrets, msgspec.json.encode(body))
             return
         meta["resourceVersion"] = version  # a conflict if another replica has written since
@@ -266,12 +302,18 @@ class CertificateKeeper:
             found = decode_json(await self._connection.get(path), _WEBHOOKS)
         except ConversionError as error:
             raise BadAnswer(f"{path} cannot be read: {error}") from error
-        stale = [webhook.name for webhook in found.webhooks if webhook.client_config.ca_bundle != bundle]
+        stale = [
+            webhook.name for webhook in found.webhooks if webhook.client_config.ca_bundle != bundle
+        ]
         if not stale:
             return
         patch = {
             "metadata": {"resourceVersion": found.metadata.resource_version},
             "webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in stale],
         }
-        await self._connection.patch(path, msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
-        log.info("the CA bundle of webhooks is updated", extra={"kind": kind, "webhooks": len(stale)})
+        await self._connection.patch(
+            path, msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH
+        )
+        log.info(
+            "the CA bundle of webhooks is updated", extra={"kind": kind, "webhooks": len(stale)}
+        )

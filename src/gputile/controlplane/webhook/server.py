@@ -31,8 +31,9 @@ from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
-# The API server accepts objects of up to 3 MiB, and an AdmissionReview has at most two (old and new). A pod with
-# thousands of containers may exceed the limit after the API server has added defaults; such a pod is refused.
+# The API server accepts objects of up to 3 MiB, and an AdmissionReview has at most two (old and
+# new). A pod with thousands of containers may exceed the limit after the API server has added
+# defaults; such a pod is refused.
 LARGEST_BODY = 7 * MIB
 ANSWER_SECONDS = 10
 FOLLOW_EVERY_S = 2.0
@@ -40,9 +41,11 @@ FOLLOW_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """The settings of this process. ``names`` are further names in the certificate, besides that of the Service.
+    """The settings of this process. ``names`` are further names in the certificate, besides that of
+    the Service.
 
-    For ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still send some.
+    For ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still
+    send some.
     """
 
     namespace: str
@@ -60,7 +63,9 @@ class WebhookSettings:
 class Webhook:
     """One replica of the webhook, on one connection."""
 
-    def __init__(self, connection: Connection, configuration: ConfigFile, settings: WebhookSettings) -> None:
+    def __init__(
+        self, connection: Connection, configuration: ConfigFile, settings: WebhookSettings
+    ) -> None:
         self.metrics = WebhookMetrics()
         self._lag = LoopLag("webhook")
         self.metrics.registry.register(self._lag.seconds)
@@ -80,7 +85,8 @@ class Webhook:
     async def app(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a review; while this replica drains, close the connection after it.
 
-        Otherwise the client may send a request just when the server closes the connection, and get no response.
+        Otherwise the client may send a request just when the server closes the connection, and get
+        no response.
         """
         answer = await self._review(request)
         if self.draining:
@@ -107,8 +113,16 @@ class Webhook:
         return "it is shutting down" if self.draining else self.certificates.unusable()
 
     def _describe(self) -> None:
-        gauge, certificates, configuration = self.metrics.registry.gauge, self.certificates, self.configuration
-        gauge("gputile_webhook_ready", "1 while this replica is ready for reviews.", lambda: self.not_ready() is None)
+        gauge, certificates, configuration = (
+            self.metrics.registry.gauge,
+            self.certificates,
+            self.configuration,
+        )
+        gauge(
+            "gputile_webhook_ready",
+            "1 while this replica is ready for reviews.",
+            lambda: self.not_ready() is None,
+        )
         gauge(
             "gputile_webhook_certificate_expiry_timestamp_seconds",
             "When the serving certificate expires, Unix time; 0 without one.",
@@ -149,13 +163,21 @@ class Webhook:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         async with asyncio.TaskGroup() as group:
-            work = (self.configuration.run(FOLLOW_EVERY_S), self.certificates.run(), self._lag.run())
+            work = (
+                self.configuration.run(FOLLOW_EVERY_S),
+                self.certificates.run(),
+                self._lag.run(),
+            )
             background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
-            ended, served_once = group.create_task(ending.wait()), group.create_task(self.certificates.served.wait())
+            ended, served_once = (
+                group.create_task(ending.wait()),
+                group.create_task(self.certificates.served.wait()),
+            )
             await asyncio.wait([ended, served_once], return_when=asyncio.FIRST_COMPLETED)
             if not ending.is_set():
-                # The loaded modules stay: a garbage collection that walks them would delay a review by tens of ms.
+                # The loaded modules stay: a garbage collection that walks them would delay a review
+                # by tens of ms.
                 gc.collect()
                 gc.freeze()
                 served = group.create_task(reviews.answer())
@@ -177,7 +199,9 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
         ConfigurationError: the configuration file cannot be used.
         PortError: a port cannot be opened.
     """
-    configuration = ConfigFile(settings.config, read(settings.config) if settings.config else Configuration())
+    configuration = ConfigFile(
+        settings.config, read(settings.config) if settings.config else Configuration()
+    )
     async with Connection(access) as connection:
         webhook = Webhook(connection, configuration, settings)
         log.info("webhook starts", extra={"address": f"{settings.host}:{settings.port}"})
@@ -186,6 +210,8 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
 
 
 def service_names(settings: WebhookSettings) -> tuple[str, ...]:
-    """Return the names by which the API server reaches the webhook, which the certificate must have."""
+    """Return the names by which the API server reaches the webhook, which the certificate must
+    have.
+    """
     base = f"{settings.service}.{settings.namespace}"
     return (f"{base}.svc", *settings.names)

@@ -1,7 +1,8 @@
 """Completes a GPU pod at admission: toleration, memory unit, scheduler, gate and node affinity.
 
-Node affinity keeps the pod off node types that could never take it (U8). An autoscaler would add such a node for it,
-since it compares requests with the sums of a node: 20 units fit the sum of four GPUs with 15 units each.
+Node affinity keeps the pod off node types that could never take it (U8). An autoscaler would add
+such a node for it, since it compares requests with the sums of a node: 20 units fit the sum of four
+GPUs with 15 units each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,13 @@ from gputile.core.admission.legacy_forms import Operation, Rewriting
 from gputile.core.admission.pod_view import PodView
 from gputile.core.devices.gang_membership import labelled_size
 from gputile.core.devices.node_type import NodeType, worded
-from gputile.core.devices.request import RequestError, asks_for, asks_for_gpu, is_decided, parse_request
+from gputile.core.devices.request import (
+    RequestError,
+    asks_for,
+    asks_for_gpu,
+    is_decided,
+    parse_request,
+)
 from gputile.core.refusal import AdmissionRule, Refusal
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.schedulerName
@@ -34,41 +41,57 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Add a toleration for the taint of GPU nodes to a pod that requests a GPU or has ``claims`` (G7)."""
+    """Add a toleration for the taint of GPU nodes to a pod that requests a GPU or has ``claims``
+    (G7).
+    """
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
     )
     if (claims or asks_for_gpu(pod)) and not tolerated:
-        rewriting.operations.append(_append(pod.spec.tolerations, ("spec", "tolerations"), _TOLERATION))
+        rewriting.operations.append(
+            _append(pod.spec.tolerations, ("spec", "tolerations"), _TOLERATION)
+        )
 
 
 def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
-    """Make kube-scheduler call the extender for a pod with claims, by a request for 0 of a resource that no node has.
+    """Make kube-scheduler call the extender for a pod with claims, by a request for 0 of a resource
+    that no node has.
 
-    kube-scheduler calls an extender for pods that name certain resources, whatever the amounts; kube-scheduler and
-    kubelet ignore requests for 0. It is unknown here which driver the claims are for.
+    kube-scheduler calls an extender for pods that name certain resources, whatever the amounts;
+    kube-scheduler and kubelet ignore requests for 0. It is unknown here which driver the claims are
+    for.
     """
     if is_decided(pod):
         rewriting.warnings.append(
-            "the pod asks for GPUs by extended resources and has resourceClaims: no node gives GPUs by both, so remove "
+            "the pod asks for GPUs by extended resources and has resourceClaims: no node gives "
+            "GPUs by both, so remove "
             "one of them if a claim is for GPUs"
         )
     resources = pod.spec.containers[0].resources if pod.spec.containers else None
-    for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)) if resources else ():
+    for kind, amounts in (
+        (("limits", resources.limits), ("requests", resources.requests)) if resources else ()
+    ):
         path = ("spec", "containers", 0, "resources", kind)
         if CLAIMS_RESOURCE not in amounts:
             add = Operation("add", (*path, CLAIMS_RESOURCE), "0")
-            rewriting.operations.append(add if amounts else Operation("add", path, {CLAIMS_RESOURCE: "0"}))
+            rewriting.operations.append(
+                add if amounts else Operation("add", path, {CLAIMS_RESOURCE: "0"})
+            )
 
 
 def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
-    """Set the memory unit in force, and ``isolation`` if the pod sets none; return the pod with both.
+    """Set the memory unit in force, and ``isolation`` if the pod sets none; return the pod with
+    both.
 
     So a later change of the unit does not change what the pod requests (U5, U9).
     """
     annotations, new = pod.metadata.annotations, dict[str, str]()
-    if isolation != "none" and ISOLATION not in annotations and ISOLATION not in pod.metadata.labels:
+    if (
+        isolation != "none"
+        and ISOLATION not in annotations
+        and ISOLATION not in pod.metadata.labels
+    ):
         new[ISOLATION] = isolation
     stamped, unit = annotations.get(MEMORY_UNIT_ANNOTATION), str(unit_mib)
     counts_units = asks_for(pod, GPU_MEMORY)
@@ -76,21 +99,26 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
         new[MEMORY_UNIT_ANNOTATION] = unit
     elif counts_units and stamped is not None and stamped != unit:
         rule = (
-            f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in force is {unit} MiB: "
+            f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in "
+            f"force is {unit} MiB: "
             f"remove the annotation, it is written when the pod is created"
         )
         rewriting.refusals.append(Refusal(AdmissionRule.UNIT, rule))
     path = ("metadata", "annotations")
     # an earlier operation may remove the last annotation, but never the map itself
     if annotations:
-        rewriting.operations += [Operation("add", (*path, name), value) for name, value in new.items()]
+        rewriting.operations += [
+            Operation("add", (*path, name), value) for name, value in new.items()
+        ]
     elif new:
         rewriting.operations.append(Operation("add", path, new))
     return replace(pod, metadata=replace(pod.metadata, annotations={**annotations, **new}))
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's scheduler if the pod names none or the default one; do nothing if ``scheduler`` is ""."""
+    """Set gputile's scheduler if the pod names none or the default one; do nothing if
+    ``scheduler`` is "".
+    """
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
@@ -101,7 +129,9 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
         return
     if not view.gated:
         gates = view.spec.scheduling_gates
-        rewriting.operations.append(_append(gates, ("spec", "schedulingGates"), {"name": GANG_GATE}))
+        rewriting.operations.append(
+            _append(gates, ("spec", "schedulingGates"), {"name": GANG_GATE})
+        )
 
 
 def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
@@ -114,17 +144,24 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
         return False
     if not name or size is None:
         missing = GANG_SIZE_LABEL if name else GANG_NAME_LABEL
-        rewriting.warnings.append(f"the pod is scheduled alone, not in a gang: the label {missing} is missing; add it")
+        rewriting.warnings.append(
+            f"the pod is scheduled alone, not in a gang: the label {missing} is missing; add it"
+        )
         return False
     if not labelled_size(pod):
-        rule = f"metadata.labels[{GANG_SIZE_LABEL}] is {size[:20]!r}: write how many pods start together, 1 or more"
+        rule = (
+            f"metadata.labels[{GANG_SIZE_LABEL}] is {size[:20]!r}: write how many pods start "
+            f"together, 1 or more"
+        )
         rewriting.refusals.append(Refusal(AdmissionRule.GANG, rule))
         return False
     return True
 
 
 def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Return the operation that appends to a list; an empty list is created, since it may be missing."""
+    """Return the operation that appends to a list; an empty list is created, since it may be
+    missing.
+    """
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
 
 
@@ -134,7 +171,9 @@ _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Exclude by node affinity those of ``types`` that cannot take the pod; ``unit_mib`` is the unit in force."""
+    """Exclude by node affinity those of ``types`` that cannot take the pod; ``unit_mib`` is the
+    unit in force.
+    """
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:
@@ -145,19 +184,37 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
     if len(refusals) == len(types):
         whys = worded({kind.name: refusal for kind, refusal in refusals})
         rewriting.warnings.append(f"no node that the autoscaler can add could take the pod: {whys}")
-    wanted = [NodeSelectorRequirement(key=kind.key, operator="NotIn", values=(kind.value,)) for kind, _ in refusals]
+    wanted = [
+        NodeSelectorRequirement(key=kind.key, operator="NotIn", values=(kind.value,))
+        for kind, _ in refusals
+    ]
     affinity = rewriting.affinity.node_affinity if rewriting.affinity is not None else None
-    terms = len(affinity.required.node_selector_terms) if affinity is not None and affinity.required is not None else 1
+    terms = (
+        len(affinity.required.node_selector_terms)
+        if affinity is not None and affinity.required is not None
+        else 1
+    )
     if terms * len(wanted) > _MOST_ADDED:
-        why = f"its {terms} terms of node affinity are too many: an autoscaler may add nodes that cannot take it"
-        rewriting.warnings.append(f"the pod is not kept off node types that could never take it, since {why}")
+        why = (
+            f"its {terms} terms of node affinity are too many: an autoscaler may add nodes that "
+            f"cannot take it"
+        )
+        rewriting.warnings.append(
+            f"the pod is not kept off node types that could never take it, since {why}"
+        )
     elif wanted:
         rewriting.operations += _operations(rewriting.affinity, wanted)
 
 
-def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]) -> Iterator[Operation]:
-    """Yield the operations that add the requirements to each term, since a node has to meet only one term."""
-    required: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]}
+def _operations(
+    affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
+) -> Iterator[Operation]:
+    """Yield the operations that add the requirements to each term, since a node has to meet only
+    one term.
+    """
+    required: dict[str, Any] = {
+        "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
+    }
     if affinity is None:
         yield Operation("add", _NODE_AFFINITY[:2], {"nodeAffinity": {_REQUIRED: required}})
     elif affinity.node_affinity is None:
@@ -175,4 +232,8 @@ def _operations(affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirem
 
 
 def _as_json(requirement: NodeSelectorRequirement) -> dict[str, Any]:
-    return {"key": requirement.key, "operator": requirement.operator, "values": list(requirement.values)}
+    return {
+        "key": requirement.key,
+        "operator": requirement.operator,
+        "values": list(requirement.values),
+    }

@@ -1,8 +1,9 @@
 """Refuses ways to use a GPU without an allocation, unless the namespace's label allows them (B2).
 
-Pods without GPUs are not sent to the webhook: the API server applies the same rules to them, which are CEL policies in
-``examples/webhook/policies.yaml``; ``make policies`` generates the lists there from the constants here. For GPU pods,
-the webhook reports these rules together with all other mistakes of the pod.
+Pods without GPUs are not sent to the webhook: the API server applies the same rules to them, which
+are CEL policies in ``examples/webhook/policies.yaml``; ``make policies`` generates the lists there
+from the constants here. For GPU pods, the webhook reports these rules together with all other
+mistakes of the pod.
 """
 
 import re
@@ -27,8 +28,9 @@ from gputile.api.well_known import (
 from gputile.core.admission.pod_view import PodView
 from gputile.core.refusal import AdmissionRule, Refusal
 
-# Variables of NVIDIA's container toolkit (the GPUs and control devices of a container), and of CUDA's MPS clients (the
-# daemon and the memory limit). Variables with the prefix belong to gputile's own limits.
+# Variables of NVIDIA's container toolkit (the GPUs and control devices of a container), and of
+# CUDA's MPS clients (the daemon and the memory limit). Variables with the prefix belong to
+# gputile's own limits.
 ENVIRONMENT: Final = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_MIG_CONFIG_DEVICES",
@@ -40,8 +42,8 @@ ENVIRONMENT: Final = (
 )
 ENVIRONMENT_PREFIX: Final = "GPUTILE_"
 HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no GPU
-# Capabilities that can remove a container's limits (capabilities(7)): BPF detaches the device rules of a cgroup,
-# DAC_READ_SEARCH opens files of the node by their handles.
+# Capabilities that can remove a container's limits (capabilities(7)): BPF detaches the device rules
+# of a cgroup, DAC_READ_SEARCH opens files of the node by their handles.
 CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 
 # Paths of GPUs, their daemons and their limits on a node: no pod may mount them.
@@ -52,10 +54,10 @@ GPU_PATHS: Final = (
     "/tmp/nvidia-mps",  # noqa: S108 - a name to refuse
     "/run/nvidia/mps",
 )
-# Other paths on a node that lead to GPUs, which pods with GPUs may not mount: devices, NVIDIA's daemons, settings of
-# the kernel, and whatever can start containers or programs (sockets, state and configuration of runtimes and kubelets,
-# plugins of CNI and NRI, static pods, services of systemd and D-Bus). Whole directories are listed if distributions
-# differ in what is below them.
+# Other paths on a node that lead to GPUs, which pods with GPUs may not mount: devices, NVIDIA's
+# daemons, settings of the kernel, and whatever can start containers or programs (sockets, state and
+# configuration of runtimes and kubelets, plugins of CNI and NRI, static pods, services of systemd
+# and D-Bus). Whole directories are listed if distributions differ in what is below them.
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
@@ -129,16 +131,20 @@ NODE_PATHS: Final = (
 )
 # Links of a process to its root and working directory (proc_pid_root(5)); any path may follow them.
 _PROCESS: Final = re.compile(r"/proc/([0-9]+|self|thread-self)(/|\Z)")
-_PROCESS_ROOT: Final = re.compile(r"/proc/([0-9]+|self|thread-self)/(task/[0-9]+/)?(root|cwd)(/|\Z)")
+_PROCESS_ROOT: Final = re.compile(
+    r"/proc/([0-9]+|self|thread-self)/(task/[0-9]+/)?(root|cwd)(/|\Z)"
+)
 # Paths in a container from which the container toolkit reads its settings.
 WISHES: Final = "nvidia-container-devices"
 WISH_PATHS: Final = (f"/run/{WISHES}",)
-# gputile's limits and library, and the lists by which ld.so(8) and the loader of Nix find the library.
+# gputile's limits and library, and the lists by which ld.so(8) and the loader of Nix find the
+# library.
 LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
 # The sockets of MPS's control daemon, which enforces the limits in mode mps.
 DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
 
-# Prefixes of annotations by which runtimes and their plugins add devices and mounts, bypassing the kubelet.
+# Prefixes of annotations by which runtimes and their plugins add devices and mounts, bypassing the
+# kubelet.
 DEVICE_ANNOTATIONS: Final = (
     CDI_ANNOTATION_PREFIX,
     NVIDIA_CDI_ANNOTATION_PREFIX,
@@ -179,7 +185,9 @@ def plain_path(path: str) -> str:
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path contains ".."; the API server refuses this in all paths except those of mounts."""
+    """Return whether a path contains ".."; the API server refuses this in all paths except those
+    of mounts.
+    """
     return ".." in path.split("/")
 
 
@@ -192,7 +200,8 @@ def _environment(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
             if name in ENVIRONMENT or name.startswith(ENVIRONMENT_PREFIX):
                 yield Refusal(
                     AdmissionRule.ENVIRONMENT,
-                    f"{where}.env[{name}]: which GPUs a container gets, and how much of them, is decided by its "
+                    f"{where}.env[{name}]: which GPUs a container gets, and how much of them, is "
+                    f"decided by its "
                     f"booking: remove the variable, {_OWNER}",
                 )
 
@@ -202,11 +211,19 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
         if volume.host_path is None:
             continue
         path = plain_path(volume.host_path.path)
-        to_gpus = path.startswith(GPU_PATHS[0]) or any(_within(path, protected) for protected in GPU_PATHS[1:])
-        if climbs(path) or _PROCESS_ROOT.match(path) or to_gpus or (gpu and _leads_to_the_node(path)):
+        to_gpus = path.startswith(GPU_PATHS[0]) or any(
+            _within(path, protected) for protected in GPU_PATHS[1:]
+        )
+        if (
+            climbs(path)
+            or _PROCESS_ROOT.match(path)
+            or to_gpus
+            or (gpu and _leads_to_the_node(path))
+        ):
             yield Refusal(
                 AdmissionRule.HOST_PATH,
-                f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs or their limits: "
+                f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs "
+                f"or their limits: "
                 f"remove the volume, {_OWNER}",
             )
 
@@ -216,14 +233,18 @@ def _leads_to_the_node(path: str) -> bool:
 
 
 def _directories(path: str) -> Iterator[str]:
-    """Yield the ancestors of a path and the path itself, down to the depth of the deepest protected path."""
+    """Yield the ancestors of a path and the path itself, down to the depth of the deepest
+    protected path.
+    """
     parts = path.split("/", _DEEPEST + 1)[: _DEEPEST + 1]
     return ("/".join(parts[: depth + 1]) or "/" for depth in range(len(parts)))
 
 
 _DEEPEST: Final = max(path.count("/") for path in (*GPU_PATHS, *NODE_PATHS))
 _NODE_PATHS: Final = frozenset(NODE_PATHS)
-_ABOVE: Final = frozenset(directory for path in (*GPU_PATHS, *NODE_PATHS) for directory in _directories(path))
+_ABOVE: Final = frozenset(
+    directory for path in (*GPU_PATHS, *NODE_PATHS) for directory in _directories(path)
+)
 
 
 def _within(path: str, directory: str) -> bool:
@@ -232,9 +253,17 @@ def _within(path: str, directory: str) -> bool:
 
 def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
     for where, container in pod.containers():
-        mounts = [(f"volumeMounts[{mount.name}].mountPath", mount.mount_path) for mount in container.volume_mounts]
-        mounts += [(f"volumeDevices[{each.name}].devicePath", each.device_path) for each in container.volume_devices]
-        if container.termination_message_path:  # the kubelet mounts a file there that the container may write
+        mounts = [
+            (f"volumeMounts[{mount.name}].mountPath", mount.mount_path)
+            for mount in container.volume_mounts
+        ]
+        mounts += [
+            (f"volumeDevices[{each.name}].devicePath", each.device_path)
+            for each in container.volume_devices
+        ]
+        if (
+            container.termination_message_path
+        ):  # the kubelet mounts a file there that the container may write
             mounts.append(("terminationMessagePath", container.termination_message_path))
         for field, path in mounts:
             why = _hides(path, gpu)
@@ -243,20 +272,27 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path in a container, with the remedy; None if one may.
+    """Return why no volume may be mounted at a path in a container, with the remedy; None if one
+    may.
 
-    A volume at a parent directory of the limits does not hide them at first, since runtimes mount deeper paths later.
-    But another container with the same volume could then remove the mount points of the limits.
+    A volume at a parent directory of the limits does not hide them at first, since runtimes mount
+    deeper paths later. But another container with the same volume could then remove the mount
+    points of the limits.
     """
     elsewhere = "where a container's GPUs and limits are written: choose another path"
     if climbs(path):
         if gpu or WISHES in path.split("/"):
-            return "goes up by '..', and where that leads depends on links: write the path without it"
+            return (
+                "goes up by '..', and where that leads depends on links: write the path without it"
+            )
         return None
     plain = plain_path(path)
     if gpu and _PROCESS.match(plain):
         return "goes by the links of a process, which lead anywhere: write the path that is meant"
-    if any(_within(plain, each) for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))):
+    if any(
+        _within(plain, each)
+        for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))
+    ):
         return f"is {elsewhere}"
     if gpu and any(_within(each, plain) for each in LIMIT_PATHS):
         return f"holds the place {elsewhere}"
@@ -268,7 +304,8 @@ def _device_annotations(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
         if key.startswith(DEVICE_ANNOTATIONS):
             yield Refusal(
                 AdmissionRule.DEVICE_ANNOTATION,
-                f"metadata.annotations[{key}]: devices are added by the device plugin alone: remove the annotation, "
+                f"metadata.annotations[{key}]: devices are added by the device plugin alone: "
+                f"remove the annotation, "
                 f"{_OWNER}",
             )
 
@@ -281,15 +318,18 @@ def _privileged(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
         if context.privileged:
             yield Refusal(
                 AdmissionRule.PRIVILEGED,
-                f"{where}.securityContext.privileged: a privileged container sees every GPU of its node: set it to "
+                f"{where}.securityContext.privileged: a privileged container sees every GPU of its "
+                f"node: set it to "
                 f"false, {_OWNER}",
             )
         for name in context.capabilities.add if context.capabilities is not None else ():
-            # runtimes convert to upper case by Unicode, which makes an S of a "\N{LATIN SMALL LETTER LONG S}"
+            # runtimes convert to upper case by Unicode, which makes an S of a "\N{LATIN SMALL
+            # LETTER LONG S}"
             if not name.isascii() or name.upper().removeprefix("CAP_") in CAPABILITIES:
                 yield Refusal(
                     AdmissionRule.PRIVILEGED,
-                    f"{where}.securityContext.capabilities.add: {name} lets a container of a GPU pod undo its "
+                    f"{where}.securityContext.capabilities.add: {name} lets a container of a GPU "
+                    f"pod undo its "
                     f"limits: remove it, {_OWNER}",
                 )
 
@@ -299,7 +339,8 @@ def _host_namespaces(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
         if used:
             yield Refusal(
                 AdmissionRule.HOST_NAMESPACE,
-                f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others on its GPUs: set it "
+                f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others "
+                f"on its GPUs: set it "
                 f"to false, {_OWNER}",
             )
 
@@ -308,6 +349,7 @@ def _node_name(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
     if pod.spec.node_name:
         yield Refusal(
             AdmissionRule.NODE_NAME,
-            f"spec.nodeName: {pod.spec.node_name} bypasses the scheduler, so that no GPU is booked: use nodeSelector "
+            f"spec.nodeName: {pod.spec.node_name} bypasses the scheduler, so that no GPU is "
+            f"booked: use nodeSelector "
             f"or affinity, {_OWNER}",
         )

@@ -1,7 +1,7 @@
 """Rewrites old forms from early Kubernetes into current ones, for live and simulated pods.
 
-Each rule reads the pod and returns operations of a JSON patch (RFC 6902). It returns none for a pod in the current
-form, so a pod may be rewritten twice.
+Each rule reads the pod and returns operations of a JSON patch (RFC 6902). It returns none for a pod
+in the current form, so a pod may be rewritten twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,12 @@ import msgspec
 from gputile.api.affinity import Affinity, NodeSelectorTerm
 from gputile.api.conversion import decode
 from gputile.api.core import Container, Pod
-from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
+from gputile.api.well_known import (
+    LEGACY_AFFINITY_ANNOTATION,
+    LEGACY_GPU,
+    LEGACY_MODEL_LABEL,
+    WHOLE_GPU,
+)
 from gputile.core.devices.inventory import model_label_value
 from gputile.core.devices.request import asked_by
 from gputile.core.refusal import AdmissionRule, Refusal
@@ -21,7 +26,9 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change. ``path`` has the keys and indices from the root; a final "-" appends to a list."""
+    """One change. ``path`` has the keys and indices from the root; a final "-" appends to a
+    list.
+    """
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]
@@ -50,7 +57,9 @@ def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
 
 
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
-    """Return a copy of ``node`` with the change at ``path`` below it; the copy shares all other parts."""
+    """Return a copy of ``node`` with the change at ``path`` below it; the copy shares all other
+    parts.
+    """
     step, rest = path[0], path[1:]
     if isinstance(node, list | tuple):
         index = len(node) if step == "-" else int(step)
@@ -70,7 +79,9 @@ def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> An
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
 _AFFINITY = msgspec.json.Decoder(Affinity)
-_ANYTHING = msgspec.json.Decoder(Any)  # for the affinity as written, with fields that gputile does not read
+_ANYTHING = msgspec.json.Decoder(
+    Any
+)  # for the affinity as written, with fields that gputile does not read
 
 
 @dataclass(slots=True)
@@ -104,7 +115,9 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
     where = f"metadata.annotations[{LEGACY_AFFINITY_ANNOTATION}]"
     remove = Operation("remove", ("metadata", "annotations", LEGACY_AFFINITY_ANNOTATION))
     if pod.spec.affinity is not None:
-        rewriting.warnings.append(f"{where} is left out: spec.affinity is there and goes before it; remove it")
+        rewriting.warnings.append(
+            f"{where} is left out: spec.affinity is there and goes before it; remove it"
+        )
         rewriting.operations.append(remove)
         return None
     try:
@@ -121,9 +134,14 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
 
 
 def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
-    """Rename the GPU resource to its current name (L3); a container that uses both names is refused elsewhere."""
+    """Rename the GPU resource to its current name (L3); a container that uses both names is
+    refused elsewhere.
+    """
     found = False
-    for kind, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+    for kind, containers in (
+        ("initContainers", pod.spec.init_containers),
+        ("containers", pod.spec.containers),
+    ):
         for index, container in enumerate(containers):
             operations = list(_renamed(container, ("spec", kind, index, "resources")))
             found = found or bool(operations)
@@ -137,18 +155,27 @@ def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Oper
     asked = set(asked_by(container))
     if LEGACY_GPU in asked and WHOLE_GPU in asked:
         return  # refused elsewhere: it is not clear which one is meant
-    for section, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
+    for section, amounts in (
+        ("limits", container.resources.limits),
+        ("requests", container.resources.requests),
+    ):
         if LEGACY_GPU in amounts:
-            if WHOLE_GPU not in asked:  # if the new name has an amount, the "0" under the old one is only removed
+            if (
+                WHOLE_GPU not in asked
+            ):  # if the new name has an amount, the "0" under the old one is only removed
                 yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
             yield Operation("remove", (*path, section, LEGACY_GPU))
 
 
 def _model_names(pod: Pod, affinity: Affinity | None) -> Iterator[Operation]:
-    """Replace GPU models by the values of the nodes' label: "Tesla K80" becomes "Tesla-K80" (C3)."""
+    """Replace GPU models by the values of the nodes' label: "Tesla K80" becomes "Tesla-K80"
+    (C3).
+    """
     model = pod.spec.node_selector.get(LEGACY_MODEL_LABEL)
     if model is not None and model_label_value(model) != model:
-        yield Operation("replace", ("spec", "nodeSelector", LEGACY_MODEL_LABEL), model_label_value(model))
+        yield Operation(
+            "replace", ("spec", "nodeSelector", LEGACY_MODEL_LABEL), model_label_value(model)
+        )
     nodes = affinity.node_affinity if affinity is not None else None
     if nodes is None:
         return

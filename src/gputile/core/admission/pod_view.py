@@ -1,6 +1,7 @@
 """Defines the fields by which a pod could use GPUs without a booking.
 
-They are separate from ``api.core``, which is decoded for tens of thousands of pods; these are decoded for one.
+They are separate from ``api.core``, which is decoded for tens of thousands of pods; these are
+decoded for one.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Common settings: fields that no rule reads are skipped, and objects form no cycles (see ``api.core``)."""
+    """Common settings: fields that no rule reads are skipped, and objects form no cycles (see
+    ``api.core``).
+    """
 
 
 class EnvVar(_PodPart):

@@ -1,8 +1,9 @@
 """Decides for the API server whether an object may be stored, and with which changes.
 
-Other users must change neither allocations (B2, B9) nor which pods start together (M13). The extender binds no pod of a
-gang without a reservation, with or without a gate. So the removal of a gate by hand starts no pod, and only hides why
-the pod is pending. Changed labels would put it into another gang, or into none.
+Other users must change neither allocations (B2, B9) nor which pods start together (M13). The
+extender binds no pod of a gang without a reservation, with or without a gate. So the removal of a
+gate by hand starts no pod, and only hides why the pod is pending. Changed labels would put it into
+another gang, or into none.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,7 +33,14 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
     TIME_WEIGHT_ANNOTATION,
 )
-from gputile.core.admission.completion import assign, avoid, bring_to_extender, gate, stamp, tolerate
+from gputile.core.admission.completion import (
+    assign,
+    avoid,
+    bring_to_extender,
+    gate,
+    stamp,
+    tolerate,
+)
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.legacy_forms import Operation, rewrite
 from gputile.core.admission.pod_view import PodView
@@ -41,7 +49,8 @@ from gputile.core.devices.request import RequestError, asks_for_gpu, is_decided,
 from gputile.core.refusal import AdmissionRule, Refusal
 
 MOST_SHOWN: Final = 12
-MOST_FOUND: Final = 50  # a pod may have thousands of mistakes: nobody reads them all, and finding them takes time
+# a pod may have thousands of mistakes: nobody reads them all, and finding them takes time
+MOST_FOUND: Final = 50
 PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
 PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
 # Set when a pod is created; later, only gputile's Binding and corrections change it.
@@ -50,7 +59,8 @@ STAMPED: Final = MEMORY_UNIT_ANNOTATION
 FIXED: Final = (GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL)
 _ALONE: Final = "to start the pod alone, delete it and create it without the labels of a gang"
 DEFAULT_TIME: Final = GpuTime()
-MOST_ITEMS: Final = 40_960  # of an object as JSON: enough for all annotations that Kubernetes allows, and managedFields
+# of an object as JSON: enough for all annotations that Kubernetes allows, and managedFields
+MOST_ITEMS: Final = 40_960
 NODES_GROUP: Final = "system:nodes"  # Kubernetes' group of the kubelets
 
 _POD = msgspec.json.Decoder(Pod)
@@ -67,11 +77,12 @@ class UnreadableReview(ValueError):
 class AdmissionPolicy:
     """The settings of the cluster for admission.
 
-    ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs``: pods of gangs
-    get a scheduling gate. ``unsafe_access``: the pod's namespace may use GPUs without a booking. ``scheduler`` is for
-    pods that name none, "" for the cluster's default. ``time`` is the sharing of GPU time and the weights that are
-    allowed. Pods are kept off those of ``node_types`` that could never take them. ``claims``: nodes may offer their
-    GPUs by ResourceClaims. ``isolation`` is the default for pods that set none.
+    ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations.
+    ``gangs``: pods of gangs get a scheduling gate. ``unsafe_access``: the pod's namespace may use
+    GPUs without a booking. ``scheduler`` is for pods that name none, "" for the cluster's default.
+    ``time`` is the sharing of GPU time and the weights that are allowed. Pods are kept off those of
+    ``node_types`` that could never take them. ``claims``: nodes may offer their GPUs by
+    ResourceClaims. ``isolation`` is the default for pods that set none.
     """
 
     unit_mib: int
@@ -87,7 +98,9 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a review: refused if there are refusals, otherwise allowed with the operations."""
+    """The result of a review: refused if there are refusals, otherwise allowed with the
+    operations.
+    """
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -96,7 +109,8 @@ class Verdict:
 
 ALLOWED: Final = Verdict()
 _TOO_LARGE_TEXT = (
-    f"the object has more than {MOST_ITEMS} fields and entries of lists, labels and annotations, and is not judged: "
+    f"the object has more than {MOST_ITEMS} fields and entries of lists, labels and annotations, "
+    f"and is not judged: "
     "write fewer"
 )
 TOO_LARGE: Final = Verdict(refusals=(Refusal(AdmissionRule.POD, _TOO_LARGE_TEXT),))
@@ -131,11 +145,16 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     # refusals are found in the pod as its author wrote it, so that they name the author's fields
     refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
     warnings = tuple(rewriting.warnings)
-    return Verdict(warnings=warnings, refusals=refusals) if refusals else Verdict(tuple(rewriting.operations), warnings)
+    return (
+        Verdict(warnings=warnings, refusals=refusals)
+        if refusals
+        else Verdict(tuple(rewriting.operations), warnings)
+    )
 
 
 def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return the refusals of a new pod as it would be stored, of a change to a pod, or of a Binding.
+    """Return the refusals of a new pod as it would be stored, of a change to a pod, or of a
+    Binding.
 
     Raises:
         UnreadableReview: the object is no pod, or no Binding.
@@ -160,7 +179,9 @@ def _broken(
     pod: Pod, view: PodView, request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
     user = request.user_info.username
-    refusals = [] if user in policy.trusted else forged({}, pod.metadata.annotations, user, is_new=True)
+    refusals = (
+        [] if user in policy.trusted else forged({}, pod.metadata.annotations, user, is_new=True)
+    )
     if _is_mirror(pod, request):
         return refusals
     try:
@@ -168,7 +189,9 @@ def _broken(
     except RequestError as error:
         refusals.append(Refusal(AdmissionRule.AMOUNT, str(error)))
     if asks_for_gpu(pod):
-        refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
+        refusals += broken_shares(
+            pod.metadata.annotations, policy.time.most_weight(request.namespace)
+        )
     if not policy.unsafe_access:
         refusals += islice(broken_access(view, gpu=_may_hold_gpu(pod, policy)), MOST_FOUND)
     return refusals
@@ -181,8 +204,14 @@ def _broken_binding(
     refusals = []
     if user not in policy.trusted:
         refusals += forged({}, meta.annotations, user) + count_changed({}, meta.labels)
-        if MIRROR_ANNOTATION in meta.annotations:  # the API server itself protects it on every other write
-            rule = f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods are static: leave it out"
+        if (
+            MIRROR_ANNOTATION in meta.annotations
+        ):  # the API server itself protects it on every other write
+            rule = (
+                f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods "
+                f"are "
+                f"static: leave it out"
+            )
             refusals.append(Refusal(AdmissionRule.FORGED, rule))
     refusals += broken_shares(meta.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
@@ -190,8 +219,12 @@ def _broken_binding(
     return refusals
 
 
-def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for every rule that a change of a pod breaks; unchanged parts are not reviewed again."""
+def _broken_change(
+    request: AdmissionRequest, policy: AdmissionPolicy
+) -> list[Refusal[AdmissionRule]]:
+    """Return a refusal for every rule that a change of a pod breaks; unchanged parts are not
+    reviewed again.
+    """
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
@@ -204,7 +237,9 @@ def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[R
     if added != PodView():
         pod = _decoded(request.object, _POD)
         if asks_for_gpu(pod):
-            refusals += broken_shares(added.metadata.annotations, policy.time.most_weight(request.namespace))
+            refusals += broken_shares(
+                added.metadata.annotations, policy.time.most_weight(request.namespace)
+            )
         if not policy.unsafe_access:
             refusals += islice(broken_access(added, gpu=_may_hold_gpu(pod, policy)), MOST_FOUND)
     return refusals
@@ -216,11 +251,17 @@ def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
 
 
 def _added(old: PodView, new: PodView) -> PodView:
-    """Return what a change adds to a pod: ephemeral containers and annotations; the rest of a spec is fixed."""
+    """Return what a change adds to a pod: ephemeral containers and annotations; the rest of a
+    spec is fixed.
+    """
     known = {container.name for container in old.spec.ephemeral_containers}
     added = PodView()
-    added.spec.ephemeral_containers = tuple(c for c in new.spec.ephemeral_containers if c.name not in known)
-    added.metadata.annotations = dict(new.metadata.annotations.items() - old.metadata.annotations.items())
+    added.spec.ephemeral_containers = tuple(
+        c for c in new.spec.ephemeral_containers if c.name not in known
+    )
+    added.metadata.annotations = dict(
+        new.metadata.annotations.items() - old.metadata.annotations.items()
+    )
     return added
 
 
@@ -234,7 +275,9 @@ def _is_pod(request: AdmissionRequest) -> bool:
 
 
 def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
-    """Return whether a kubelet reports a static pod: it runs already, and must be stored unchanged."""
+    """Return whether a kubelet reports a static pod: it runs already, and must be stored
+    unchanged.
+    """
     return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
 
 
@@ -250,7 +293,9 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and whether there are more."""
+    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and whether there are
+    more.
+    """
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")
@@ -265,11 +310,16 @@ def forged(
     The memory unit is set on a pod that ``is_new``, and is protected from then on.
     """
     fixed = PROTECTED if is_new else (*PROTECTED, STAMPED)
-    changed = {key for key, _ in old.items() ^ new.items() if key in fixed or key.startswith(PROTECTED_PREFIX)}
+    changed = {
+        key
+        for key, _ in old.items() ^ new.items()
+        if key in fixed or key.startswith(PROTECTED_PREFIX)
+    }
     return [
         Refusal(
             AdmissionRule.FORGED,
-            f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is "
+            f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and "
+            f"{user or 'this user'} is "
             f"not one of its accounts: leave the annotation as it is",
         )
         for key in sorted(changed)[:MOST_FOUND]
@@ -280,12 +330,18 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusa
     """Return a refusal if a write changes the number of GPUs that a pod requests (M10)."""
     if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
         return []
-    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it again"
+    rule = (
+        f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is "
+        f"created: create it again"
+    )
     return [Refusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
-def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str]) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for each gang gate or label that a user other than gputile changes on a waiting pod.
+def broken_wait(
+    old: PodView, new: PodView, user: str, trusted: Collection[str]
+) -> Iterator[Refusal[AdmissionRule]]:
+    """Yield a refusal for each gang gate or label that a user other than gputile changes on a
+    waiting pod.
 
     A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
     """
@@ -294,7 +350,8 @@ def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str])
     if not new.gated:
         yield Refusal(
             AdmissionRule.GANG_GATE,
-            f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when GPUs are reserved for the whole gang: keep "
+            f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when GPUs are reserved for the "
+            f"whole gang: keep "
             f"it; {_ALONE}",
         )
     before, after = old.metadata.labels, new.metadata.labels
@@ -302,13 +359,16 @@ def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str])
         if before.get(label) != after.get(label):
             yield Refusal(
                 AdmissionRule.GANG_GATE,
-                f"metadata.labels[{label}]: which pods start together is fixed while the pod waits for them: leave the "
+                f"metadata.labels[{label}]: which pods start together is fixed while the pod waits "
+                f"for them: leave the "
                 f"label; {_ALONE}",
             )
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's highest weight."""
+    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's highest
+    weight.
+    """
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),
@@ -318,6 +378,9 @@ def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refu
         try:
             parse(annotations.get(key, "1")[:20])
         except ValueError as error:
-            rule = f"metadata.annotations[{key}]: {error}: write such a number, or remove the annotation"
+            rule = (
+                f"metadata.annotations[{key}]: {error}: write such a number, or remove the "
+                f"annotation"
+            )
             found.append(Refusal(AdmissionRule.SHARE, rule))
     return found

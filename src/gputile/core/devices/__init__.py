@@ -1,1 +1,3 @@
-"""Describes GPUs: their inventory on a node, a pod's request, and the allocation that connects both."""
+"""Describes GPUs: their inventory on a node, a pod's request, and the allocation that connects
+both.
+"""

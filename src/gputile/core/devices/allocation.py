@@ -1,8 +1,9 @@
 """Describes the GPUs that a pod holds or has reserved, and the annotations that record them.
 
-An allocation is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor the removal of a GPU changes its
-meaning. The Binding itself writes it, together with the annotations that gpushare's and ACK's tools read (B9); gputile
-never reads those. The controller writes a reservation for a pod that preempts others or waits in a gang.
+An allocation is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor the removal of
+a GPU changes its meaning. The Binding itself writes it, together with the annotations that
+gpushare's and ACK's tools read (B9); gputile never reads those. The controller writes a reservation
+for a pod that preempts others or waits in a gang.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,9 @@ class AllocationError(ValueError):
 
 
 class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A pod's or a container's part of one GPU: MiB of memory and percent of compute (0 if none is booked)."""
+    """A pod's or a container's part of one GPU: MiB of memory and percent of compute (0 if none
+    is booked).
+    """
 
     uuid: Uuid
     index: Index
@@ -50,13 +53,13 @@ class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The GPUs of one pod.
 
-    ``gpus`` is what the pod holds at its peak, ``containers`` the part of each container. ``whole``: no other pod may
-    use the GPUs. ``unit_mib`` is the unit of the pod's gpu-mem; ``assumed_ns`` is when the allocation was decided (Unix
-    time in nanoseconds).
+    ``gpus`` is what the pod holds at its peak, ``containers`` the part of each container.
+    ``whole``: no other pod may use the GPUs. ``unit_mib`` is the unit of the pod's gpu-mem;
+    ``assumed_ns`` is when the allocation was decided (Unix time in nanoseconds).
     """
 
-    gpus: Annotated[tuple[GpuShare, ...], msgspec.Meta(min_length=1, max_length=MOST_GPUS)] = msgspec.field(
-        name="cards"
+    gpus: Annotated[tuple[GpuShare, ...], msgspec.Meta(min_length=1, max_length=MOST_GPUS)] = (
+        msgspec.field(name="cards")
     )
     containers: dict[str, tuple[GpuShare, ...]]
     unit_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
@@ -75,7 +78,12 @@ def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) ->
         gpus = tuple(GpuShare(gpu.uuid, gpu.index, shape.mib, shape.percent) for gpu in chosen)
         containers = {
             container.name: tuple(
-                GpuShare(c.uuid, c.index, container.units * request.unit_mib // count, container.percent // count)
+                GpuShare(
+                    c.uuid,
+                    c.index,
+                    container.units * request.unit_mib // count,
+                    container.percent // count,
+                )
                 for c in gpus
             )
             for container in request.containers
@@ -89,8 +97,9 @@ def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) ->
 def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuShare, ...]]:
     """Assign whole GPUs to the containers.
 
-    Sidecars and app containers get GPUs of their own. An init container gets any GPUs that no sidecar started before it
-    holds, since the app containers are not running yet (the kubelet also reuses an init container's devices).
+    Sidecars and app containers get GPUs of their own. An init container gets any GPUs that no
+    sidecar started before it holds, since the app containers are not running yet (the kubelet also
+    reuses an init container's devices).
     """
     dealt: dict[str, tuple[GpuShare, ...]] = {}
     taken = 0
@@ -104,21 +113,29 @@ def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuSh
 def check_allocation(allocation: Allocation) -> Allocation:
     """Return ``allocation`` if its parts agree.
 
-    The ledger books ``gpus`` and the node enforces ``containers``: no container may have more than is booked.
+    The ledger books ``gpus`` and the node enforces ``containers``: no container may have more than
+    is booked.
 
     Raises:
-        AllocationError: a GPU is listed twice, or a container has a GPU, or more of one, than the pod.
+        AllocationError: a GPU is listed twice, or a container has a GPU, or more of one, than the
+            pod.
     """
     gpus = {share.uuid: share for share in allocation.gpus}
-    if len(gpus) < len(allocation.gpus) or len({share.index for share in allocation.gpus}) < len(gpus):
+    if len(gpus) < len(allocation.gpus) or len({share.index for share in allocation.gpus}) < len(
+        gpus
+    ):
         raise AllocationError("a GPU is listed twice")
     for name, shares in allocation.containers.items():
         for share in shares:
             whole = gpus.get(share.uuid)
             if whole is None or whole.index != share.index:
-                raise AllocationError(f"container {name[:63]} has a GPU that is not among the pod's")
+                raise AllocationError(
+                    f"container {name[:63]} has a GPU that is not among the pod's"
+                )
             if share.mib > whole.mib or share.percent > whole.percent:
-                raise AllocationError(f"container {name[:63]} has more of GPU {share.index} than the pod")
+                raise AllocationError(
+                    f"container {name[:63]} has more of GPU {share.index} than the pod"
+                )
     return allocation
 
 
@@ -139,11 +156,13 @@ TOOL_ANNOTATIONS = (
 
 
 def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -> dict[str, str]:
-    """Return the annotations of a Binding of ``pod``: the allocation and those that existing tools read (B9).
+    """Return the annotations of a Binding of ``pod``: the allocation and those that existing tools
+    read (B9).
 
-    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, and are written for pods on one GPU. The
-    ACK allocation is written for every shared pod. Its readers accept only numbers as keys: the position of a container
-    in ``spec.containers``, and the index of a GPU. They add up all amounts, so init containers are left out.
+    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, and are written for
+    pods on one GPU. The ACK allocation is written for every shared pod. Its readers accept only
+    numbers as keys: the position of a container in ``spec.containers``, and the index of a GPU.
+    They add up all amounts, so init containers are left out.
     """
     annotations = {ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     if allocation.whole:
@@ -178,13 +197,15 @@ class ReservationError(ValueError):
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One pod's reservation in a plan of pods that start together. The plan of a preemptor has only this pod.
+    """One pod's reservation in a plan of pods that start together. The plan of a preemptor has only
+    this pod.
 
-    ``plan`` is the plan's name, ``pods`` the number of its pods, and ``size`` how many of them get GPUs. ``allocation``
-    is None if the pod requests no GPU, or if another device plugin manages the node's GPUs. The reservation ends at
-    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod that is bound first; a plan that must not start
-    has none. ``since_ns`` is the time since when GPUs have been reserved for the gang, by this plan or by earlier ones
-    that did not begin. ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
+    ``plan`` is the plan's name, ``pods`` the number of its pods, and ``size`` how many of them get
+    GPUs. ``allocation`` is None if the pod requests no GPU, or if another device plugin manages the
+    node's GPUs. The reservation ends at ``expires_ns``, Unix time in nanoseconds. ``first`` marks
+    the pod that is bound first; a plan that must not start has none. ``since_ns`` is the time since
+    when GPUs have been reserved for the gang, by this plan or by earlier ones that did not begin.
+    ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
     """
 
     plan: _Name
@@ -205,7 +226,9 @@ def _check_reservation(reservation: Reservation) -> Reservation:
     return reservation
 
 
-_RESERVATION_CODEC = VersionedCodec(Reservation, RESERVATION_VERSION, ReservationError, _check_reservation)
+_RESERVATION_CODEC = VersionedCodec(
+    Reservation, RESERVATION_VERSION, ReservationError, _check_reservation
+)
 encode_reservation, decode_reservation = _RESERVATION_CODEC.encode, _RESERVATION_CODEC.decode
 
 

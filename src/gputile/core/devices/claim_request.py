@@ -1,23 +1,42 @@
 """Parses the requests of a ResourceClaim into the shapes that placement uses.
 
-kube-scheduler allocates claims; gputile ranks nodes and predicts the GPU, so it has to read amounts as kube-scheduler
-does: rounded up to the next step, with the defaults of the node's ResourceSlice. Only requests for gputile's two
-DeviceClasses are read. CEL selectors are not evaluated: kube-scheduler itself excludes nodes without a match.
+kube-scheduler allocates claims; gputile ranks nodes and predicts the GPU, so it has to read amounts
+as kube-scheduler does: rounded up to the next step, with the defaults of the node's ResourceSlice.
+Only requests for gputile's two DeviceClasses are read. CEL selectors are not evaluated:
+kube-scheduler itself excludes nodes without a match.
 """
 
 import math
 from fractions import Fraction
 
 from gputile.api.quantity import MIB, QuantityError, parse_quantity
-from gputile.api.resource_claims import CORES, MEMORY, PODS, DeviceConstraint, ExactDeviceRequest, ResourceClaim
+from gputile.api.resource_claims import (
+    CORES,
+    MEMORY,
+    PODS,
+    DeviceConstraint,
+    ExactDeviceRequest,
+    ResourceClaim,
+)
 from gputile.api.well_known import DRIVER, GPU_CLASS, SHARE_CLASS
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB
-from gputile.core.devices.request import MOST_PERCENT, PERCENT_STEP, RequestError, RequestKind, Shape
+from gputile.core.devices.request import (
+    MOST_PERCENT,
+    PERCENT_STEP,
+    RequestError,
+    RequestKind,
+    Shape,
+)
 
 CLAIM_UNIT_MIB = 1
-"""The memory unit of nodes that offer their GPUs by claims: a claim may request any number of MiB."""
+"""The memory unit of nodes that offer their GPUs by claims: a claim may request any number of
+MiB.
+"""
 
-_DISTINCT = (f"{DRIVER}/uuid", f"{DRIVER}/index")  # attributes that differ between any two GPUs of a node
+_DISTINCT = (
+    f"{DRIVER}/uuid",
+    f"{DRIVER}/index",
+)  # attributes that differ between any two GPUs of a node
 
 
 def asks_for_gpus(claim: ResourceClaim) -> bool:
@@ -26,10 +45,11 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 
 
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
-    """Return the GPU shapes that a claim requests, in the order in which kube-scheduler allocates them.
+    """Return the GPU shapes that a claim requests, in the order in which kube-scheduler allocates
+    them.
 
-    A shape of several GPUs needs distinct ones. Several shapes may get shares of one GPU. If a request has
-    alternatives, only the first is read.
+    A shape of several GPUs needs distinct ones. Several shapes may get shares of one GPU. If a
+    request has alternatives, only the first is read.
 
     Raises:
         RequestError: no GPU can ever serve a request, or its memory could not be counted.
@@ -40,18 +60,26 @@ def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
         if request.device_class_name not in (SHARE_CLASS, GPU_CLASS):
             continue
         if request.admin_access:
-            raise RequestError(f"{where}.adminAccess: it would use a GPU that is booked for others: remove it")
+            raise RequestError(
+                f"{where}.adminAccess: it would use a GPU that is booked for others: remove it"
+            )
         if request.allocation_mode == "All":
-            raise RequestError(f"{where}.allocationMode: All depends on the node: write how many GPUs by count")
+            raise RequestError(
+                f"{where}.allocationMode: All depends on the node: write how many GPUs by count"
+            )
         if not 1 <= request.count <= MOST_GPUS:
-            raise RequestError(f"{where}.count is {request.count}: a node has 1 to {MOST_GPUS} GPUs: ask so many")
+            raise RequestError(
+                f"{where}.count is {request.count}: a node has 1 to {MOST_GPUS} GPUs: ask so many"
+            )
         if request.device_class_name == GPU_CLASS:
             shapes.append(Shape(RequestKind.WHOLE, request.count, by_claims=True))
             continue
         mib, percent = _share(request, f"{where}.capacity.requests")
         distinct = any(_is_distinct(each, name) for each in claim.spec.devices.constraints)
         gpus = request.count if distinct else 1
-        share = Shape(RequestKind.SHARED, gpus, mib, percent, unit_mib=CLAIM_UNIT_MIB, by_claims=True)
+        share = Shape(
+            RequestKind.SHARED, gpus, mib, percent, unit_mib=CLAIM_UNIT_MIB, by_claims=True
+        )
         shapes += [share] * (request.count // gpus)
     return tuple(shapes)
 
@@ -71,15 +99,22 @@ def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
-    """Return the MiB and the percent that a request takes of a GPU; 0 percent if it names no compute."""
+    """Return the MiB and the percent that a request takes of a GPU; 0 percent if it names no
+    compute.
+    """
     amounts = request.capacity.requests if request.capacity is not None else {}
     for name in amounts:
         if name not in (MEMORY, CORES, PODS):
             meant = name.removeprefix(f"{DRIVER}/")
-            remedy = f"write {meant}" if meant in (MEMORY, CORES) else f"a GPU has {MEMORY} and {CORES}"
+            remedy = (
+                f"write {meant}" if meant in (MEMORY, CORES) else f"a GPU has {MEMORY} and {CORES}"
+            )
             raise RequestError(f"{where}: no GPU has a capacity of the name {name[:80]}: {remedy}")
     if MEMORY not in amounts:
-        raise RequestError(f"{where}: without {MEMORY} it takes all of a GPU's: add it, or ask for class {GPU_CLASS}")
+        raise RequestError(
+            f"{where}: without {MEMORY} it takes all of a GPU's: add it, or ask for class "
+            f"{GPU_CLASS}"
+        )
     mib = math.ceil(_positive(amounts[MEMORY], f"{where}.{MEMORY}") / MIB)
     if mib > MOST_MIB:
         raise RequestError(f"{where}.{MEMORY}: {mib} MiB are more than any GPU has: ask less")
@@ -88,7 +123,9 @@ def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
         steps = math.ceil(_positive(amounts[CORES], f"{where}.{CORES}") / PERCENT_STEP)
         percent = PERCENT_STEP * steps
     if percent > MOST_PERCENT:
-        raise RequestError(f"{where}.{CORES}: a GPU has {MOST_PERCENT} percent of compute: ask less")
+        raise RequestError(
+            f"{where}.{CORES}: a GPU has {MOST_PERCENT} percent of compute: ask less"
+        )
     if PODS in amounts and _positive(amounts[PODS], f"{where}.{PODS}") > 1:
         raise RequestError(f"{where}.{PODS}: a claim counts as one pod of its GPU: remove it")
     return mib, percent

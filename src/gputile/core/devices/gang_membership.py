@@ -1,8 +1,8 @@
 """Decides which gang a pod is part of (M13), and which of its pods wait or have started.
 
-The pods of a gang start together or not at all. A gang is defined in one of two ways, both of Kubernetes' coscheduling:
-by two labels on each pod, or by a label that names a PodGroup object of scheduler-plugins. Controller and simulator use
-the same rules.
+The pods of a gang start together or not at all. A gang is defined in one of two ways, both of
+Kubernetes' coscheduling: by two labels on each pod, or by a label that names a PodGroup object of
+scheduler-plugins. Controller and simulator use the same rules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,9 @@ from gputile.core.devices.allocation import MOST_MEMBERS, reservation_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """The name of a gang. ``by_object``: the size of the gang is in a PodGroup, not in labels of its pods."""
+    """The name of a gang. ``by_object``: the size of the gang is in a PodGroup, not in labels of
+    its pods.
+    """
 
     namespace: str
     name: str
@@ -35,8 +37,9 @@ class GangName:
 def gang_of(pod: Pod) -> GangName | None:
     """Return the gang of a pod; None if the pod is scheduled alone.
 
-    A pod whose labels name a gang without a valid size is scheduled alone, and admission reports this. A static pod
-    belongs to no gang: its kubelet starts it and writes its labels, and a node must not affect pods of other nodes.
+    A pod whose labels name a gang without a valid size is scheduled alone, and admission reports
+    this. A static pod belongs to no gang: its kubelet starts it and writes its labels, and a node
+    must not affect pods of other nodes.
     """
     meta = pod.metadata
     if MIRROR_ANNOTATION in meta.annotations:
@@ -57,39 +60,54 @@ def gated(pod: Pod) -> bool:
     return any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
-def gang_size(gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[str, str], int]) -> int:
-    """Return how many pods of a gang start together, 0 if unknown; ``min_members`` are the sizes in PodGroups."""
+def gang_size(
+    gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[str, str], int]
+) -> int:
+    """Return how many pods of a gang start together, 0 if unknown; ``min_members`` are the sizes
+    in PodGroups.
+    """
     if gang.by_object:
         return max(0, min_members.get((gang.namespace, gang.name), 0))
     return max(labelled_size(pod) for pod in pods)
 
 
 def held_by_others(pod: Pod) -> bool:
-    """Return whether a pod has a scheduling gate other than its gang's; only the owner may remove such a gate."""
+    """Return whether a pod has a scheduling gate other than its gang's; only the owner may
+    remove such a gate.
+    """
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
 def waits(pod: Pod) -> bool:
     """Return whether the pod could be bound if its gang's gate were removed."""
-    unbound = not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
+    unbound = (
+        not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
+    )
     return unbound and not held_by_others(pod)
 
 
 def started(pods: Sequence[Pod]) -> list[Pod]:
     """Return the pods of one gang that count as started.
 
-    A pod that is being deleted does not count, since another one replaces it. A succeeded pod counts while other pods
-    of the gang run. Otherwise it counts only if a waiting pod belongs to the same run: if one is in the plan by which
-    the pod started, or existed when the pod was bound. A pod that is left from an earlier run of the same name must not
-    let a new run start in part. Both times are set by the API server, so gputile's own clocks do not matter.
+    A pod that is being deleted does not count, since another one replaces it. A succeeded pod
+    counts while other pods of the gang run. Otherwise it counts only if a waiting pod belongs to
+    the same run: if one is in the plan by which the pod started, or existed when the pod was bound.
+    A pod that is left from an earlier run of the same name must not let a new run start in part.
+    Both times are set by the API server, so gputile's own clocks do not matter.
     """
-    bound = [pod for pod in pods if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp]
+    bound = [
+        pod
+        for pod in pods
+        if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp
+    ]
     succeeded = [pod for pod in pods if pod.status.phase == "Succeeded"]
     if bound or not succeeded:
         return bound + succeeded
     waiting = [pod for pod in pods if waits(pod)]
     oldest = min((pod.metadata.creation_timestamp or "" for pod in waiting), default="")
-    plans = {reservation.plan for pod in waiting if (reservation := reservation_of(pod)) is not None}
+    plans = {
+        reservation.plan for pod in waiting if (reservation := reservation_of(pod)) is not None
+    }
     found = []
     for pod in succeeded:
         reservation = reservation_of(pod)
@@ -100,7 +118,9 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
 
 
 def needed_members(size: int, placed: int) -> int:
-    """Return how many further pods have to be placed together if ``placed`` pods are placed already."""
+    """Return how many further pods have to be placed together if ``placed`` pods are placed
+    already.
+    """
     return max(1, size - placed)
 
 
@@ -110,7 +130,9 @@ def queue_priority(pods: Iterable[Pod]) -> int:
 
 
 def in_line(pod: Pod) -> tuple[int, str, str]:
-    """Return a sort key that approximates kube-scheduler's order of pods: priority, age, and then the name."""
+    """Return a sort key that approximates kube-scheduler's order of pods: priority, age, and
+    then the name.
+    """
     return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
 
 
@@ -119,6 +141,8 @@ def too_few_text(gang: GangName, size: int, there: int) -> str:
 
 
 def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
-    """Describe the pods that a gang starts together, as the subject of a sentence; ``placed`` pods are placed."""
+    """Describe the pods that a gang starts together, as the subject of a sentence; ``placed``
+    pods are placed.
+    """
     more = f" (beside {placed} that have a place)" if placed else ""
     return f"gang {gang.name}: {needed} pods that start together{more}"

@@ -1,8 +1,8 @@
 """Describes the GPUs of a node: its inventory annotation, resources and labels.
 
-The agent publishes ``gputile.io/inventory`` as versioned JSON, and all other components read it. A node is
-semi-trusted: its inventory is validated here, so that no other code has to handle a GPU without memory, two GPUs with
-one UUID, or an inconsistent bandwidth matrix.
+The agent publishes ``gputile.io/inventory`` as versioned JSON, and all other components read it. A
+node is semi-trusted: its inventory is validated here, so that no other code has to handle a GPU
+without memory, two GPUs with one UUID, or an inconsistent bandwidth matrix.
 """
 
 import re
@@ -50,11 +50,12 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The GPUs of one node, ordered by index.
 
-    ``mode`` and ``unit_mib`` are those that the agent has in force; with "" and 0, the node's label and the cluster's
-    configuration apply (a node without an agent yet). ``replicas`` is how many pods use each whole GPU in turns, 0
-    without time-slicing (G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU in GB/s (NVLink or
-    PCIe); it is empty if unknown, and its diagonal is ignored. ``claims``: the node offers its GPUs by ResourceClaims,
-    and no extended resource.
+    ``mode`` and ``unit_mib`` are those that the agent has in force; with "" and 0, the node's label
+    and the cluster's configuration apply (a node without an agent yet). ``replicas`` is how many
+    pods use each whole GPU in turns, 0 without time-slicing (G3). ``bandwidth[i][j]`` is the
+    bandwidth between the i-th and the j-th GPU in GB/s (NVLink or PCIe); it is empty if unknown,
+    and its diagonal is ignored. ``claims``: the node offers its GPUs by ResourceClaims, and no
+    extended resource.
     """
 
     gpus: tuple[Gpu, ...] = msgspec.field(name="cards")
@@ -70,8 +71,8 @@ def check_inventory(inventory: Inventory) -> Inventory:
     """Validate ``inventory``, and return it with its GPUs sorted by index.
 
     Raises:
-        InventoryError: there are too many GPUs, two GPUs share an index or a UUID, the bandwidth matrix has the wrong
-            shape or invalid values, or the memory unit is out of range.
+        InventoryError: there are too many GPUs, two GPUs share an index or a UUID, the bandwidth
+            matrix has the wrong shape or invalid values, or the memory unit is out of range.
     """
     gpus = inventory.gpus
     if len(gpus) > MOST_GPUS:
@@ -88,7 +89,8 @@ def check_inventory(inventory: Inventory) -> Inventory:
             forward, back = inventory.bandwidth[i][j], inventory.bandwidth[j][i]
             if forward != back or not 0 <= forward < 1e9:
                 raise InventoryError(
-                    f"the bandwidth between GPU {i} and GPU {j} is {forward} one way, {back} the other: it is the same "
+                    f"the bandwidth between GPU {i} and GPU {j} is {forward} one way, {back} the "
+                    f"other: it is the same "
                     "both ways, and 0 GB/s or more"
                 )
     if inventory.unit_mib < 0 or inventory.unit_mib > MOST_MIB:
@@ -99,7 +101,9 @@ def check_inventory(inventory: Inventory) -> Inventory:
     return msgspec.structs.replace(
         inventory,
         gpus=tuple(gpus[i] for i in order),
-        bandwidth=tuple(tuple(inventory.bandwidth[i][j] for j in order) for i in order) if size else (),
+        bandwidth=tuple(tuple(inventory.bandwidth[i][j] for j in order) for i in order)
+        if size
+        else (),
     )
 
 
@@ -108,14 +112,19 @@ encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
 
 
 def unknown_mode(mode: str) -> str:
-    """Return the message about an inventory whose mode is unknown here, such as one of a newer agent."""
+    """Return the message about an inventory whose mode is unknown here, such as one of a newer
+    agent.
+    """
     return (
-        f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it knows {', '.join(MODES)}"
+        f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it "
+        f"knows {', '.join(MODES)}"
     )
 
 
 def advertised_units(gpu: Gpu, unit_mib: int) -> int:
-    """Return the number of memory units of a GPU: floor(MiB / unit), for each GPU by its own size (U1, U2)."""
+    """Return the number of memory units of a GPU: floor(MiB / unit), for each GPU by its own
+    size (U1, U2).
+    """
     return gpu.mib // unit_mib
 
 
@@ -126,9 +135,11 @@ _LONGEST_LABEL = 63
 def resources_for_mode(
     mode: Mode, gpus: Iterable[Gpu], unit_mib: int, *, count_unhealthy: bool = False
 ) -> dict[str, int]:
-    """Return the resources that a node in ``mode`` advertises for ``gpus``; those of other modes are 0.
+    """Return the resources that a node in ``mode`` advertises for ``gpus``; those of other modes
+    are 0.
 
-    Unhealthy GPUs do not count, as in a node's allocatable; with ``count_unhealthy`` they do, as in its capacity.
+    Unhealthy GPUs do not count, as in a node's allocatable; with ``count_unhealthy`` they do, as in
+    its capacity.
     """
     counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
     resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}
@@ -158,7 +169,8 @@ def model_number(label: str) -> int:
 
 
 def model_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels that describe a node's GPUs: their number, and their model and memory if these are all equal.
+    """Return the labels that describe a node's GPUs: their number, and their model and memory if
+    these are all equal.
 
     A node without GPUs has none of these labels.
     """

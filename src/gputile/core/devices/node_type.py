@@ -36,7 +36,8 @@ def worded(refusals: Mapping[str, Refusal[NodeTypeRule]]) -> str:
     return "; ".join(whys) or "autoscaling.nodeTypes is empty"
 
 
-PLACEHOLDER_SCHEDULER: Final = "gputile-placeholder"  # the schedulerName of placeholders; no scheduler has that name
+# the schedulerName of placeholders; no scheduler has that name
+PLACEHOLDER_SCHEDULER: Final = "gputile-placeholder"
 
 # The amounts of resources that the configuration does not set: they never limit a pod.
 _AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "1000000"}
@@ -96,7 +97,9 @@ class NodeType:
         return None
 
     def node(self, name: str) -> Node:
-        """Return an empty node of the type, as the cluster sees it once its agent has reported its GPUs."""
+        """Return an empty node of the type, as the cluster sees it once its agent has reported
+        its GPUs.
+        """
         resources: ResourceList = {
             **_AMPLE,
             **self.other_resources,
@@ -104,7 +107,11 @@ class NodeType:
         }
         gpus = tuple(Gpu(gpu.index, f"{name}/{gpu.index}", gpu.mib, gpu.model) for gpu in self.gpus)
         inventory = Inventory(gpus=gpus, mode=self.mode.value, unit_mib=self.unit_mib)
-        labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name, MODE_LABEL: self.mode.value}
+        labels = {
+            "kubernetes.io/os": "linux",
+            "kubernetes.io/hostname": name,
+            MODE_LABEL: self.mode.value,
+        }
         return Node(
             metadata=ObjectMeta(
                 name=name,
@@ -117,19 +124,32 @@ class NodeType:
 
 
 def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
-    """Return the node types of a configuration, in the order in which they are tried; none if it is disabled."""
+    """Return the node types of a configuration, in the order in which they are tried; none if it
+    is disabled.
+    """
     scaling = configuration.autoscaling
-    return tuple(_node_type(each, configuration.unit_mib) for each in scaling.node_types) if scaling.enabled else ()
+    return (
+        tuple(_node_type(each, configuration.unit_mib) for each in scaling.node_types)
+        if scaling.enabled
+        else ()
+    )
 
 
 def is_placeholder(pod: Pod) -> bool:
-    """Return whether a pod is a placeholder for a node that the autoscaler should add, whoever created it."""
-    return PLACEHOLDER_LABEL in pod.metadata.labels and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER
+    """Return whether a pod is a placeholder for a node that the autoscaler should add, whoever
+    created it.
+    """
+    return (
+        PLACEHOLDER_LABEL in pod.metadata.labels
+        and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER
+    )
 
 
 def _node_type(described: NodeTypeConfiguration, unit_mib: int) -> NodeType:
     mib, labels = parse_mib(described.gpus.memory), described.labels
-    counted = (key.removeprefix(MODEL_COUNT_PREFIX) for key in labels if key.startswith(MODEL_COUNT_PREFIX))
+    counted = (
+        key.removeprefix(MODEL_COUNT_PREFIX) for key in labels if key.startswith(MODEL_COUNT_PREFIX)
+    )
     model = labels.get(MODEL_LABEL) or next(counted, "")
     return NodeType(
         described.key,
@@ -138,6 +158,8 @@ def _node_type(described: NodeTypeConfiguration, unit_mib: int) -> NodeType:
         tuple(Gpu(index, f"GPU-{index}", mib, model) for index in range(described.gpus.count)),
         unit_mib,
         described.labels,
-        tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in described.taints),
+        tuple(
+            Taint(key=each.key, value=each.value, effect=each.effect) for each in described.taints
+        ),
         {resource: str(amount) for resource, amount in described.resources.items()},
     )

@@ -1,8 +1,9 @@
 """Parses the GPU request of a pod into a normal form.
 
-Rules: GPU resources are set in limits, as whole numbers, and a request, if given, equals its limit (Kubernetes,
-"Schedule GPUs"); a pod requests one kind of GPU resource; compute is requested in steps of 5 percent and together with
-memory (ACK); init containers and sidecars count by Kubernetes' own arithmetic (KEP-753).
+Rules: GPU resources are set in limits, as whole numbers, and a request, if given, equals its limit
+(Kubernetes, "Schedule GPUs"); a pod requests one kind of GPU resource; compute is requested in
+steps of 5 percent and together with memory (ACK); init containers and sidecars count by Kubernetes'
+own arithmetic (KEP-753).
 """
 
 import math
@@ -32,7 +33,8 @@ from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, model_label_valu
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
-MOST_CONTAINERS = 1024  # of a pod; parsing tens of thousands would delay others, and no kubelet starts so many
+# of a pod; parsing tens of thousands would delay others, and no kubelet starts so many
+MOST_CONTAINERS = 1024
 MOST_SHARED_GPUS = 16  # of one pod: the limits of an isolated container have no room for more
 MOST_PERCENT = 100  # of one GPU; several GPUs have as much each (M8)
 
@@ -48,7 +50,9 @@ class RequestError(ValueError):
 
 
 class RequestKind(Enum):
-    """Which of the three kinds of GPU resources a pod requests; the value is the resource's name."""
+    """Which of the three kinds of GPU resources a pod requests; the value is the resource's
+    name.
+    """
 
     SHARED = GPU_MEMORY
     WHOLE = WHOLE_GPU
@@ -56,7 +60,9 @@ class RequestKind(Enum):
 
 
 class Phase(Enum):
-    """When a container runs: before the app containers, before and alongside them, or as one of them."""
+    """When a container runs: before the app containers, before and alongside them, or as one of
+    them.
+    """
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -65,7 +71,9 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container requests: ``units`` and ``percent`` over all GPUs of the pod (shared), or ``gpus`` (whole)."""
+    """What one container requests: ``units`` and ``percent`` over all GPUs of the pod (shared),
+    or ``gpus`` (whole).
+    """
 
     name: str
     phase: Phase
@@ -78,11 +86,12 @@ class ContainerRequest:
 class Shape:
     """The part of a request that decides where it fits: requests of one shape fit the same nodes.
 
-    ``gpus`` is the number of distinct GPUs; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
-    whole GPUs). ``trust_group`` is the group that may share a GPU without isolation (G5). ``unit_mib`` is the unit
-    of the pod's gpu-mem (0 for whole GPUs). ``by_claims``: a ResourceClaim is the request, and only nodes that offer
-    their GPUs by claims serve it. ``models`` are the suitable GPU models, as label values; empty for any. ``isolated``:
-    only GPUs with limited memory are suitable.
+    ``gpus`` is the number of distinct GPUs; ``mib`` and ``percent`` (at most 100) are needed on
+    each of them (0 for whole GPUs). ``trust_group`` is the group that may share a GPU without
+    isolation (G5). ``unit_mib`` is the unit of the pod's gpu-mem (0 for whole GPUs). ``by_claims``:
+    a ResourceClaim is the request, and only nodes that offer their GPUs by claims serve it.
+    ``models`` are the suitable GPU models, as label values; empty for any. ``isolated``: only GPUs
+    with limited memory are suitable.
     """
 
     kind: RequestKind
@@ -118,7 +127,9 @@ def by_namespace(pod: Pod) -> str:
     return pod.metadata.namespace
 
 
-def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = by_namespace) -> Request | None:
+def parse_request(
+    pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = by_namespace
+) -> Request | None:
     """Parse the GPU request of ``pod``; return None if it requests no GPU.
 
     ``unit_mib`` is the cluster's memory unit; it applies to pods without a unit from admission.
@@ -128,22 +139,30 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
     """
     count = len(pod.spec.init_containers) + len(pod.spec.containers)
     if count > MOST_CONTAINERS:
-        raise RequestError(f"the pod has {count} containers, and {MOST_CONTAINERS} are the most that are read")
+        raise RequestError(
+            f"the pod has {count} containers, and {MOST_CONTAINERS} are the most that are read"
+        )
     asked = tuple(_container_requests(pod))
     kinds = {kind for _, kind in asked}
     if not kinds:
         return None
     if len(kinds) > 1:
         names = " and ".join(sorted(kind.value for kind in kinds))
-        raise RequestError(f"the pod asks for {names}; a pod takes one kind of GPU resource: remove the other")
+        raise RequestError(
+            f"the pod asks for {names}; a pod takes one kind of GPU resource: remove the other"
+        )
     kind, containers = kinds.pop(), tuple(container for container, _ in asked)
     if kind is not RequestKind.SHARED:
         gpus = effective(containers, lambda container: container.gpus)
         if gpus > MOST_GPUS:
-            raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
+            raise RequestError(
+                f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})"
+            )
         # Several pods may use a whole GPU in turns, but never a set of GPUs by topology.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        shape = Shape(kind, gpus, trust_group=group, models=_models(pod), isolated=_is_isolated(pod))
+        shape = Shape(
+            kind, gpus, trust_group=group, models=_models(pod), isolated=_is_isolated(pod)
+        )
         return Request(shape, unit_mib, containers, host_request(pod))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
     for container in containers:
@@ -151,12 +170,17 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
     mib = effective(containers, lambda container: container.units) * unit // gpus
     if mib > MOST_MIB:
         count = mib // unit
-        said = f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more than any GPU has"
+        said = (
+            f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more "
+            f"than "
+            f"any GPU has"
+        )
         raise RequestError(f"{said}{_bytes_meant(count * gpus, unit)}")
     percent = effective(containers, lambda container: container.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(
-            f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
+            f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has "
+            f"{MOST_PERCENT}: ask less, or "
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
     isolated = _is_isolated(pod, percent)
@@ -168,14 +192,19 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
 def _bytes_meant(count: int, unit: int) -> str:
     """Return a remedy if the count may be a number of bytes, such as 2Gi; "" otherwise."""
     mib = math.ceil(count / MIB)
-    return f"; for {mib} MiB write {math.ceil(mib / unit)}" if count >= MIB and mib <= MOST_MIB else ""
+    return (
+        f"; for {mib} MiB write {math.ceil(mib / unit)}" if count >= MIB and mib <= MOST_MIB else ""
+    )
 
 
-def effective(containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
-    """Return what the pod needs at its peak (KEP-753, "Resources calculation for scheduling and pod admission").
+def effective(
+    containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]
+) -> int:
+    """Return what the pod needs at its peak (KEP-753, "Resources calculation for scheduling and pod
+    admission").
 
-    Sidecars run until the end, an init container runs together with the sidecars started before it, and the app
-    containers run together with all sidecars.
+    Sidecars run until the end, an init container runs together with the sidecars started before it,
+    and the app containers run together with all sidecars.
     """
     peak = sidecars = apps = 0
     for container in containers:
@@ -208,20 +237,32 @@ def _container_request(
     whole, legacy = counts.get(WHOLE_GPU, 0), counts.get(LEGACY_GPU, 0)
     topology = counts.get(TOPOLOGY_GPU, 0)
     if memory and not percent and GPU_CORE in container.resources.limits:
-        raise RequestError(f"{where}.limits: {GPU_CORE} is 0: ask {PERCENT_STEP} or more, or remove it")
+        raise RequestError(
+            f"{where}.limits: {GPU_CORE} is 0: ask {PERCENT_STEP} or more, or remove it"
+        )
     if percent and not memory:
-        raise RequestError(f"{where}.limits: {GPU_CORE} goes together with {GPU_MEMORY}: add {GPU_MEMORY}")
+        raise RequestError(
+            f"{where}.limits: {GPU_CORE} goes together with {GPU_MEMORY}: add {GPU_MEMORY}"
+        )
     if percent % PERCENT_STEP:
         low = percent - percent % PERCENT_STEP
         nearest = [low] if low else []
         if low % MOST_PERCENT or not low:  # otherwise, more would exceed one GPU
             nearest.append(low + PERCENT_STEP)
         remedy = " or ".join(map(str, nearest))
-        raise RequestError(f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask {remedy}")
+        raise RequestError(
+            f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask "
+            f"{remedy}"
+        )
     if whole and legacy:
-        raise RequestError(f"{where}.limits: {LEGACY_GPU} is the old name of {WHOLE_GPU}: remove one of the two")
+        raise RequestError(
+            f"{where}.limits: {LEGACY_GPU} is the old name of {WHOLE_GPU}: remove one of the two"
+        )
     if memory:
-        yield ContainerRequest(container.name, phase, units=memory, percent=percent), RequestKind.SHARED
+        yield (
+            ContainerRequest(container.name, phase, units=memory, percent=percent),
+            RequestKind.SHARED,
+        )
     if whole or legacy:
         yield ContainerRequest(container.name, phase, gpus=whole or legacy), RequestKind.WHOLE
     if topology:
@@ -236,11 +277,15 @@ def _limit(container: Container, name: str, where: str) -> int:
         limit = parse_count(limits[name]) if name in limits else None
         request = parse_count(requests[name]) if name in requests else limit
     except QuantityError as error:
-        raise RequestError(f"{where}: {name}: {error}; a GPU resource is a whole number, zero or more") from error
+        raise RequestError(
+            f"{where}: {name}: {error}; a GPU resource is a whole number, zero or more"
+        ) from error
     if limit is None:
         raise RequestError(f"{where}: {name} has a request and no limit: set it in limits")
     if request != limit:
-        raise RequestError(f"{where}: {name} requests {request} and limits {limit}: the two must be equal")
+        raise RequestError(
+            f"{where}: {name} requests {request} and limits {limit}: the two must be equal"
+        )
     return limit
 
 
@@ -251,7 +296,8 @@ def _gpu_count(pod: Pod) -> int:
     count = decimal(text, 3)
     if not 1 <= count <= MOST_SHARED_GPUS:
         raise RequestError(
-            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to {MOST_SHARED_GPUS}: "
+            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to "
+            f"{MOST_SHARED_GPUS}: "
             f"write one, or remove the label"
         )
     return count
@@ -260,8 +306,8 @@ def _gpu_count(pod: Pod) -> int:
 def _models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that suit the pod; empty for any.
 
-    If the pod names no model itself, they are the models that its node selector or affinity requires of a node: on a
-    node with several models the pod is meant to get these.
+    If the pod names no model itself, they are the models that its node selector or affinity
+    requires of a node: on a node with several models the pod is meant to get these.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:
@@ -271,14 +317,22 @@ def _models(pod: Pod) -> frozenset[str]:
     if selected or affinity is None or affinity.required is None:
         return selected
     terms = [
-        _models_in(each.key for each in term.match_expressions if each.operator not in ("DoesNotExist", "NotIn"))
+        _models_in(
+            each.key
+            for each in term.match_expressions
+            if each.operator not in ("DoesNotExist", "NotIn")
+        )
         for term in affinity.required.node_selector_terms
     ]
     return frozenset().union(*terms) if all(terms) else frozenset()
 
 
 def _models_in(labels: Iterable[str]) -> frozenset[str]:
-    return frozenset(label.removeprefix(MODEL_COUNT_PREFIX) for label in labels if label.startswith(MODEL_COUNT_PREFIX))
+    return frozenset(
+        label.removeprefix(MODEL_COUNT_PREFIX)
+        for label in labels
+        if label.startswith(MODEL_COUNT_PREFIX)
+    )
 
 
 def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
@@ -291,10 +345,13 @@ def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
         return False
     asked = tuple(sorted({part.strip() for part in text[:40].split(",")}, reverse=True))
     if asked not in (("memory",), ("memory", "compute")):
-        raise RequestError(f"{ISOLATION} is {text[:40]!r}: write memory, or memory,compute, or none")
+        raise RequestError(
+            f"{ISOLATION} is {text[:40]!r}: write memory, or memory,compute, or none"
+        )
     if "compute" in asked and not percent:
         raise RequestError(
-            f"{ISOLATION} asks for isolated compute, and the pod for none: add {GPU_CORE}, or ask memory"
+            f"{ISOLATION} asks for isolated compute, and the pod for none: add {GPU_CORE}, or ask "
+            f"memory"
         )
     return True
 
@@ -318,7 +375,8 @@ def _check_spread(container: ContainerRequest, gpus: int) -> None:
             low = amount - amount % gpus
             remedy = f"{low} or {low + gpus}" if low else f"{gpus}"
             raise RequestError(
-                f"container {container.name}: {name} is {amount}, which cannot be divided evenly among {gpus} GPUs "
+                f"container {container.name}: {name} is {amount}, which cannot be divided evenly "
+                f"among {gpus} GPUs "
                 f"({GPU_COUNT_LABEL}): ask {remedy}"
             )
 
@@ -337,7 +395,9 @@ def asks_for_gpu(pod: Pod) -> bool:
 
 
 def is_decided(pod: Pod) -> bool:
-    """Return whether gputile decides which GPU the pod gets; Kubernetes itself counts MIG instances."""
+    """Return whether gputile decides which GPU the pod gets; Kubernetes itself counts MIG
+    instances.
+    """
     return any(True for container in containers(pod) for _ in asked_by(container))
 
 

@@ -1,7 +1,8 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
-A check is created once for a pod: it counts pods by topology domain, is updated for each added or removed pod, and is
-evaluated for each node. If a pod has too many rules, they are not evaluated, to limit the cost for others.
+A check is created once for a pod: it counts pods by topology domain, is updated for each added or
+removed pod, and is evaluated for each node. If a pod has too many rules, they are not evaluated, to
+limit the cost for others.
 """
 
 from collections import Counter
@@ -9,7 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
-from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
+from gputile.api.affinity import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
 from gputile.api.core import Node, Pod
 from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taints
 from gputile.core.refusal import PredicateRule, Refusal, refusal_by
@@ -20,9 +26,13 @@ EXISTING_ANTI_AFFINITY = refusal_by(PredicateRule.EXISTING_ANTI_AFFINITY)
 SPREAD = refusal_by(PredicateRule.SPREAD)
 SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
-"""The label with its name that the API server sets on each namespace. Other labels are unknown here."""
+"""The label with its name that the API server sets on each namespace. Other labels are unknown
+here.
+"""
 MOST_PARTS = 256
-"""The limit for the terms of a pod and their parts; if a pod has more, none of its terms is checked."""
+"""The limit for the terms of a pod and their parts; if a pod has more, none of its terms is
+checked.
+"""
 
 Labels = Mapping[str, str]
 
@@ -38,7 +48,9 @@ class Check(Protocol):
 
 
 def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
-    """Return the checks that ``pod`` needs, in kube-scheduler's order; they have counted no pods yet."""
+    """Return the checks that ``pod`` needs, in kube-scheduler's order; they have counted no pods
+    yet.
+    """
     constraints = hard_spread(pod)
     known = list(nodes) if constraints else []
     checks: list[Check] = [_Spread(pod, constraint, known) for constraint in constraints]
@@ -52,12 +64,16 @@ def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
 
 def hard_spread(pod: Pod) -> Sequence[TopologySpreadConstraint]:
     """Return the spread constraints that must hold."""
-    hard = [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
+    hard = [
+        c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"
+    ]
     return () if _too_many_parts(hard) else hard
 
 
 def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the anti-affinity terms that must hold; they also apply to pods that are placed later."""
+    """Return the anti-affinity terms that must hold; they also apply to pods that are placed
+    later.
+    """
     anti_affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     terms = anti_affinity.required if anti_affinity is not None else ()
     return () if _too_many_parts(terms) else terms
@@ -71,7 +87,9 @@ def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
 
 
 def _too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
-    """Return whether terms are too many, or too large, to compare them with every pod, in bounded time."""
+    """Return whether terms are too many, or too large, to compare them with every pod, in
+    bounded time.
+    """
     parts = (part for term in terms for part in _parts(term))
     return next(islice(parts, MOST_PARTS, None), None) is not None
 
@@ -99,7 +117,8 @@ def looks_at_pods(pod: Pod) -> bool:
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     """Return whether a term of ``owner`` selects ``other``.
 
-    Only the name label of a namespace is known: a namespaceSelector selects as if there were no other labels.
+    Only the name label of a namespace is known: a namespaceSelector selects as if there were no
+    other labels.
     """
     namespace, selector = other.metadata.namespace, term.namespace_selector
     listed = term.namespaces or (() if selector is not None else (owner.metadata.namespace,))
@@ -119,16 +138,22 @@ def _with_keys(
     if selector is None or not keys:
         return selector
     extra = tuple(
-        LabelSelectorRequirement(key=key, operator=operator, values=(own[key],)) for key in keys if key in own
+        LabelSelectorRequirement(key=key, operator=operator, values=(own[key],))
+        for key in keys
+        if key in own
     )
-    return LabelSelector(match_labels=selector.match_labels, match_expressions=selector.match_expressions + extra)
+    return LabelSelector(
+        match_labels=selector.match_labels, match_expressions=selector.match_expressions + extra
+    )
 
 
 class _Domains(Counter[tuple[str, str]]):
     """The number of pods in each topology domain, which is a key and a value of node labels."""
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
-        """Count a pod in the domain for ``key`` of a node with ``labels``; without that label, count nothing."""
+        """Count a pod in the domain for ``key`` of a node with ``labels``; without that label,
+        count nothing.
+        """
         value = labels.get(key)
         if value is not None:
             self[key, value] += sign
@@ -145,8 +170,8 @@ class _Domains(Counter[tuple[str, str]]):
 class _AntiAffinity:
     """Requires that no term closes the node's domain to the pod.
 
-    The pod's own terms close the domains of the pods that they select. With ``existing``, the terms of placed pods
-    that select this pod close the domains of those placed pods.
+    The pod's own terms close the domains of the pods that they select. With ``existing``, the terms
+    of placed pods that select this pod close the domains of those placed pods.
     """
 
     def __init__(self, pod: Pod, *, existing: bool) -> None:
@@ -171,7 +196,8 @@ class _AntiAffinity:
 class _AffinityTerms:
     """Requires a matching pod in the node's domain for each term.
 
-    If the terms select the pod itself, and no matching pod is placed yet, the pod may go to any domain.
+    If the terms select the pod itself, and no matching pod is placed yet, the pod may go to any
+    domain.
     """
 
     def __init__(self, pod: Pod, terms: Sequence[PodAffinityTerm]) -> None:
@@ -194,14 +220,19 @@ class _AffinityTerms:
 
 
 class _Spread:
-    """Requires that the node's domain has at most ``maxSkew`` more selected pods than the domain with the fewest.
+    """Requires that the node's domain has at most ``maxSkew`` more selected pods than the domain
+    with the fewest.
 
-    As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being deleted do not count, and an
-    empty selector counts no pods, although it selects the pod itself.
+    As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being deleted
+    do not count, and an empty selector counts no pods, although it selects the pod itself.
     """
 
-    def __init__(self, pod: Pod, constraint: TopologySpreadConstraint, nodes: Sequence[Node]) -> None:
-        selector = _with_keys(constraint.label_selector, constraint.match_label_keys, "In", pod.metadata.labels)
+    def __init__(
+        self, pod: Pod, constraint: TopologySpreadConstraint, nodes: Sequence[Node]
+    ) -> None:
+        selector = _with_keys(
+            constraint.label_selector, constraint.match_label_keys, "In", pod.metadata.labels
+        )
         keys = [c.topology_key for c in hard_spread(pod)]
         self._constraint = constraint
         self._namespace = pod.metadata.namespace
@@ -214,7 +245,11 @@ class _Spread:
 
     def count(self, other: Pod, node: Node, sign: int) -> None:
         meta = other.metadata
-        if node.metadata.name not in self._nodes or meta.namespace != self._namespace or meta.deletion_timestamp:
+        if (
+            node.metadata.name not in self._nodes
+            or meta.namespace != self._namespace
+            or meta.deletion_timestamp
+        ):
             return
         if selects(self._counting, meta.labels):
             self._counts[node.metadata.labels[self._constraint.topology_key]] += sign
@@ -225,16 +260,26 @@ class _Spread:
         if domain is None:
             return SPREAD_LABEL
         if self._least is None:
-            few = self._constraint.min_domains is not None and len(self._counts) < self._constraint.min_domains
+            few = (
+                self._constraint.min_domains is not None
+                and len(self._counts) < self._constraint.min_domains
+            )
             self._least = 0 if few else min(self._counts.values(), default=0)
         skew = self._counts.get(domain, 0) + self._own - self._least
         return SPREAD if skew > self._constraint.max_skew else None
 
 
-def _counts(pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node) -> bool:
-    """Return whether the node counts for the constraint: it has all topology keys, and passes the node policies."""
+def _counts(
+    pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node
+) -> bool:
+    """Return whether the node counts for the constraint: it has all topology keys, and passes
+    the node policies.
+    """
     if any(key not in node.metadata.labels for key in keys):
         return False
     if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):
         return False
-    return constraint.node_taints_policy != "Honor" or next(untolerated_taints(pod.spec, node), None) is None
+    return (
+        constraint.node_taints_policy != "Honor"
+        or next(untolerated_taints(pod.spec, node), None) is None
+    )

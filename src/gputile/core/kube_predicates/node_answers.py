@@ -1,7 +1,7 @@
 """Caches the results of checks, for thousands of nodes at once.
 
-``NodeRefusals`` has results as numbers, ``StaticAnswers`` has the results for labels, names and taints, and
-``SpareAmounts`` compares the requests of a pod with the free resources of nodes.
+``NodeRefusals`` has results as numbers, ``StaticAnswers`` has the results for labels, names and
+taints, and ``SpareAmounts`` compares the requests of a pod with the free resources of nodes.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,8 @@ _LARGEST = 2**62
 class NodeRefusals:
     """The reasons why nodes refuse a pod, in the order of the nodes.
 
-    ``codes`` has the position of each node's reason in ``distinct``, -1 if the node takes the pod: shape [nodes].
+    ``codes`` has the position of each node's reason in ``distinct``, -1 if the node takes the pod:
+    shape [nodes].
     """
 
     codes: npt.NDArray[np.intp]
@@ -44,7 +45,9 @@ class NodeRefusals:
         """
         offset = len(self.distinct)
         added = np.where(later.codes < 0, later.codes, later.codes + offset)
-        return NodeRefusals(np.where(self.codes < 0, added, self.codes), (*self.distinct, *later.distinct))
+        return NodeRefusals(
+            np.where(self.codes < 0, added, self.codes), (*self.distinct, *later.distinct)
+        )
 
     def each(self) -> list[Refusal[PredicateRule] | None]:
         reasons = (*self.distinct, None)  # code -1 is the last item
@@ -54,7 +57,9 @@ class NodeRefusals:
 def node_refusals(reasons: Iterable[Refusal[PredicateRule] | None]) -> NodeRefusals:
     """Build ``NodeRefusals`` from the reason of each node, None if it takes the pod."""
     position: dict[Refusal[PredicateRule], int] = {}
-    codes = [-1 if reason is None else position.setdefault(reason, len(position)) for reason in reasons]
+    codes = [
+        -1 if reason is None else position.setdefault(reason, len(position)) for reason in reasons
+    ]
     return NodeRefusals(np.array(codes, np.intp), tuple(position))
 
 
@@ -78,14 +83,21 @@ class StaticAnswers:
 
     def refusals(self, nodes: Mapping[str, Node]) -> NodeRefusals:
         if len(nodes) > len(self._reasons):
-            self._reasons += static_reasons(self._spec, list(islice(nodes.values(), len(self._reasons), None)))
+            self._reasons += static_reasons(
+                self._spec, list(islice(nodes.values(), len(self._reasons), None))
+            )
             self._refusals = node_refusals(self._reasons)
         return self._refusals
 
     def weights(self, nodes: Mapping[str, Node]) -> npt.NDArray[np.int64]:
-        """Return each node's preference weight, and the number of its taints to avoid: shape [nodes, 2]."""
+        """Return each node's preference weight, and the number of its taints to avoid: shape
+        [nodes, 2].
+        """
         if len(nodes) > len(self._weights):
-            pairs = [(preferred_weight(self._spec, n), avoided_taints(self._spec, n)) for n in nodes.values()]
+            pairs = [
+                (preferred_weight(self._spec, n), avoided_taints(self._spec, n))
+                for n in nodes.values()
+            ]
             self._weights = np.array(pairs, np.int64).reshape(-1, 2)
         return self._weights
 
@@ -108,7 +120,9 @@ class SpareAmounts:
             left[self._row[name]] = _left(resource, allocatable, used)
 
     def refusals(self, needs: Amounts) -> NodeRefusals:
-        """Return the first of ``needs`` that each node lacks; the number of pods is checked before them."""
+        """Return the first of ``needs`` that each node lacks; the number of pods is checked
+        before them.
+        """
         codes = np.full(len(self._nodes), -1, np.intp)
         distinct: list[Refusal[PredicateRule]] = []
         for name, amount in ((PODS, 1), *needs.items()):
@@ -139,7 +153,9 @@ class LastAsked(OrderedDict[Key, Value]):
     """A cache of the most recently used values."""
 
     def find(self, key: Key, make: Callable[[], Value], most: int) -> Value:
-        """Return the value of a key, and create it if it is missing; keep at most ``most`` values."""
+        """Return the value of a key, and create it if it is missing; keep at most ``most``
+        values.
+        """
         found = self.get(key)
         if found is None:
             found = self[key] = make()

@@ -1,7 +1,7 @@
 """Checks a pod against a node, independently of all other pods: labels, names and taints.
 
-It also checks the operating system: kube-scheduler's plugins ignore it, but the kubelet rejects a pod whose operating
-system is not that of the node (pkg/kubelet/lifecycle of Kubernetes).
+It also checks the operating system: kube-scheduler's plugins ignore it, but the kubelet rejects a
+pod whose operating system is not that of the node (pkg/kubelet/lifecycle of Kubernetes).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,11 +37,15 @@ def static_obstacles(spec: PodSpec, node: Node) -> Iterator[Refusal[PredicateRul
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[Refusal[PredicateRule] | None]:
-    """Return ``static_reason`` for each node. If the affinity names nodes, only those are checked in full."""
+    """Return ``static_reason`` for each node. If the affinity names nodes, only those are
+    checked in full.
+    """
     names = _named_nodes(spec)
     if names is None:
         return [static_reason(spec, node) for node in nodes]
-    return [static_reason(spec, node) if node.metadata.name in names else WRONG_LABELS for node in nodes]
+    return [
+        static_reason(spec, node) if node.metadata.name in names else WRONG_LABELS for node in nodes
+    ]
 
 
 def untolerated_taints(spec: PodSpec, node: Node) -> Iterator[Taint]:
@@ -62,13 +66,24 @@ def matches_node(spec: PodSpec, node: Node) -> bool:
 def preferred_weight(spec: PodSpec, node: Node) -> int:
     """Return the sum of the weights of the preferred node affinity terms that the node meets."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
-    return sum(p.weight for p in affinity.preferred if _term_holds(p.preference, node)) if affinity else 0
+    return (
+        sum(p.weight for p in affinity.preferred if _term_holds(p.preference, node))
+        if affinity
+        else 0
+    )
 
 
 def avoided_taints(spec: PodSpec, node: Node) -> int:
     """Return how many PreferNoSchedule taints of the node the pod does not tolerate."""
-    soft = [toleration for toleration in spec.tolerations if toleration.effect in ("", "PreferNoSchedule")]
-    return sum(taint.effect == "PreferNoSchedule" and not _tolerated(taint, soft) for taint in node.spec.taints)
+    soft = [
+        toleration
+        for toleration in spec.tolerations
+        if toleration.effect in ("", "PreferNoSchedule")
+    ]
+    return sum(
+        taint.effect == "PreferNoSchedule" and not _tolerated(taint, soft)
+        for taint in node.spec.taints
+    )
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
@@ -81,7 +96,9 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def _named_nodes(spec: PodSpec) -> set[str] | None:
-    """Return the only nodes that the required affinity can match (one for DaemonSet pods); None for any."""
+    """Return the only nodes that the required affinity can match (one for DaemonSet pods); None
+    for any.
+    """
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None or affinity.required is None:
         return None
@@ -126,7 +143,12 @@ def _compare(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            if value is None or len(values) != 1 or not is_integer(value) or not is_integer(values[0]):
+            if (
+                value is None
+                or len(values) != 1
+                or not is_integer(value)
+                or not is_integer(values[0])
+            ):
                 return False
             return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
     return False
@@ -135,4 +157,9 @@ def _compare(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
 def is_integer(text: str) -> bool:
     """Return whether ``text`` is a 64-bit integer, which the operators Gt and Lt compare."""
     digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and len(digits) <= 19 and -(2**63) <= int(text) < 2**63
+    return (
+        digits.isascii()
+        and digits.isdecimal()
+        and len(digits) <= 19
+        and -(2**63) <= int(text) < 2**63
+    )

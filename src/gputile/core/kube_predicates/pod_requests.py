@@ -19,7 +19,9 @@ MEMORY = "memory"
 PODS = "pods"
 _HUGE_PAGES = "hugepages-"
 MOST_CPU = 2**30
-"""The limit for milli-CPU of a pod or node, so that sums fit in 64 bits: a million cores, more than any machine has."""
+"""The limit for milli-CPU of a pod or node, so that sums fit in 64 bits: a million cores, more
+than any machine has.
+"""
 MOST_HOST_MIB = 2**40
 """The same limit for MiB of a machine's memory: an exbibyte."""
 PORT_TAKEN = refusal_by(PredicateRule.HOST_PORTS)
@@ -44,29 +46,39 @@ NO_HOST_RESOURCES = HostResources()
 
 
 def pod_requests(spec: PodSpec) -> Amounts:
-    """Return the pod's effective requests: cpu in thousandths, everything else in its own unit, rounded up.
+    """Return the pod's effective requests: cpu in thousandths, everything else in its own unit,
+    rounded up.
 
     During an in-place resize, the desired amounts count.
     """
     peak = _peak(spec, _amounts)
-    return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
+    return {
+        name: peak[name]
+        for name in sorted(peak, key=lambda name: _FIRST.get(name, 3))
+        if peak[name]
+    }
 
 
 def host_request(pod: Pod) -> HostResources:
-    """Return the milli-CPU and MiB that the pod requests, rounded up, at most ``MOST_CPU`` and ``MOST_HOST_MIB``.
+    """Return the milli-CPU and MiB that the pod requests, rounded up, at most ``MOST_CPU`` and
+    ``MOST_HOST_MIB``.
 
-    Other resources are not read: services call this for every pod, and a pod may name tens of thousands of resources.
+    Other resources are not read: services call this for every pod, and a pod may name tens of
+    thousands of resources.
     """
     peak = _peak(pod.spec, _host_amounts)
-    return HostResources(min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // MIB), MOST_HOST_MIB))
+    return HostResources(
+        min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // MIB), MOST_HOST_MIB)
+    )
 
 
 def _peak(spec: PodSpec, read: _Reader) -> Amounts:
     """Return the pod's effective requests for the resources that ``read`` extracts.
 
-    Sidecars run until the end; an init container runs together with the sidecars started before it; the app containers
-    run together with all sidecars (KEP-753). Pod-level requests replace this sum (KEP-2837), and the overhead of the
-    RuntimeClass is added, as in ``PodRequests`` of k8s.io/component-helpers.
+    Sidecars run until the end; an init container runs together with the sidecars started before it;
+    the app containers run together with all sidecars (KEP-753). Pod-level requests replace this sum
+    (KEP-2837), and the overhead of the RuntimeClass is added, as in ``PodRequests`` of
+    k8s.io/component-helpers.
     """
     sidecars: Amounts = {}
     peak: Amounts = {}
@@ -89,7 +101,9 @@ def _peak(spec: PodSpec, read: _Reader) -> Amounts:
 
 
 def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
-    """Return what pods may use of the node, in the units of ``host_request``; ``unknown`` replaces missing amounts."""
+    """Return what pods may use of the node, in the units of ``host_request``; ``unknown``
+    replaces missing amounts.
+    """
     resources = node.status.allocatable or node.status.capacity
     cpu, memory = resources.get(CPU), resources.get(MEMORY)
     return HostResources(
@@ -101,7 +115,8 @@ def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
 def _container_requests(container: Container, read: _Reader) -> Amounts:
     """Return one container's requests; if only a limit is set, it is the request.
 
-    An invalid or negative amount counts as 0: a GPU request with such an amount is refused when it is parsed.
+    An invalid or negative amount counts as 0: a GPU request with such an amount is refused when it
+    is parsed.
     """
     return read({**container.resources.limits, **container.resources.requests})
 
@@ -109,11 +124,13 @@ def _container_requests(container: Container, read: _Reader) -> Amounts:
 def _pod_level(limits: Amounts, requests: Amounts, containers: Amounts) -> Amounts:
     """Return the pod-level requests, with the API server's defaults for missing ones.
 
-    The default for CPU and memory is the sum of the containers' requests, or the pod's limit if no container has a
-    request. Huge pages cannot be overcommitted, so their default is the limit.
+    The default for CPU and memory is the sum of the containers' requests, or the pod's limit if no
+    container has a request. Huge pages cannot be overcommitted, so their default is the limit.
     """
     default = {
-        name: amount for name, amount in limits.items() if name.startswith(_HUGE_PAGES) or name not in containers
+        name: amount
+        for name, amount in limits.items()
+        if name.startswith(_HUGE_PAGES) or name not in containers
     }
     return {
         name: amount
@@ -131,7 +148,9 @@ def node_allocatable(node: Node) -> Amounts:
 def insufficient(
     needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
 ) -> Iterator[Refusal[PredicateRule]]:
-    """Yield a refusal for each resource that the node lacks for a pod; the number of pods comes first."""
+    """Yield a refusal for each resource that the node lacks for a pod; the number of pods comes
+    first.
+    """
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
         yield TOO_MANY_PODS
     for name, amount in needs.items():
@@ -154,7 +173,9 @@ def _amounts(resources: ResourceList) -> Amounts:
 
 def _host_amounts(resources: ResourceList) -> Amounts:
     """Return only CPU and memory, rounded as by ``_amounts``."""
-    return {name: -_floor(name, resources[name], sign=-1) for name in (CPU, MEMORY) if name in resources}
+    return {
+        name: -_floor(name, resources[name], sign=-1) for name in (CPU, MEMORY) if name in resources
+    }
 
 
 def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:
@@ -186,10 +207,12 @@ def _raise_to(amounts: Amounts, least: Mapping[str, int]) -> None:
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Return the host ports of the pod's containers and sidecars; host IPs are ignored.
 
-    For pods in the host network, the API server sets each container port as a host port, so ``hostNetwork`` is not read
-    here.
+    For pods in the host network, the API server sets each container port as a host port, so
+    ``hostNetwork`` is not read here.
     """
-    sidecars = (each for each in spec.init_containers if each.ports and each.restart_policy == "Always")
+    sidecars = (
+        each for each in spec.init_containers if each.ports and each.restart_policy == "Always"
+    )
     return tuple(
         (port.host_port, port.protocol or "TCP")
         for container in (*sidecars, *spec.containers)

@@ -1,7 +1,8 @@
 """Repeats kube-scheduler's own checks, for what-ifs, gangs, preemption and node requests.
 
-Volumes, resource claims, and in-place resizes in progress are not checked. Results for labels, names and taints are
-cached until a node changes, and the counts of a pod's rules about other pods are cached by pod.
+Volumes, resource claims, and in-place resizes in progress are not checked. Results for labels,
+names and taints are cached until a node changes, and the counts of a pod's rules about other pods
+are cached by pod.
 """
 
 from collections import Counter
@@ -14,7 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.api.core import Node, Pod, PodSpec
-from gputile.core.kube_predicates.inter_pod import Check, anti_affinity_terms, interpod_checks, looks_at_pods
+from gputile.core.kube_predicates.inter_pod import (
+    Check,
+    anti_affinity_terms,
+    interpod_checks,
+    looks_at_pods,
+)
 from gputile.core.kube_predicates.node_answers import (
     LastAsked,
     NodeRefusals,
@@ -69,7 +75,9 @@ class _Load:
         return replace(self, used=used, ports=ports)
 
     def obstacles(self, needs: _Needs) -> Iterator[Refusal[PredicateRule]]:
-        """Yield every reason why the pod's requests do not fit, in the order of kube-scheduler's filters."""
+        """Yield every reason why the pod's requests do not fit, in the order of kube-scheduler's
+        filters.
+        """
         if not self.ports.keys().isdisjoint(needs.ports):
             yield PORT_TAKEN
         yield from insufficient(needs.amounts, self.used, self.allocatable)
@@ -96,7 +104,9 @@ class _CountedRules:
 
 
 class Predicates:
-    """A cluster as kube-scheduler's in-tree plugins see it: where its pods are, and where another one may go."""
+    """A cluster as kube-scheduler's in-tree plugins see it: where its pods are, and where
+    another one may go.
+    """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node.metadata.name: node for node in nodes}
@@ -109,7 +119,9 @@ class Predicates:
         self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
         self._spare: SpareAmounts | None = None
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
-        self._moves: list[tuple[Pod, Node, int]] = []  # pods added (1) or removed (-1) since the first cached check
+        self._moves: list[
+            tuple[Pod, Node, int]
+        ] = []  # pods added (1) or removed (-1) since the first cached check
 
     def snapshot(self) -> "Predicates":
         """Return a private copy, which may be changed and discarded; its caches are empty."""
@@ -139,7 +151,8 @@ class Predicates:
             self._forget_answers(static=True)
 
     def place(self, pod: Pod, node_name: str) -> None:
-        """Count ``pod`` as running on the node, under its UID. A finished or already placed pod is ignored.
+        """Count ``pod`` as running on the node, under its UID. A finished or already placed pod is
+        ignored.
 
         On an unknown node, the pod is counted only when the node is added.
         """
@@ -179,7 +192,9 @@ class Predicates:
         return list(compress(self._nodes, self.refusals(pod).open.tolist()))
 
     def open_alone(self, pod: Pod) -> list[str]:
-        """Return the names of the nodes that the pod may go to if rules between pods are ignored."""
+        """Return the names of the nodes that the pod may go to if rules between pods are
+        ignored.
+        """
         return list(compress(self._nodes, self.refusals_alone(pod).open.tolist()))
 
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
@@ -193,23 +208,30 @@ class Predicates:
             return found
         checks = self._checks(pod)
         nodes = zip(self._nodes.values(), found.open.tolist(), strict=True)
-        return found.or_else(node_refusals(_broken(checks, node) if is_open else None for node, is_open in nodes))
+        return found.or_else(
+            node_refusals(_broken(checks, node) if is_open else None for node, is_open in nodes)
+        )
 
     def refusals_alone(self, pod: Pod) -> NodeRefusals:
-        """Return why each node refuses the pod, in the order of ``node_names``; rules between pods are ignored."""
+        """Return why each node refuses the pod, in the order of ``node_names``; rules between
+        pods are ignored.
+        """
         needs, static = self._asked(pod.spec)
         found = static.refusals(self._nodes)
         if needs.ports:
             return found.or_else(node_refusals(load.reason(needs) for load in self._loads.values()))
         if self._spare is None:
-            self._spare = SpareAmounts({name: (load.allocatable, load.used) for name, load in self._loads.items()})
+            self._spare = SpareAmounts(
+                {name: (load.allocatable, load.used) for name, load in self._loads.items()}
+            )
         return found.or_else(self._spare.refusals(needs.amounts))
 
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return scores of 0 to 500 for the pod's preferences: node affinity, and few PreferNoSchedule taints.
+        """Return scores of 0 to 500 for the pod's preferences: node affinity, and few
+        PreferNoSchedule taints.
 
-        ``rows`` are positions in ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
-        kube-scheduler. Shape [rows].
+        ``rows`` are positions in ``node_names``. Each part is normalized to 0..100 over these nodes
+        and weighted, as in kube-scheduler. Shape [rows].
         """
         weights = self._asked(pod.spec)[1].weights(self._nodes)[rows]
         want, avoid = weights[:, 0], weights[:, 1]
@@ -219,11 +241,15 @@ class Predicates:
         return found
 
     def concerns_others(self, pod: Pod) -> bool:
-        """Return whether rules between pods concern the pod: its own, or the anti-affinity of placed pods."""
+        """Return whether rules between pods concern the pod: its own, or the anti-affinity of
+        placed pods.
+        """
         return bool(self._repelling) or looks_at_pods(pod)
 
     def repelling(self) -> Iterable[Pod]:
-        """Return the placed pods with anti-affinity terms, which also apply to pods that are placed later."""
+        """Return the placed pods with anti-affinity terms, which also apply to pods that are
+        placed later.
+        """
         return (guest.pod for guest in self._repelling.values())
 
     # -- questions about one node
@@ -242,13 +268,19 @@ class Predicates:
         return _broken(self._checks(pod), node)
 
     def obstacles(self, pod: Pod, name: str) -> list[Refusal[PredicateRule]]:
-        """Return every reason why the pod may not go to one node, each once; ``reasons`` has the first."""
+        """Return every reason why the pod may not go to one node, each once; ``reasons`` has the
+        first.
+        """
         node = self._nodes.get(name)
         if node is None:
             return [UNKNOWN_NODE]
         room = self._loads[name].obstacles(self._asked(pod.spec)[0])
         broken = (check.reason(node.metadata.labels) for check in self._checks(pod))
-        found = (*static_obstacles(pod.spec, node), *room, *(each for each in broken if each is not None))
+        found = (
+            *static_obstacles(pod.spec, node),
+            *room,
+            *(each for each in broken if each is not None),
+        )
         return list(dict.fromkeys(found))
 
     def needs(self, pod: Pod) -> Amounts:
@@ -258,7 +290,9 @@ class Predicates:
     # -- internals
 
     def _own(self, node: str) -> dict[str, _Guest]:
-        """Return the guests of a node for a change; copy them first if a snapshot may share them."""
+        """Return the guests of a node for a change; copy them first if a snapshot may share
+        them.
+        """
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -289,7 +323,9 @@ class Predicates:
     def _asked(self, spec: PodSpec) -> tuple[_Needs, StaticAnswers]:
         """Return the needs of a spec, with the cached answers of the nodes."""
         most = max(16, min(MOST_SPECS, MOST_ANSWERS // max(1, len(self._nodes))))
-        _, needs, key = self._needs.find(id(spec), lambda: (spec, _needs(spec), _static_key(spec)), most)
+        _, needs, key = self._needs.find(
+            id(spec), lambda: (spec, _needs(spec), _static_key(spec)), most
+        )
         return needs, self._static.find(key, lambda: StaticAnswers(spec), most)
 
     def _checks(self, pod: Pod) -> list[Check]:
@@ -322,6 +358,10 @@ def _needs(spec: PodSpec) -> _Needs:
 
 
 def _static_key(spec: PodSpec) -> bytes:
-    """Return a key that is equal for specs whose checks of labels, names and taints always agree."""
+    """Return a key that is equal for specs whose checks of labels, names and taints always
+    agree.
+    """
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    return msgspec.msgpack.encode((spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity))
+    return msgspec.msgpack.encode(
+        (spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity)
+    )

@@ -1,7 +1,7 @@
 """Builds the bookings of bound pods and allocated ResourceClaims: the GPUs that each holds.
 
-kube-scheduler writes the allocations of claims, and counts them itself. The ledger follows: it has a booking under the
-claim's UID as long as the claim has an allocation.
+kube-scheduler writes the allocations of claims, and counts them itself. The ledger follows: it has
+a booking under the claim's UID as long as the claim has an allocation.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,13 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.api.resource_claims import AllocatedDevice, ResourceClaim, claims_of, gpu_index
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation, reservation_of
+from gputile.core.devices.allocation import (
+    Allocation,
+    AllocationError,
+    GpuShare,
+    decode_allocation,
+    reservation_of,
+)
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, asks_for_gpus
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
@@ -25,18 +31,19 @@ DOUBTED = float("-inf")
 class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What one pod holds. Bookings that differ only in ``version`` are equal.
 
-    ``allocation`` is None for a bound pod that requests GPUs and has no readable allocation: its GPUs are unknown, and
-    ``problem`` is the reason. ``asked_mib`` is the memory that the pod requests over all GPUs (0 for whole GPUs).
-    ``assumed_at`` is the monotonic time in seconds of a Binding, or of a read of the pod, that the watch has not
-    confirmed yet; None if it has.
+    ``allocation`` is None for a bound pod that requests GPUs and has no readable allocation: its
+    GPUs are unknown, and ``problem`` is the reason. ``asked_mib`` is the memory that the pod
+    requests over all GPUs (0 for whole GPUs). ``assumed_at`` is the monotonic time in seconds of a
+    Binding, or of a read of the pod, that the watch has not confirmed yet; None if it has.
 
     ``host`` is the pod's request for CPU and memory of the machine.
 
-    ``plan`` is the plan that the pod's reservation belongs to, "" for none, and ``plan_size`` is the number of
-    reservations in the plan. A ``reserved`` booking is a reservation: no Binding of the pod has been sent, and the GPUs
-    are reserved until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks the pod of a plan that is bound first.
-    ``version`` is the newest resourceVersion of the pod that is known to have the reservation, or the version that was
-    read. ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
+    ``plan`` is the plan that the pod's reservation belongs to, "" for none, and ``plan_size`` is
+    the number of reservations in the plan. A ``reserved`` booking is a reservation: no Binding of
+    the pod has been sent, and the GPUs are reserved until ``expires_ns`` (Unix time in
+    nanoseconds). ``first`` marks the pod of a plan that is bound first. ``version`` is the newest
+    resourceVersion of the pod that is known to have the reservation, or the version that was read.
+    ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
     """
 
     uid: str
@@ -89,18 +96,25 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return any(share.uuid == uuid for share in self.gpus)
 
     def takes(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
-        """Return the MiB and the percent of compute that ``share`` takes of a GPU with ``total_mib``.
+        """Return the MiB and the percent of compute that ``share`` takes of a GPU with
+        ``total_mib``.
 
-        A pod with whole GPUs takes all of the GPU, whatever the share says, since no other pod gets it. If ``replicas``
-        pods use the GPU in turns, each takes an equal part.
+        A pod with whole GPUs takes all of the GPU, whatever the share says, since no other pod gets
+        it. If ``replicas`` pods use the GPU in turns, each takes an equal part.
         """
         if replicas and self.whole:
             return total_mib // replicas, 100 // replicas
-        return (max(share.mib, total_mib), max(share.percent, 100)) if self.whole else (share.mib, share.percent)
+        return (
+            (max(share.mib, total_mib), max(share.percent, 100))
+            if self.whole
+            else (share.mib, share.percent)
+        )
 
 
 def frees(before: Booking | None, after: Booking | None) -> bool:
-    """Return whether GPUs may be free because a pod now has ``after`` instead of ``before``, even on the same node."""
+    """Return whether GPUs may be free because a pod now has ``after`` instead of ``before``,
+    even on the same node.
+    """
     if before is None:
         return False
     return after is None or (before.node, before.gpus) != (after.node, after.gpus)
@@ -109,8 +123,8 @@ def frees(before: Booking | None, after: Booking | None) -> bool:
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
     """Return the booking of ``pod``; None if it is not bound, is finished (U4), or has no GPU.
 
-    A bound pod that requests GPUs and has no readable allocation gets a booking without GPUs. The allocation of a pod
-    that requests none is ignored: anybody could have written it.
+    A bound pod that requests GPUs and has no readable allocation gets a booking without GPUs. The
+    allocation of a pod that requests none is ignored: anybody could have written it.
     """
     if not pod.spec.node_name or pod.finished:
         return None
@@ -154,12 +168,17 @@ def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None
         return allocation, ""
     named, asked = len(allocation.gpus), request.shape.gpus
     if named < asked:
-        return None, f"its annotation {ALLOCATION_ANNOTATION} names {named} of the {asked} GPUs that it asks for"
+        return (
+            None,
+            f"its annotation {ALLOCATION_ANNOTATION} names {named} of the {asked} GPUs that it "
+            f"asks for",
+        )
     return _at_least(request.shape, allocation), ""
 
 
 def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
-    """Raise an allocation to at least what the pod requests, since the kubelet allocates what is requested.
+    """Raise an allocation to at least what the pod requests, since the kubelet allocates what is
+    requested.
 
     A missing amount is added on each of its GPUs, since it could be on any of them.
     """
@@ -170,7 +189,10 @@ def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
     percent = max(0, shape.percent * shape.gpus - sum(share.percent for share in gpus))
     if not mib and not percent:
         return allocation
-    more = tuple(msgspec.structs.replace(share, mib=share.mib + mib, percent=share.percent + percent) for share in gpus)
+    more = tuple(
+        msgspec.structs.replace(share, mib=share.mib + mib, percent=share.percent + percent)
+        for share in gpus
+    )
     return msgspec.structs.replace(allocation, gpus=more)
 
 
@@ -212,7 +234,9 @@ class Claims:
             del self._uids[claim.key]
 
     def of_pod(self, pod: Pod) -> Iterator[ResourceClaim]:
-        """Yield the known GPU claims of the pod, in the order in which kube-scheduler allocates them."""
+        """Yield the known GPU claims of the pod, in the order in which kube-scheduler allocates
+        them.
+        """
         for name in claims_of(pod):
             uid = self._uids.get(f"{pod.metadata.namespace}/{name}")
             if uid is not None:
@@ -220,20 +244,30 @@ class Claims:
 
 
 def claim_node(claim: ResourceClaim) -> str:
-    """Return the node of an allocated claim, whose pool has the name of the node; "" without an allocation."""
+    """Return the node of an allocated claim, whose pool has the name of the node; "" without an
+    allocation.
+    """
     return next((each.pool for each in claim.gpus), "")
 
 
-def claim_booking(claim: ResourceClaim, node_info: NodeInfo | None, trust_group: str) -> Booking | None:
-    """Return the booking of an allocated claim; None if it holds no GPU (devices with admin access do not count).
+def claim_booking(
+    claim: ResourceClaim, node_info: NodeInfo | None, trust_group: str
+) -> Booking | None:
+    """Return the booking of an allocated claim; None if it holds no GPU (devices with admin access
+    do not count).
 
-    ``node_info`` is that of ``claim_node``. If the node does not have one of the devices, the booking has no GPUs.
+    ``node_info`` is that of ``claim_node``. If the node does not have one of the devices, the
+    booking has no GPUs.
     """
     node, held = claim_node(claim), [each for each in claim.gpus if not each.admin_access]
     if not held:
         return None
     gpus = {gpu.index: gpu for gpu in node_info.inventory.gpus} if node_info is not None else {}
-    unknown = [f"{each.pool}/{each.device}" for each in held if each.pool != node or gpu_index(each.device) not in gpus]
+    unknown = [
+        f"{each.pool}/{each.device}"
+        for each in held
+        if each.pool != node or gpu_index(each.device) not in gpus
+    ]
     allocation, problem = None, ""
     if unknown:
         problem = f"it is allocated {', '.join(unknown)}, which node {node} does not have"

@@ -1,8 +1,8 @@
 """Records which pod holds which GPUs, by objects from watches and by gputile's own Bindings.
 
-The API server is the store. The ledger is a cache that can be rebuilt from a list of nodes and pods. In whatever order
-objects arrive, its state depends only on the latest version of each object and on assumed bookings: tests compare it
-with a ledger rebuilt from the objects.
+The API server is the store. The ledger is a cache that can be rebuilt from a list of nodes and
+pods. In whatever order objects arrive, its state depends only on the latest version of each object
+and on assumed bookings: tests compare it with a ledger rebuilt from the objects.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
@@ -13,10 +13,22 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, is_older
 from gputile.api.resource_claims import ResourceClaim
 from gputile.core.kube_predicates.pod_requests import HostResources
-from gputile.core.ledger.booking import DOUBTED, Booking, Claims, booking_of, claim_booking, claim_node
+from gputile.core.ledger.booking import (
+    DOUBTED,
+    Booking,
+    Claims,
+    booking_of,
+    claim_booking,
+    claim_node,
+)
 from gputile.core.ledger.node_arrays import Changes, NodeTable, NonGpuPods
 from gputile.core.ledger.node_info import GpuState, NodeInfo, NodeState, ServingMode, node_info_of
-from gputile.core.ledger.reservations import BookedPlans, PlanBookings, Reservations, reserved_booking
+from gputile.core.ledger.reservations import (
+    BookedPlans,
+    PlanBookings,
+    Reservations,
+    reserved_booking,
+)
 
 _A_STEP = 128  # the number of pods to release before other tasks may run
 
@@ -26,7 +38,9 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """The bookings of all pods. Not thread-safe: one event loop owns it, and each snapshot is owned by one thread."""
+    """The bookings of all pods. Not thread-safe: one event loop owns it, and each snapshot is
+    owned by one thread.
+    """
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -41,12 +55,16 @@ class Ledger:
         self.claims = Claims()
         self._non_gpu_pods = NonGpuPods()
         self._plans = BookedPlans()
-        self._reserves_gpus = any(configuration.reserves_gpus(preemption=each) for each in (False, True))
+        self._reserves_gpus = any(
+            configuration.reserves_gpus(preemption=each) for each in (False, True)
+        )
 
     def snapshot(self) -> "Ledger":
-        """Return a private copy to compute a plan on: it may be changed as the ledger, and is discarded afterwards.
+        """Return a private copy to compute a plan on: it may be changed as the ledger, and is
+        discarded afterwards.
 
-        Arrays and maps are copied. Their values are immutable, or are copied before they are changed.
+        Arrays and maps are copied. Their values are immutable, or are copied before they are
+        changed.
         """
         copy = Ledger(self.configuration)
         copy._table = self._table.copy()
@@ -64,14 +82,19 @@ class Ledger:
     def apply_pod(self, pod: Pod) -> None:
         """Record a pod that was created or changed."""
         held = self._bookings.get(pod.metadata.uid)
-        if held is None or held.reserved or not is_older(pod.metadata.resource_version, held.version):
+        if (
+            held is None
+            or held.reserved
+            or not is_older(pod.metadata.resource_version, held.version)
+        ):
             self._put(pod)
 
     def apply_read_pod(self, pod: Pod, read_at: float) -> None:
-        """Record a pod that was read directly from the API server at ``read_at`` (monotonic time in seconds).
+        """Record a pod that was read directly from the API server at ``read_at`` (monotonic time in
+        seconds).
 
-        The watch and lists may be older, and a list may not have the pod yet. So the pod's booking counts as assumed
-        until the watch reports it, and older versions are ignored.
+        The watch and lists may be older, and a list may not have the pod yet. So the pod's booking
+        counts as assumed until the watch reports it, and older versions are ignored.
         """
         before = self._bookings.get(pod.metadata.uid)
         self._put(pod)
@@ -89,7 +112,8 @@ class Ledger:
     def replace_pods(self, pods: Sequence[Pod], unreadable: Set[str] = frozenset()) -> None:
         """Record a complete list of the cluster's pods: bound pods that it does not have are gone.
 
-        ``unreadable`` are the UIDs of pods that exist and cannot be parsed: their known state stays.
+        ``unreadable`` are the UIDs of pods that exist and cannot be parsed: their known state
+        stays.
         """
         for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
             pass
@@ -97,11 +121,13 @@ class Ledger:
             self.apply_pod(pod)
 
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
-        """Release, in steps, the bookings of pods that a list no longer has; ``there`` are the UIDs in the list.
+        """Release, in steps, the bookings of pods that a list no longer has; ``there`` are the UIDs
+        in the list.
 
-        Bookings of claims stay, since claims are listed separately. Assumed bookings, and those of pods that were read,
-        also stay, even if they are added between two steps: the list may be older than they are, and they are confirmed
-        or taken back later. The watch of pods must be paused meanwhile.
+        Bookings of claims stay, since claims are listed separately. Assumed bookings, and those of
+        pods that were read, also stay, even if they are added between two steps: the list may be
+        older than they are, and they are confirmed or taken back later. The watch of pods must be
+        paused meanwhile.
         """
         gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
@@ -120,13 +146,18 @@ class Ledger:
         uid = pod.metadata.uid
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
         held = self._bookings.get(uid)
-        self._charge(self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid))
+        self._charge(
+            self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid)
+        )
         if booking is None:
-            # A pod is never unbound again: if an unbound pod has a booking, this version is older than its Binding.
+            # A pod is never unbound again: if an unbound pod has a booking, this version is older
+            # than its Binding.
             if pod.finished or pod.spec.node_name:
                 self._reservations.put(uid, None)
                 self._release(uid)
-            elif self._reserves_gpus and (held is None or held.reserved or held.assumed_at is not None):
+            elif self._reserves_gpus and (
+                held is None or held.reserved or held.assumed_at is not None
+            ):
                 self._reservation_applied(pod, held)
             return
         self._reservations.put(uid, None)
@@ -137,7 +168,8 @@ class Ledger:
     # -- gputile's own Bindings
 
     def assume(self, booking: Booking) -> None:
-        """Book the GPUs of a Binding that is about to be sent, until the watch confirms it or it is forgotten.
+        """Book the GPUs of a Binding that is about to be sent, until the watch confirms it or it is
+        forgotten.
 
         Raises:
             LedgerError: the pod already holds GPUs.
@@ -149,13 +181,16 @@ class Ledger:
         self._book(booking)
 
     def confirm(self, uid: str) -> None:
-        """Record that the API server has executed the Binding of a pod; the watch reports it too."""
+        """Record that the API server has executed the Binding of a pod; the watch reports it
+        too.
+        """
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._restate(msgspec.structs.replace(held, assumed_at=None))
 
     def doubt(self, uid: str) -> None:
-        """Record that a complete list shows a bound pod as unbound, so that it has to be read from the API server.
+        """Record that a complete list shows a bound pod as unbound, so that it has to be read from
+        the API server.
 
         Either the list is older than the Binding, or etcd was restored from a backup that is older.
         """
@@ -186,8 +221,12 @@ class Ledger:
         self.claims.drop(uid)
         self._release(uid)
 
-    def replace_claims(self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of the cluster's claims. ``unreadable`` are UIDs of claims whose known state stays."""
+    def replace_claims(
+        self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()
+    ) -> None:
+        """Record a complete list of the cluster's claims. ``unreadable`` are UIDs of claims
+        whose known state stays.
+        """
         there = {claim.metadata.uid for claim in claims} | unreadable
         for uid in self.claims.uids():
             if uid not in there:
@@ -196,7 +235,9 @@ class Ledger:
             self.apply_claim(claim)
 
     def _reread_claims(self, node: str) -> None:
-        """Book the claims on a node again: the devices that they name may now be other GPUs, or unknown."""
+        """Book the claims on a node again: the devices that they name may now be other GPUs, or
+        unknown.
+        """
         for uid in list(self._on_node.get(node, ())):
             claim = self.claims.get(uid)
             if claim is not None:
@@ -260,7 +301,9 @@ class Ledger:
             self._reread_claims(name)
 
     def replace_nodes(self, nodes: Sequence[Node], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of the cluster's nodes. ``unreadable`` are names of nodes whose known state stays."""
+        """Record a complete list of the cluster's nodes. ``unreadable`` are names of nodes whose
+        known state stays.
+        """
         for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
             self.remove_node(name)
         for node in nodes:
@@ -290,7 +333,9 @@ class Ledger:
             self.changes.add(row)
 
     def _own(self, node: str) -> dict[str, Booking]:
-        """Return the bookings on a node for a change; copy them first if a snapshot may share them."""
+        """Return the bookings on a node for a change; copy them first if a snapshot may share
+        them.
+        """
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -346,7 +391,9 @@ class Ledger:
         )
         closed = arrays.serving_mode[row] == ServingMode.BLOCKED
         blocked_by = tuple(booking.key for booking in self.unplaced(name)) if closed else ()
-        return NodeState(info, ServingMode.BLOCKED if blocked_by else info.serving_mode, gpus, blocked_by)
+        return NodeState(
+            info, ServingMode.BLOCKED if blocked_by else info.serving_mode, gpus, blocked_by
+        )
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         return self._table.nodes()
@@ -375,7 +422,8 @@ class Ledger:
         return (b for b in self.on_node(node) if b.on_gpu(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:
-        """Return the bookings on a node whose GPUs are unknown: they name none, or one that the node does not have.
+        """Return the bookings on a node whose GPUs are unknown: they name none, or one that the
+        node does not have.
 
         Reservations are not included: their pods are not on the node yet.
         """
@@ -389,5 +437,11 @@ class Ledger:
         return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
-        """Return the unconfirmed bookings that were assumed at least ``age`` seconds before ``now`` (monotonic)."""
-        return [b for b in self._bookings.values() if b.assumed_at is not None and now - b.assumed_at >= age]
+        """Return the unconfirmed bookings that were assumed at least ``age`` seconds before
+        ``now`` (monotonic).
+        """
+        return [
+            b
+            for b in self._bookings.values()
+            if b.assumed_at is not None and now - b.assumed_at >= age
+        ]

@@ -1,8 +1,9 @@
-"""Stores nodes and what is booked on them in arrays: one row for each node, one column for each GPU.
+"""Stores nodes and what is booked on them in arrays: one row for each node, one column for each
+GPU.
 
-Placement reads the arrays. Only ``NodeTable`` changes them; it knows neither pods nor events, and the ledger calls it
-for each node and booking that is added or removed. Rows and columns grow by doubling. A row without a node has no
-usable GPU.
+Placement reads the arrays. Only ``NodeTable`` changes them; it knows neither pods nor events, and
+the ledger calls it for each node and booking that is added or removed. Rows and columns grow by
+doubling. A row without a node has no usable GPU.
 """
 
 from collections.abc import Collection, Iterator, KeysView
@@ -27,8 +28,8 @@ NO_GROUP, MIXED_GROUPS = 0, -1
 def group_number(name: str) -> int:
     """Return the number of a trust group in ``NodeArrays.group``.
 
-    It is Python's 64-bit hash with a random key in each process, so nobody can construct two names with one number. It
-    is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
+    It is Python's 64-bit hash with a random key in each process, so nobody can construct two names
+    with one number. It is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
     """
     return hash(name) or 1
 
@@ -36,16 +37,18 @@ def group_number(name: str) -> int:
 class NodeArrays:
     """Arrays of shape [rows, GPUs] unless said otherwise.
 
-    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``, ``cpu`` and ``host_mib``
-    are wide enough for any sum of amounts in annotations and pods. ``pods``: pods on the GPU. ``usable``: the GPU
-    exists and is healthy. ``model``: a number for its model. ``group``: the number of the trust group whose pods are
-    on the GPU, ``NO_GROUP`` or ``MIXED_GROUPS``; only counted on nodes that are ``grouped``.
+    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``,
+    ``cpu`` and ``host_mib`` are wide enough for any sum of amounts in annotations and pods.
+    ``pods``: pods on the GPU. ``usable``: the GPU exists and is healthy. ``model``: a number for
+    its model. ``group``: the number of the trust group whose pods are on the GPU, ``NO_GROUP`` or
+    ``MIXED_GROUPS``; only counted on nodes that are ``grouped``.
 
-    Of shape [rows]: ``serving_mode``: the GPU requests that the node serves. ``spread``: whether pods go to the least
-    used GPU. ``max_pods_per_gpu``: how many pods a GPU may hold. ``unit``: the node's memory unit in MiB. ``grouped``:
-    whether each GPU may hold pods of one trust group only. ``packed``: whether GPUs are chosen by the policy
-    ``packing``. ``by_claims``: whether GPUs are requested by ResourceClaims. ``all_cpu`` and ``all_host_mib``: the
-    milli-CPU and the MiB of the machine's memory that pods may use. ``cpu`` and ``host_mib``: what is left of these.
+    Of shape [rows]: ``serving_mode``: the GPU requests that the node serves. ``spread``: whether
+    pods go to the least used GPU. ``max_pods_per_gpu``: how many pods a GPU may hold. ``unit``: the
+    node's memory unit in MiB. ``grouped``: whether each GPU may hold pods of one trust group only.
+    ``packed``: whether GPUs are chosen by the policy ``packing``. ``by_claims``: whether GPUs are
+    requested by ResourceClaims. ``all_cpu`` and ``all_host_mib``: the milli-CPU and the MiB of the
+    machine's memory that pods may use. ``cpu`` and ``host_mib``: what is left of these.
     """
 
     def __init__(self, rows: int = 16, gpus: int = 8) -> None:
@@ -102,7 +105,9 @@ class NodeArrays:
 
 
 class Changes:
-    """A bounded log of the rows that changed. Readers that are further behind than it reaches recompute all rows."""
+    """A bounded log of the rows that changed. Readers that are further behind than it reaches
+    recompute all rows.
+    """
 
     def __init__(self, keep: int = 4096) -> None:
         self._keep = keep
@@ -121,10 +126,13 @@ class Changes:
             del self._rows[: self._keep]
 
     def rows_since(self, position: int) -> Rows | None:
-        """Return the distinct rows that changed since ``position``; None if the log does not reach back so far."""
+        """Return the distinct rows that changed since ``position``; None if the log does not
+        reach back so far.
+        """
         if position < self._base:
             return None
-        # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle of a request.
+        # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle
+        # of a request.
         return np.array(sorted(set(self._rows[position - self._base :])), dtype=np.intp)
 
 
@@ -185,12 +193,15 @@ class NodeTable:
     def block(self, row: int, *, blocked: bool) -> None:
         """Block a node so that it takes no pods, or unblock it.
 
-        A node that serves nothing is not blocked: its problem is the better reason. Nor is a node whose GPUs gputile
-        does not book one by one (``ServingMode.blocks``), or a node of claims, since kube-scheduler counts there.
+        A node that serves nothing is not blocked: its problem is the better reason. Nor is a node
+        whose GPUs gputile does not book one by one (``ServingMode.blocks``), or a node of claims,
+        since kube-scheduler counts there.
         """
         node_info = self._node_info[row]
         blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
-        self.node_arrays.serving_mode[row] = ServingMode.BLOCKED if blocks else node_info.serving_mode
+        self.node_arrays.serving_mode[row] = (
+            ServingMode.BLOCKED if blocks else node_info.serving_mode
+        )
 
     def _new_row(self) -> int:
         if not self._free_rows:
@@ -202,11 +213,16 @@ class NodeTable:
     # -- what is booked
 
     def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
-        """Add (1) or remove (-1) a booking on the node in ``row``; return whether its GPUs are known.
+        """Add (1) or remove (-1) a booking on the node in ``row``; return whether its GPUs are
+        known.
 
         ``there`` are the bookings on the node after the change.
         """
-        arrays, node_info, known = self.node_arrays, self._node_info[row], booking.allocation is not None
+        arrays, node_info, known = (
+            self.node_arrays,
+            self._node_info[row],
+            booking.allocation is not None,
+        )
         self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
         for share in booking.gpus:
             column = node_info.column(share.uuid)
@@ -219,14 +235,24 @@ class NodeTable:
             arrays.pods[row, column] += sign
             if arrays.grouped[row]:
                 if sign > 0:
-                    groups = {group_number(booking.trust_group), int(arrays.group[row, column])} - {NO_GROUP}
+                    groups = {group_number(booking.trust_group), int(arrays.group[row, column])} - {
+                        NO_GROUP
+                    }
                 else:
-                    groups = {group_number(other.trust_group) for other in there if other.on_gpu(share.uuid)}
-                arrays.group[row, column] = MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
+                    groups = {
+                        group_number(other.trust_group)
+                        for other in there
+                        if other.on_gpu(share.uuid)
+                    }
+                arrays.group[row, column] = (
+                    MIXED_GROUPS if len(groups) > 1 else next(iter(groups), NO_GROUP)
+                )
         return known
 
     def charge(self, row: int, host: HostResources) -> None:
-        """Subtract CPU and memory from what the node in ``row`` has left; negative amounts are added."""
+        """Subtract CPU and memory from what the node in ``row`` has left; negative amounts are
+        added.
+        """
         self.node_arrays.cpu[row] -= host.cpu
         self.node_arrays.host_mib[row] -= host.mib
 
@@ -257,7 +283,9 @@ class NonGpuPods:
         return self._on_node.get(name, NO_HOST_RESOURCES)
 
     def put(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
-        """Add or update a pod without a booking; return by how much the usage of each node changes."""
+        """Add or update a pod without a booking; return by how much the usage of each node
+        changes.
+        """
         node = "" if pod.finished else pod.spec.node_name
         host = host_request(pod) if node else NO_HOST_RESOURCES
         if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):

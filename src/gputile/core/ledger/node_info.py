@@ -39,8 +39,9 @@ UNKNOWN_HOST = HostResources(cpu=128_000, mib=1024 * 1024)
 class ServingMode(IntEnum):
     """The GPU requests that a node serves.
 
-    OTHER_PLUGIN: another device plugin manages the node's whole GPUs. SLICED: several pods use each whole GPU in turns
-    (time-slicing). BLOCKED: the node takes no pods while a pod on it holds unknown GPUs.
+    OTHER_PLUGIN: another device plugin manages the node's whole GPUs. SLICED: several pods use each
+    whole GPU in turns (time-slicing). BLOCKED: the node takes no pods while a pod on it holds
+    unknown GPUs.
     """
 
     NOTHING = 0
@@ -56,7 +57,8 @@ class ServingMode(IntEnum):
     def blocks(self) -> bool:
         """Whether a pod on unknown GPUs blocks the node.
 
-        It does if gputile books particular GPUs of it, but not if its GPUs are time-sliced or another plugin's.
+        It does if gputile books particular GPUs of it, but not if its GPUs are time-sliced or
+        another plugin's.
         """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
@@ -70,13 +72,15 @@ _SERVING_MODE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The validated content of a Node. ``problem`` is the reason why a node serves nothing, "" if nothing is wrong.
+    """The validated content of a Node. ``problem`` is the reason why a node serves nothing, "" if
+    nothing is wrong.
 
-    ``host`` is the CPU and memory that pods may use. ``configured_unit_mib`` is the memory unit that the cluster's
-    configuration has for all nodes, ``unit_mib`` the one in force on this node. ``closed``: the node takes no new pods
-    now, since it is cordoned or not ready, or its kubelet offers no GPUs; its GPUs can still be booked. ``checked`` has
-    the name, labels and taints that kube-scheduler checks, and is None if the node has no GPUs. ``by_claims``: the node
-    offers its GPUs by ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
+    ``host`` is the CPU and memory that pods may use. ``configured_unit_mib`` is the memory unit
+    that the cluster's configuration has for all nodes, ``unit_mib`` the one in force on this node.
+    ``closed``: the node takes no new pods now, since it is cordoned or not ready, or its kubelet
+    offers no GPUs; its GPUs can still be booked. ``checked`` has the name, labels and taints that
+    kube-scheduler checks, and is None if the node has no GPUs. ``by_claims``: the node offers its
+    GPUs by ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
     """
 
     name: str
@@ -96,7 +100,9 @@ class NodeInfo:
     by_claims: bool = False
 
     def gpu_total(self, position: int) -> int:
-        """Return the MiB of a GPU that can be allocated: whole memory units if pods request units."""
+        """Return the MiB of a GPU that can be allocated: whole memory units if pods request
+        units.
+        """
         gpu = self.inventory.gpus[position]
         if self.mode is not None and self.mode.shared:
             return advertised_units(gpu, self.unit_mib) * self.unit_mib
@@ -120,13 +126,17 @@ class NodeInfo:
 
     @property
     def isolates_memory(self) -> bool:
-        """Whether each pod's GPU memory is protected from other pods; False if gputile does not know."""
+        """Whether each pod's GPU memory is protected from other pods; False if gputile does not
+        know.
+        """
         return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and what is booked on it: MiB, percent of compute, pods, and the number of their trust group."""
+    """A GPU and what is booked on it: MiB, percent of compute, pods, and the number of their
+    trust group.
+    """
 
     gpu: Gpu
     total: int
@@ -137,7 +147,9 @@ class GpuState:
 
     @property
     def free(self) -> int:
-        """MiB that can still be booked; never negative, even if annotations claim more than there is."""
+        """MiB that can still be booked; never negative, even if annotations claim more than
+        there is.
+        """
         return max(0, self.total - self.used)
 
     @property
@@ -162,20 +174,26 @@ UNLIMITED_PODS = 2**31 - 1
 def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     """Read a Node's GPUs and settings.
 
-    The mode and unit that the node's agent reports as in force take precedence over label and configuration: while GPU
-    pods run, a change is postponed (M12).
+    The mode and unit that the node's agent reports as in force take precedence over label and
+    configuration: while GPU pods run, a change is postponed (M12).
     """
     meta = node.metadata
     inventory, unreadable = _inventory(meta)
     mode, unknown = _mode(meta, inventory)
     problem = unknown or unreadable
     if inventory.claims and (mode is Mode.SHARE or inventory.replicas):
-        problem = "it gives by claims what pods share without isolation: nothing would keep trust groups apart"
+        problem = (
+            "it gives by claims what pods share without isolation: nothing would keep trust "
+            "groups apart"
+        )
     if problem:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
-        serving_mode, problem = ServingMode.NOTHING, "its agent is being replaced; it takes GPU pods again in a moment"
+        serving_mode, problem = (
+            ServingMode.NOTHING,
+            "its agent is being replaced; it takes GPU pods again in a moment",
+        )
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
@@ -202,10 +220,11 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
 
 
 def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB that most nodes with an agent use; None if there is no such node.
+    """Return the memory unit in MiB that most nodes with an agent use; None if there is no such
+    node.
 
-    Nodes differ while a change of the unit is in progress. If two units have the same number of nodes, return the
-    smaller one.
+    Nodes differ while a change of the unit is in progress. If two units have the same number of
+    nodes, return the smaller one.
     """
     found = Counter(node_info_of(node, Configuration()).inventory.unit_mib for node in nodes)
     del found[0]
@@ -220,7 +239,9 @@ def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) 
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
-    """Return the inventory that the node's agent has reported, and why it cannot be read, "" if it can."""
+    """Return the inventory that the node's agent has reported, and why it cannot be read, "" if
+    it can.
+    """
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
         return (NO_GPUS if text is None else decode_inventory(text)), ""
@@ -236,7 +257,11 @@ def _mode(meta: ObjectMeta, inventory: Inventory) -> tuple[Mode | None, str]:
         return Mode(in_force), ""
     if inventory.mode:
         return None, f"its annotation {INVENTORY_ANNOTATION} {unknown_mode(inventory.mode)}"
-    return None, f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}{nearest(label, MODES)}"
+    return (
+        None,
+        f"its label {MODE_LABEL} is {label[:63]!r}; valid are "
+        f"{', '.join(MODES)}{nearest(label, MODES)}",
+    )
 
 
 def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
@@ -270,21 +295,29 @@ _KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 def closed_by(node: Node) -> str | None:
     """Return why Kubernetes schedules no pods to the node now; None if it does.
 
-    Taints for a node's condition are a reason; taints that people set are not, since GPU pods tolerate them.
+    Taints for a node's condition are a reason; taints that people set are not, since GPU pods
+    tolerate them.
     """
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
         return "it is not ready"
     for taint in node.spec.taints:
-        if taint.key.startswith(_STATE_TAINTS) and taint.key != _CORDONED and taint.effect in _KEEP_OUT:
+        if (
+            taint.key.startswith(_STATE_TAINTS)
+            and taint.key != _CORDONED
+            and taint.effect in _KEEP_OUT
+        ):
             return f"it has the taint {taint.key}"
     return None
 
 
-def nothing_offered(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) -> str | None:
-    """Return a reason if the kubelet offers none of the healthy GPUs that the node's agent reported; None otherwise.
+def nothing_offered(
+    node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int
+) -> str | None:
+    """Return a reason if the kubelet offers none of the healthy GPUs that the node's agent
+    reported; None otherwise.
 
-    If all GPUs are unhealthy or booked, that is no reason. Nor is a silent agent: as long as the kubelet offers its
-    GPUs, kube-scheduler and the extender place pods there.
+    If all GPUs are unhealthy or booked, that is no reason. Nor is a silent agent: as long as the
+    kubelet offers its GPUs, kube-scheduler and the extender place pods there.
     """
     offered = node.status.allocatable or node.status.capacity
     if not offered or mode is None or inventory.claims:

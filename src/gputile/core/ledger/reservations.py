@@ -14,9 +14,11 @@ from gputile.core.ledger.booking import Booking
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
-    """Return the reservation in the annotation of ``pod`` as a booking; None if it reserves no GPUs.
+    """Return the reservation in the annotation of ``pod`` as a booking; None if it reserves no
+    GPUs.
 
-    A reservation counts only if it matches the pod's request, because the Binding copies it unchanged.
+    A reservation counts only if it matches the pod's request, because the Binding copies it
+    unchanged.
     """
     if pod.spec.node_name or pod.finished:
         return None
@@ -57,7 +59,9 @@ def _is_for(request: Request, allocation: Allocation) -> bool:
         return False
     return not shared or (
         allocation.unit_mib == request.unit_mib
-        and all((share.mib, share.percent) == (shape.mib, shape.percent) for share in allocation.gpus)
+        and all(
+            (share.mib, share.percent) == (shape.mib, shape.percent) for share in allocation.gpus
+        )
     )
 
 
@@ -85,7 +89,11 @@ class Reservations:
 
     def get(self, uid: str) -> Booking | None:
         reservation = self._by_uid.get(uid)
-        return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
+        return (
+            reservation
+            if reservation is not None and reservation.expires_ns > self.now_ns
+            else None
+        )
 
     def uids(self) -> KeysView[str]:
         return self._by_uid.keys()
@@ -100,8 +108,8 @@ class Reservations:
 class PlanBookings:
     """The bookings of a plan by UID, both reservations and those of bound pods.
 
-    ``begun`` has the UIDs of the pods that are certainly bound. ``first`` has the bookings of the pods to bind first: a
-    valid plan has one.
+    ``begun`` has the UIDs of the pods that are certainly bound. ``first`` has the bookings of the
+    pods to bind first: a valid plan has one.
     """
 
     members: dict[str, Booking] = field(default_factory=dict)

@@ -1,15 +1,15 @@
 """Decides whether a request fits a node and which GPUs it gets, and explains why it does not fit.
 
-The label ``ack.node.gpu.placement`` selects which GPU of a node a pod gets: ``binpack``, the default, fills one GPU
-before the next; ``spread`` uses the least used GPU, so that a failing GPU affects fewer pods; ``packing`` uses the GPU
-where later pods lose the least. On a node that offers its GPUs by claims, the first GPUs that fit are chosen, by index,
-as kube-scheduler does.
+The label ``ack.node.gpu.placement`` selects which GPU of a node a pod gets: ``binpack``, the
+default, fills one GPU before the next; ``spread`` uses the least used GPU, so that a failing GPU
+affects fewer pods; ``packing`` uses the GPU where later pods lose the least. On a node that offers
+its GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler does.
 
 Among equally good GPUs, such as free whole ones, the best-connected set is chosen, with
-``ack.node.gpu.schedule=topology`` as in any other mode: the set whose smallest pairwise bandwidth is largest; among
-equals the set that leaves the best set for the next pod of the same size; then the one that leaves the most bandwidth;
-then the lowest indices (T2). All sets are compared, which takes too long with more than ``MOST_COMPARED`` free GPUs:
-then the first ones are used.
+``ack.node.gpu.schedule=topology`` as in any other mode: the set whose smallest pairwise bandwidth
+is largest; among equals the set that leaves the best set for the next pod of the same size; then
+the one that leaves the most bandwidth; then the lowest indices (T2). All sets are compared, which
+takes too long with more than ``MOST_COMPARED`` free GPUs: then the first ones are used.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,8 @@ from gputile.core.refusal import FitRule, Refusal
 Float64 = npt.NDArray[np.float64]
 Matrix = tuple[tuple[float, ...], ...]
 
-# Short reasons, for use with many nodes: the texts are equal, so that kube-scheduler can count them.
+# Short reasons, for use with many nodes: the texts are equal, so that kube-scheduler can count
+# them.
 SUMMARY = {
     FitRule.NO_GPUS: "node(s) without usable GPUs",
     FitRule.BROKEN: "node(s) without usable GPUs",
@@ -46,7 +47,14 @@ SUMMARY = {
 }
 # Rules that no eviction of pods can satisfy: the request would not fit the empty node either.
 UNRESOLVABLE = frozenset(
-    {FitRule.NO_GPUS, FitRule.BROKEN, FitRule.MODE, FitRule.UNIT, FitRule.TOO_FEW, FitRule.TOO_LARGE}
+    {
+        FitRule.NO_GPUS,
+        FitRule.BROKEN,
+        FitRule.MODE,
+        FitRule.UNIT,
+        FitRule.TOO_FEW,
+        FitRule.TOO_LARGE,
+    }
 )
 UNKNOWN = Refusal(FitRule.NO_GPUS, "the node is not known to gputile yet")
 _SERVES_TEXT = {
@@ -57,7 +65,9 @@ _SERVES_TEXT = {
 
 
 def serves(serving_mode: ServingMode, shape: Shape) -> bool:
-    """Return whether a node of ``serving_mode`` takes requests like ``shape`` at all (M1, M2, M8, T3)."""
+    """Return whether a node of ``serving_mode`` takes requests like ``shape`` at all (M1, M2,
+    M8, T3).
+    """
     if shape.kind is RequestKind.WHOLE:
         return serving_mode in (ServingMode.WHOLE, ServingMode.SLICED, ServingMode.OTHER_PLUGIN)
     if shape.kind is RequestKind.TOPOLOGY:
@@ -66,10 +76,11 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 
 
 def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
-    """Return whether the node offers GPUs as the pod requests them: by claims or not, and in the same memory unit.
+    """Return whether the node offers GPUs as the pod requests them: by claims or not, and in the
+    same memory unit.
 
-    The kubelet counts units: if the pod's unit differed from the node's, it would allocate another amount than the
-    ledger books (B1).
+    The kubelet counts units: if the pod's unit differed from the node's, it would allocate another
+    amount than the ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
     return alike and node_info.by_claims == shape.by_claims
@@ -89,7 +100,9 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
         text = f"pod {node.blocked_by[0]} is on unknown GPUs; {remedy}"
         return Refusal(FitRule.UNPLACED, text, about=node.blocked_by[0])
     if not node.gpus and node.serving_mode is not ServingMode.OTHER_PLUGIN:
-        return Refusal(FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?")
+        return Refusal(
+            FitRule.NO_GPUS, "it has no GPUs that gputile knows; is gputile's agent running there?"
+        )
     if not serves(node.serving_mode, shape) or node_info.by_claims != shape.by_claims:
         return Refusal(FitRule.MODE, _mode_text(node_info, shape))
     if shape.isolated and not node_info.isolates_memory:
@@ -99,7 +112,12 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
         text = f"another device plugin manages its GPUs; the pod needs {_models(shape)}"
         return Refusal(FitRule.MODE, text) if shape.models else None
     if not same_resource(node_info, shape):
-        return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=shape.unit_mib, there=node_info.unit_mib)
+        return Refusal(
+            FitRule.UNIT,
+            _unit_text(node_info, shape),
+            wanted=shape.unit_mib,
+            there=node_info.unit_mib,
+        )
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
     if shape.models:
         named, healthy = len(healthy), [gpu for gpu in healthy if is_of_model(gpu, shape)]
@@ -128,16 +146,23 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
     """Name the largest GPU that is too small, and how many GPUs are large enough."""
     large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
-    has, need = memory_text(largest.total), f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"
+    has, need = (
+        memory_text(largest.total),
+        f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}",
+    )
     text = f"its largest GPU has {has}; {need}"
     if large:
         enough = f"{large} of its {len(healthy)} GPUs {_are(large)} large enough"
         text = f"{enough}, GPU {largest.gpu.index} has {has}; {need}"
-    return Refusal(FitRule.TOO_LARGE, text, gpu=largest.gpu.index, wanted=shape.mib, there=largest.total)
+    return Refusal(
+        FitRule.TOO_LARGE, text, gpu=largest.gpu.index, wanted=shape.mib, there=largest.total
+    )
 
 
 def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
-    """Name the GPU with the fewest shortages, and how many GPUs have room; None if these are enough."""
+    """Name the GPU with the fewest shortages, and how many GPUs have room; None if these are
+    enough.
+    """
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)
@@ -151,7 +176,9 @@ def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusa
     text = f"GPU {gpu.gpu.index} {shortage.text}"
     if shape.gpus > 1:
         text += f" ({left} of {len(healthy)} GPUs have room for it)"
-    return Refusal(FitRule.GPUS_TAKEN, text, gpu=gpu.gpu.index, wanted=shortage.wanted, there=shortage.there)
+    return Refusal(
+        FitRule.GPUS_TAKEN, text, gpu=gpu.gpu.index, wanted=shortage.wanted, there=shortage.there
+    )
 
 
 def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[Refusal[FitRule]]:
@@ -172,7 +199,11 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[
         return
     if gpu.free < shape.mib:
         too_small = gpu.total < shape.mib
-        has = memory_text(gpu.total) if too_small else f"{memory_text(gpu.free)} of {memory_text(gpu.total)} free"
+        has = (
+            memory_text(gpu.total)
+            if too_small
+            else f"{memory_text(gpu.free)} of {memory_text(gpu.total)} free"
+        )
         rule = FitRule.TOO_LARGE if too_small else FitRule.GPUS_TAKEN
         text = f"has {has}; the pod needs {memory_text(shape.mib)} {where}"
         yield Refusal(rule, text, gpu=index, wanted=shape.mib, there=gpu.free)
@@ -181,10 +212,15 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[
         text = f"has {left} of 100 percent of compute free; the pod needs {shape.percent} {where}"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=shape.percent, there=left)
     if gpu.pods >= node_info.max_pods_per_gpu:
-        text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({node_info.max_pods_per_gpu})"
+        text = (
+            f"holds {gpu.pods} pods, the most that a GPU may hold here "
+            f"({node_info.max_pods_per_gpu})"
+        )
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
     if node_info.grouped and gpu.group not in (NO_GROUP, group_number(shape.trust_group)):
-        text = f"is used by pods of another trust group, and {_way(node_info)} does not isolate memory"
+        text = (
+            f"is used by pods of another trust group, and {_way(node_info)} does not isolate memory"
+        )
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index)
 
 
@@ -193,14 +229,19 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
         return node_info.problem
     if node_info.by_claims != shape.by_claims:
         by = ("extended resources", "claims")
-        return f"it offers its GPUs by {by[node_info.by_claims]}; the pod requests them by {by[shape.by_claims]}"
+        return (
+            f"it offers its GPUs by {by[node_info.by_claims]}; the pod requests them by "
+            f"{by[shape.by_claims]}"
+        )
     served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
     asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
     return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"
 
 
 def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
-    """Explain whether pod or node has the older unit, and the remedy. A pod keeps the unit of its creation (U5)."""
+    """Explain whether pod or node has the older unit, and the remedy. A pod keeps the unit of
+    its creation (U5).
+    """
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
             f"its memory unit is still {node_info.unit_mib} MiB; the pod's unit is the configured "
@@ -208,8 +249,10 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
         )
     units = -(-shape.mib // node_info.unit_mib) * shape.gpus
     return (
-        f"its memory unit is {node_info.unit_mib} MiB; the pod's unit is {shape.unit_mib} MiB, which was in force "
-        f"when it was created: create it again with {units} units for its {shape.mib * shape.gpus} MiB"
+        f"its memory unit is {node_info.unit_mib} MiB; the pod's unit is {shape.unit_mib} MiB, "
+        f"which was in force "
+        f"when it was created: create it again with {units} units for its {shape.mib * shape.gpus} "
+        f"MiB"
     )
 
 
@@ -239,14 +282,20 @@ def _are(number: int) -> str:
 def choose_gpus(
     arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
 ) -> tuple[GpuState, ...]:
-    """Choose the GPUs that the pod gets on ``node``, which it must fit; ``row`` is the row of the node.
+    """Choose the GPUs that the pod gets on ``node``, which it must fit; ``row`` is the row of the
+    node.
 
-    The GPUs are sorted by index; there are none if another device plugin manages them. ``value`` is the worth of
-    remnants for packing (``PackingState.value``); without it, packing fills one GPU before the next.
+    The GPUs are sorted by index; there are none if another device plugin manages them. ``value`` is
+    the worth of remnants for packing (``PackingState.value``); without it, packing fills one GPU
+    before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
-    ready = [i for i, gpu in enumerate(node.gpus) if next(gpu_shortages(gpu, shape, node.info), None) is None]
+    ready = [
+        i
+        for i, gpu in enumerate(node.gpus)
+        if next(gpu_shortages(gpu, shape, node.info), None) is None
+    ]
     if node.info.by_claims:
         return tuple(node.gpus[i] for i in ready[: shape.gpus])
     if shape.kind is RequestKind.SHARED or node.serving_mode is ServingMode.SLICED:
@@ -260,7 +309,8 @@ def choose_gpus(
 
 
 def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -> list[float]:
-    """Return sort keys for the shared GPUs of a node: the smallest key is used first; bandwidth decides ties.
+    """Return sort keys for the shared GPUs of a node: the smallest key is used first; bandwidth
+    decides ties.
 
     ``rows`` has the row of this node only.
     """
@@ -276,14 +326,16 @@ def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -
 
 
 MOST_COMPARED = 16  # free GPUs
-_GRAIN = 1024  # bandwidths are added up as integers, in 1/1024 GB/s, so that the order of addition does not matter
+# bandwidths are added up as integers, in 1/1024 GB/s, so that the order of addition does not matter
+_GRAIN = 1024
 
 
 @lru_cache(maxsize=4096)
 def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
     """Return the best ``size`` positions out of the ``free`` ones, both ascending.
 
-    ``bandwidth`` is symmetric, in GB/s; it is empty if it was not measured, and then the first positions are used.
+    ``bandwidth`` is symmetric, in GB/s; it is empty if it was not measured, and then the first
+    positions are used.
     """
     if not bandwidth or size >= len(free) or len(free) > MOST_COMPARED:
         return free[:size]
@@ -296,12 +348,16 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
     left = next_best[(1 << len(free)) - 1 - masks]
     inner = sum(grains[sets[:, i], sets[:, j]] for i, j in combinations(range(size), 2))
     lost = grains.sum(axis=1)[sets].sum(axis=1) - inner
-    best = np.lexsort((lost, -left, -_slowest(links, sets)))[0]  # of equals the first: the sort is stable
+    best = np.lexsort((lost, -left, -_slowest(links, sets)))[
+        0
+    ]  # of equals the first: the sort is stable
     return tuple(free[position] for position in sets[best].tolist())
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth between two GPUs of each set, infinity for sets of one GPU: shape [sets]."""
+    """Return the smallest bandwidth between two GPUs of each set, infinity for sets of one GPU:
+    shape [sets].
+    """
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
         slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])
@@ -309,7 +365,8 @@ def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
 
 
 def _best_within(links: Float64, size: int) -> Float64:
-    """Return the bandwidth of the best subset of ``size`` GPUs of each set of GPUs: shape [2 ** GPUs].
+    """Return the bandwidth of the best subset of ``size`` GPUs of each set of GPUs: shape [2 **
+    GPUs].
 
     The index is the bit mask of the set. The bandwidth is -infinity for sets of fewer GPUs.
     """

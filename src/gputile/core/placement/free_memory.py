@@ -16,17 +16,22 @@ MIB_OF_GIB: Final = 1024
 FREE_STEPS_GIB: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 """The lower bounds, in GiB, of the classes into which GPUs are sorted by their free memory."""
 _MOST_SHAPES: Final = 64
-_BOOKED_HERE: Final = (ServingMode.WHOLE, ServingMode.TOPOLOGY, ServingMode.MEMORY, ServingMode.MEMORY_AND_CORE)
+_BOOKED_HERE: Final = (
+    ServingMode.WHOLE,
+    ServingMode.TOPOLOGY,
+    ServingMode.MEMORY,
+    ServingMode.MEMORY_AND_CORE,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
     """The memory of healthy GPUs that gputile books, in MiB.
 
-    ``free_by_step`` is the free memory of the GPUs in each class of ``FREE_STEPS_GIB``; ``largest_free`` is the most
-    that is free on one GPU. ``free_gpus`` is the number of GPUs with nothing booked. ``unusable`` is the free memory
-    that typical pods cannot use. Nothing counts as free on nodes that take no new pods: nodes that are cordoned, are
-    not ready, or offer no GPUs.
+    ``free_by_step`` is the free memory of the GPUs in each class of ``FREE_STEPS_GIB``;
+    ``largest_free`` is the most that is free on one GPU. ``free_gpus`` is the number of GPUs with
+    nothing booked. ``unusable`` is the free memory that typical pods cannot use. Nothing counts as
+    free on nodes that take no new pods: nodes that are cordoned, are not ready, or offer no GPUs.
     """
 
     total: int = 0
@@ -42,18 +47,21 @@ class FreeMemory:
 
     @property
     def fragmentation(self) -> float:
-        """The part of the free memory that typical pods cannot use, from 0 to 1; 0 if nothing is free."""
+        """The part of the free memory that typical pods cannot use, from 0 to 1; 0 if nothing is
+        free.
+        """
         return self.unusable / self.free if self.free else 0.0
 
 
 def free_memory(ledger: Ledger) -> FreeMemory:
     """Compute the free memory and its fragmentation.
 
-    Fragmentation is defined as by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
-    Fragmentation Gradient Descent" (USENIX ATC 2023): a pod m cannot use free memory on a GPU that has less of it than
-    m requests, or on a node that m does not fit. F(m) is the sum of this memory over all nodes, F is the mean of F(m)
-    over a workload, weighted by the frequency of each m, and fragmentation is F / (all free memory). The workload here
-    is the 64 most frequent shapes of the pods that have GPUs now. CPU is ignored.
+    Fragmentation is defined as by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
+    Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023): a pod m cannot use free memory
+    on a GPU that has less of it than m requests, or on a node that m does not fit. F(m) is the sum
+    of this memory over all nodes, F is the mean of F(m) over a workload, weighted by the frequency
+    of each m, and fragmentation is F / (all free memory). The workload here is the 64 most frequent
+    shapes of the pods that have GPUs now. CPU is ignored.
     """
     counts: Counter[Shape] = Counter()
     for booking in ledger.bookings():
@@ -94,7 +102,9 @@ def _shape(booking: Booking, ledger: Ledger) -> Shape:
 
 
 def overallocated_gpus(ledger: Ledger) -> int:
-    """Return the number of usable GPUs whose bookings exceed their memory; reservations do not count."""
+    """Return the number of usable GPUs whose bookings exceed their memory; reservations do not
+    count.
+    """
     arrays = ledger.node_arrays
     held = arrays.used.copy()
     for booking in ledger.reserved():

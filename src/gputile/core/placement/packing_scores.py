@@ -1,10 +1,10 @@
 """Scores nodes under ``packing``: a pod goes where it takes the least from later pods.
 
-A node is worth what later pods can use of it: the prices of the shares that still fit its GPUs, minus what will be
-stranded because its CPU runs out first or is too little for most pods, plus a premium for capacity that few other nodes
-have. A pod goes to the node whose worth decreases the least. ``prices`` computes the worth of shares. All worths are in
-GPUs, and remnants are in thousandths of a GPU. ``build`` and ``scores`` read the ledger's arrays; the scores are
-integers.
+A node is worth what later pods can use of it: the prices of the shares that still fit its GPUs,
+minus what will be stranded because its CPU runs out first or is too little for most pods, plus a
+premium for capacity that few other nodes have. A pod goes to the node whose worth decreases the
+least. ``prices`` computes the worth of shares. All worths are in GPUs, and remnants are in
+thousandths of a GPU. ``build`` and ``scores`` read the ledger's arrays; the scores are integers.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,9 @@ Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 GPU_STEP = 0.05
-"""Gains are rounded down to multiples of this, in GPUs: small differences are ties, which the first node wins."""
+"""Gains are rounded down to multiples of this, in GPUs: small differences are ties, which the
+first node wins.
+"""
 CPU_STEP = 0.0125
 """The same for pods without GPUs."""
 FINISHED = 0.5
@@ -43,7 +45,9 @@ _NEGLIGIBLE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class PackingState:
-    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to time."""
+    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to
+    time.
+    """
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
@@ -65,11 +69,14 @@ class PackingState:
         return self.prices.value
 
 
-def packing_state(prices: Prices, cpu: Int64, free: Int64, models: Int64, total: tuple[float, float]) -> PackingState:
+def packing_state(
+    prices: Prices, cpu: Int64, free: Int64, models: Int64, total: tuple[float, float]
+) -> PackingState:
     """Compute what is scarce in the whole cluster.
 
-    ``cpu`` is free milli-CPU [nodes], ``free`` the free thousandths of each GPU [nodes, GPUs], ``models`` the number of
-    each node's GPU model [nodes], ``total`` the milli-CPU and the GPUs of the cluster.
+    ``cpu`` is free milli-CPU [nodes], ``free`` the free thousandths of each GPU [nodes, GPUs],
+    ``models`` the number of each node's GPU model [nodes], ``total`` the milli-CPU and the GPUs of
+    the cluster.
     """
     value = prices.value[free].sum(axis=1)
     whole = (free >= WHOLE_GPU).sum(axis=1)
@@ -78,14 +85,17 @@ def packing_state(prices: Prices, cpu: Int64, free: Int64, models: Int64, total:
     for need in prices.needs:
         host = allowed(need.models, models)
         room = float((places(need, cpu, whole, value) * host).sum())
-        wanted = max(need.share * remaining, need.gpus)  # one such pod at least: on a small cluster its share is less
+        wanted = max(
+            need.share * remaining, need.gpus
+        )  # one such pod at least: on a small cluster its share is less
         worth = NEED_WEIGHT * min(wanted / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
             needs.append((need, worth))
             hosts.append(host)
     scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
-    # If full nodes have more CPU left than pods without GPUs will ask for, filling more nodes gains nothing.
+    # If full nodes have more CPU left than pods without GPUs will ask for, filling more nodes gains
+    # nothing.
     left_over = float(cpu[value < FINISHED].sum())
     wanted = max(prices.cpu_without_gpu * remaining, 1.0)
     finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
@@ -97,15 +107,19 @@ def packing_state(prices: Prices, cpu: Int64, free: Int64, models: Int64, total:
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which of the model numbers ``models`` are ``wanted``; all of them if ``wanted`` is empty."""
+    """Return which of the model numbers ``models`` are ``wanted``; all of them if ``wanted`` is
+    empty.
+    """
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
-    """Return the CPU that pods can use before memory runs out, if they request ``cpu_per_mib`` milli-CPU per MiB.
+    """Return the CPU that pods can use before memory runs out, if they request ``cpu_per_mib``
+    milli-CPU per MiB.
 
-    ``memory`` is in MiB. If ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of ``cpu``.
+    ``memory`` is in MiB. If ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of
+    ``cpu``.
     """
     if cpu_per_mib <= 0:
         return cpu
@@ -124,21 +138,24 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
 def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
     """Return how much of ``value`` will never be used because CPU is lacking. Shape of ``cpu``.
 
-    If only pods of kind m came, the CPU would serve cpu / density_m of the value; since a node gets the pods that suit
-    it, it serves ``SELECTIVE`` times as much. This is averaged over the kinds, by their portion of the demand.
+    If only pods of kind m came, the CPU would serve cpu / density_m of the value; since a node gets
+    the pods that suit it, it serves ``SELECTIVE`` times as much. This is averaged over the kinds,
+    by their portion of the demand.
     """
     usable = SELECTIVE * np.maximum(cpu - state.spare_cpu * np.minimum(value, 1.0), 0.0)
-    # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in full.
+    # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in
+    # full.
     full = np.searchsorted(state.prices.density, usable / np.maximum(value, 1e-9), side="right")
     result: Float64 = value - (state.served[full] * value + state.hungry[full] * usable)
     return result
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any single pod can use because CPU is lacking. Shape of ``cpu``.
+    """Return how much of the remnants' value hardly any single pod can use because CPU is lacking.
+    Shape of ``cpu``.
 
-    ``stranded`` treats pods as divisible; here a pod needs all of its CPU on one node. ``free`` is the free
-    thousandths of each GPU [nodes, GPUs].
+    ``stranded`` treats pods as divisible; here a pod needs all of its CPU on one node. ``free`` is
+    the free thousandths of each GPU [nodes, GPUs].
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
     result = np.zeros(len(cpu))
@@ -151,10 +168,11 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pod of ``gpus`` GPUs that is tried on each of some nodes. ``host`` is its request for CPU and memory.
+    """A pod of ``gpus`` GPUs that is tried on each of some nodes. ``host`` is its request for CPU
+    and memory.
 
-    ``free`` is the free thousandths of each GPU; ``later`` is what remains free if the pod gets the GPU, negative if it
-    cannot get it: shapes [nodes, GPUs].
+    ``free`` is the free thousandths of each GPU; ``later`` is what remains free if the pod gets the
+    GPU, negative if it cannot get it: shapes [nodes, GPUs].
     """
 
     gpus: int
@@ -167,8 +185,8 @@ class Trial:
 class _WithPod:
     """Each node's state with the pod.
 
-    ``change`` is the change in the value of its remnants [nodes], ``whole`` the number of its unused GPUs [nodes], and
-    ``free`` the free thousandths of each GPU [nodes, GPUs].
+    ``change`` is the change in the value of its remnants [nodes], ``whole`` the number of its
+    unused GPUs [nodes], and ``free`` the free thousandths of each GPU [nodes, GPUs].
     """
 
     change: Float64
@@ -176,11 +194,14 @@ class _WithPod:
     free: Int64
 
 
-def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool) -> Float64:
+def score(
+    state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool
+) -> Float64:
     """Return by how much the pod changes each node's worth, in GPUs: shape [nodes].
 
-    The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``), and ``taken`` is what the pod takes of
-    it, which differs by node. ``hosts``: which nodes have a model for each scarce need [needs, nodes].
+    The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``), and ``taken`` is
+    what the pod takes of it, which differs by node. ``hosts``: which nodes have a model for each
+    scarce need [needs, nodes].
     """
     prices = state.prices
     free, worth = trial.free, prices.value[trial.free]
@@ -192,7 +213,9 @@ def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hos
     if state.finish:
         other += state.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
     if state.needs:
-        other += _reserve(state, left, placed.whole, after, hosts) - _reserve(state, cpu, whole, before, hosts)
+        other += _reserve(state, left, placed.whole, after, hosts) - _reserve(
+            state, cpu, whole, before, hosts
+        )
     step = GPU_STEP if trial.gpus else CPU_STEP
     opened = whole - placed.whole
     result: Float64 = placed.change + np.floor(other / step + 1e-9) * step - opened / STEPS_PER_GPU
@@ -200,12 +223,16 @@ def score(state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hos
 
 
 def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
-    """Place the pod on each node: on its best GPU or, with several GPUs, on the first ones that it can get."""
+    """Place the pod on each node: on its best GPU or, with several GPUs, on the first ones that
+    it can get.
+    """
     gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
     if gpus == 1:
-        change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
+        change_of = np.where(
+            later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf
+        )
         # The best GPU; of equals the fullest one.
         lines = np.arange(len(free))
         gpu = (change_of - 1e-8 * free).argmax(axis=1)
@@ -215,11 +242,14 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
     cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
     taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
     change = np.round((cut * taken).sum(axis=1), 4)
-    return _WithPod(change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
+    return _WithPod(
+        change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free)
+    )
 
 
 def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
-    """Return each node's worth to scarce needs: the highest for several GPUs plus the highest for a model.
+    """Return each node's worth to scarce needs: the highest for several GPUs plus the highest for a
+    model.
 
     Shape of ``cpu``.
     """
@@ -231,7 +261,9 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of a nearly full node; idle CPU reduces it, even below 0. It is 0 for other nodes."""
+    """Return the bonus of a nearly full node; idle CPU reduces it, even below 0. It is 0 for
+    other nodes.
+    """
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
@@ -241,12 +273,20 @@ def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
 STEPS_PER_GPU = 2500
 """Scores are integers, in steps of 1/2500 GPU; smaller differences are ignored."""
 FULLNESS_STEPS = 64
-"""For whole GPUs, the fullest of equally good nodes is best. For shares this would cost one point of allocation, so an
-unused GPU costs only one step more than a GPU in use."""
+"""For whole GPUs, the fullest of equally good nodes is best. For shares this would cost one point
+of allocation, so an unused GPU costs only one step more than a GPU in use."""
 _WIDEST = 4.0  # changes of worth are clipped to this many GPUs
-# By ``ServingMode``: whether a node offers whole GPUs, and whether it offers GPUs that gputile books.
-_WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode])
-_GIVES = np.array([serving_mode.blocks and serving_mode is not ServingMode.BLOCKED for serving_mode in ServingMode])
+# By ``ServingMode``: whether a node offers whole GPUs, and whether it offers GPUs that gputile
+# books.
+_WHOLE = np.array(
+    [serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode]
+)
+_GIVES = np.array(
+    [
+        serving_mode.blocks and serving_mode is not ServingMode.BLOCKED
+        for serving_mode in ServingMode
+    ]
+)
 
 
 def build(arrays: NodeArrays, prices: Prices) -> PackingState:
@@ -268,7 +308,9 @@ def build(arrays: NodeArrays, prices: Prices) -> PackingState:
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if none of it can be booked."""
+    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if none of it can
+    be booked.
+    """
     serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
     left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
     isolated = serving_mode == ServingMode.MEMORY_AND_CORE
@@ -291,7 +333,8 @@ def scores(
     rows: vectorized.Which,
     state: PackingState,
 ) -> Int64:
-    """Return the score of each of ``rows``, higher is better, or ``UNFIT`` if the request does not fit: shape [rows].
+    """Return the score of each of ``rows``, higher is better, or ``UNFIT`` if the request does not
+    fit: shape [rows].
 
     ``host`` is the pod's request for CPU and memory.
     """
@@ -312,7 +355,10 @@ def scores(
     later = np.where(ready, np.maximum(free - taken, 0), -1)
     if shape.gpus > 1:
         order = value_keys(state.value, free, later).argsort(axis=1, kind="stable")
-        free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
+        free, later = (
+            np.take_along_axis(free, order, axis=1),
+            np.take_along_axis(later, order, axis=1),
+        )
     change = _change(arrays, lines, state, Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
     if shape.kind is not RequestKind.SHARED:
@@ -322,8 +368,11 @@ def scores(
     return result
 
 
-def scores_without_gpus(arrays: NodeArrays, host: HostResources, rows: vectorized.Which, state: PackingState) -> Int64:
-    """Return a score for a pod without GPUs on each of ``rows``, higher if less GPU worth is lost: shape [rows].
+def scores_without_gpus(
+    arrays: NodeArrays, host: HostResources, rows: vectorized.Which, state: PackingState
+) -> Int64:
+    """Return a score for a pod without GPUs on each of ``rows``, higher if less GPU worth is lost:
+    shape [rows].
 
     A node without GPUs loses nothing and has the highest score.
     """
@@ -352,22 +401,27 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) 
 
 def _stepped(change: Float64) -> Int64:
     """Convert changes of worth to integer scores, 0 or more."""
-    stepped: Int64 = np.rint((np.clip(change, -_WIDEST, _WIDEST) + _WIDEST) * STEPS_PER_GPU).astype(np.int64)
+    stepped: Int64 = np.rint((np.clip(change, -_WIDEST, _WIDEST) + _WIDEST) * STEPS_PER_GPU).astype(
+        np.int64
+    )
     return stepped
 
 
 def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return sort keys for GPUs: first those whose worth falls least, of these the fullest; shape of ``free``.
+    """Return sort keys for GPUs: first those whose worth falls least, of these the fullest; shape
+    of ``free``.
 
-    ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative, the pod cannot use
-    the GPU, and the key is infinity.
+    ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative,
+    the pod cannot use the GPU, and the key is infinity.
     """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs; on nodes without packing, only those that the placement label selects (M9)."""
+    """Return the candidate GPUs; on nodes without packing, only those that the placement label
+    selects (M9).
+    """
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])
     keys = vectorized.gpu_keys(arrays, rows[part])

@@ -1,13 +1,17 @@
-"""Computes what a share of a GPU is worth: the dual prices of a cutting-stock problem over the demand.
+"""Computes what a share of a GPU is worth: the dual prices of a cutting-stock problem over the
+demand.
 
-A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand. Let each GPU's
-worth of demand have D_s requests for share s and D_1 for whole GPUs. Then, to cut as few GPUs as possible,
+A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the
+demand. Let each GPU's worth of demand have D_s requests for share s and D_1 for whole GPUs. Then,
+to cut as few GPUs as possible,
 
-    maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for every share s,
+    maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for
+    every share s,
 
-over patterns p, the multisets of shares that fit one GPU (a_ps times share s). The dual price of a share, relative to
-that of a GPU, is what it costs the cluster to serve it. Patterns are generated when they are needed (Gilmore and
-Gomory, 1961): a knapsack over the prices so far finds the pattern that helps most.
+over patterns p, the multisets of shares that fit one GPU (a_ps times share s). The dual price of a
+share, relative to that of a GPU, is what it costs the cluster to serve it. Patterns are generated
+when they are needed (Gilmore and Gomory, 1961): a knapsack over the prices so far finds the pattern
+that helps most.
 """
 
 from collections.abc import Iterator
@@ -22,7 +26,9 @@ Float64 = npt.NDArray[np.float64]
 WHOLE_GPU = 1000
 """Shares and remnants are in thousandths of a GPU."""
 SELECTIVE = 2.5
-"""Factor by which a node's free CPU lasts longer than at the mean demand: some pods need less CPU."""
+"""Factor by which a node's free CPU lasts longer than at the mean demand: some pods need less
+CPU.
+"""
 _QUANTILE = 0.1
 _USED_WELL = 0.5
 CPU_GRAIN = 100
@@ -34,9 +40,11 @@ _EPSILON = 1e-9
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return what a request for ``mib`` MiB and ``percent`` of compute takes of GPUs of ``sizes`` MiB, in thousandths.
+    """Return what a request for ``mib`` MiB and ``percent`` of compute takes of GPUs of ``sizes``
+    MiB, in thousandths.
 
-    The larger of memory and compute counts, rounded up; a result above ``WHOLE_GPU`` does not fit. Shape of ``sizes``.
+    The larger of memory and compute counts, rounded up; a result above ``WHOLE_GPU`` does not fit.
+    Shape of ``sizes``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -50,7 +58,9 @@ class Demand:
     gpus: Int64
     """GPUs; 0 for pods without GPUs."""
     milli: Int64
-    """The part of each GPU, the larger of memory and compute, in thousandths: 1 to 1000; 0 without GPUs."""
+    """The part of each GPU, the larger of memory and compute, in thousandths: 1 to 1000; 0
+    without GPUs.
+    """
     cpu: Int64
     """Milli-CPU."""
     models: tuple[frozenset[str], ...]
@@ -63,10 +73,11 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Requests that only some nodes can host: several GPUs at once with their CPU, or certain models.
+    """Requests that only some nodes can host: several GPUs at once with their CPU, or certain
+    models.
 
-    Requests that are even harder to host need the same nodes, and are included. ``share`` is this demand as a part of
-    all GPU demand, both in GPUs.
+    Requests that are even harder to host need the same nodes, and are included. ``share`` is this
+    demand as a part of all GPU demand, both in GPUs.
     """
 
     gpus: int
@@ -80,7 +91,9 @@ class Prices:
     """The prices by which placements are scored; all values are in GPUs."""
 
     value: Float64
-    """The most that a remnant can earn, by its thousandths: shape [1001]; 0 at 0, at least 1 at 1000."""
+    """The most that a remnant can earn, by its thousandths: shape [1001]; 0 at 0, at least 1 at
+    1000.
+    """
     density: Float64
     """CPU that pods need for each GPU's worth of price, in milli-CPU, ascending: shape [kinds]."""
     portion: Float64
@@ -90,7 +103,8 @@ class Prices:
     idle_cpu: Float64
     """The part of a node's free CPU that pods without GPUs cannot use, in milli-CPU.
 
-    The index is the free CPU in steps of ``CPU_GRAIN``; the array is empty if there are no such pods."""
+    The index is the free CPU in steps of ``CPU_GRAIN``; the array is empty if there are no such
+    pods."""
     mean_cpu: float
     """Mean CPU of a pod, in milli-CPU."""
     cpu_per_gpu: float
@@ -105,7 +119,8 @@ class Prices:
     unused: Float64
     """The part of a remnant's value that hardly any pod will use: shape [len(cpu_asked) + 1, 1001].
 
-    The first index is how many of ``cpu_asked`` do not exceed the node's free CPU; the second is the remnant."""
+    The first index is how many of ``cpu_asked`` do not exceed the node's free CPU; the second is
+    the remnant."""
 
 
 def prices(demand: Demand) -> Prices:
@@ -117,7 +132,9 @@ def prices(demand: Demand) -> Prices:
     gpu = (demand.gpus > 0) & (demand.weight > 0)
     if not gpu.any():
         raise ValueError("a demand without GPU pods has no prices")
-    gpus, milli, cpu, weight = (array[gpu] for array in (demand.gpus, demand.milli, demand.cpu, demand.weight))
+    gpus, milli, cpu, weight = (
+        array[gpu] for array in (demand.gpus, demand.milli, demand.cpu, demand.weight)
+    )
     asked = gpus * milli / WHOLE_GPU * weight
     total = float(asked.sum())
     sizes: Int64
@@ -147,7 +164,8 @@ def prices(demand: Demand) -> Prices:
 
 
 def share_prices(sizes: Int64, rates: Float64) -> Float64:
-    """Return the price of each of the distinct ``sizes`` relative to a GPU, at ``rates`` per GPU's worth of demand.
+    """Return the price of each of the distinct ``sizes`` relative to a GPU, at ``rates`` per GPU's
+    worth of demand.
 
     Sizes are in thousandths of a GPU, 1 to 1000; a whole GPU costs 1. Shapes [sizes].
     """
@@ -168,13 +186,17 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
         model.addRow(-infinity, 0.0, 0, *nothing)
     theta = np.concatenate([[float(rates[whole].sum())], rates[~whole]])
     model.addCol(1.0, 0.0, infinity, count + 1, np.arange(count + 1, dtype=np.int32), theta)
-    patterns = [np.eye(count, dtype=np.int64)[i] * (WHOLE_GPU // size) for i, size in enumerate(shares)]
+    patterns = [
+        np.eye(count, dtype=np.int64)[i] * (WHOLE_GPU // size) for i, size in enumerate(shares)
+    ]
     result = np.ones(len(sizes))
     for _ in range(_ROUNDS):
         for pattern in patterns:
             used = np.flatnonzero(pattern)
             rows = np.concatenate([[0], used + 1]).astype(np.int32)
-            model.addCol(0.0, 0.0, infinity, len(rows), rows, np.concatenate([[1.0], -pattern[used]]))
+            model.addCol(
+                0.0, 0.0, infinity, len(rows), rows, np.concatenate([[1.0], -pattern[used]])
+            )
         model.run()
         dual = np.maximum(np.array(model.getSolution().row_dual), 0.0)
         if dual[0] <= _EPSILON:
@@ -188,7 +210,9 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
 
 def remnant_values(sizes: Int64, priced: Float64) -> Float64:
-    """Return the highest total price of shares that fit each remnant: shape [1001]. A whole GPU is worth at least 1."""
+    """Return the highest total price of shares that fit each remnant: shape [1001]. A whole GPU
+    is worth at least 1.
+    """
     value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     value[WHOLE_GPU] = max(value[WHOLE_GPU], 1.0)
     return value
@@ -200,14 +224,18 @@ def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
     for size, price in zip(sizes.tolist(), priced.tolist(), strict=True):
         for start in range(size, count, size):
             end = min(start + size, count)
-            np.maximum(value[start:end], value[start - size : end - size] + price, out=value[start:end])
+            np.maximum(
+                value[start:end], value[start - size : end - size] + price, out=value[start:end]
+            )
     return np.maximum.accumulate(value)
 
 
 def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
-    """Return how much of a node's free CPU no combination of the usual pods without GPUs can use (``Prices.idle_cpu``).
+    """Return how much of a node's free CPU no combination of the usual pods without GPUs can use
+    (``Prices.idle_cpu``).
 
-    ``cpu`` are the requests of such pods in milli-CPU, and ``weight`` is their frequency; rare requests are ignored.
+    ``cpu`` are the requests of such pods in milli-CPU, and ``weight`` is their frequency; rare
+    requests are ignored.
     """
     total = weight.sum()
     if total <= 0:
@@ -218,17 +246,25 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
     return free - _knapsack(sizes[usual], sizes[usual] * float(CPU_GRAIN), len(free))
 
 
-def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64) -> tuple[Int64, Float64]:
-    """Return ``Prices.cpu_asked`` and ``Prices.unused`` from the requests of pods with one GPU: shapes [kinds].
+def unused_values(
+    milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64
+) -> tuple[Int64, Float64]:
+    """Return ``Prices.cpu_asked`` and ``Prices.unused`` from the requests of pods with one GPU:
+    shapes [kinds].
 
-    A remnant is meant for pods that fit it and use at least half of its worth. If only a part of these pods also fits
-    the node's free CPU, the remnant earns at most ``SELECTIVE`` times that part. ``value`` is the worth of remnants.
+    A remnant is meant for pods that fit it and use at least half of its worth. If only a part of
+    these pods also fits the node's free CPU, the remnant earns at most ``SELECTIVE`` times that
+    part. ``value`` is the worth of remnants.
     """
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")
     milli, priced, earned = milli[order], priced[order], (weight * priced)[order]
-    fits = (milli <= np.arange(WHOLE_GPU + 1)[:, None]) & (priced >= _USED_WELL * value[:, None] - _EPSILON)
-    waited_for = np.concatenate([np.zeros((WHOLE_GPU + 1, 1)), (fits * earned).cumsum(axis=1)], axis=1)
+    fits = (milli <= np.arange(WHOLE_GPU + 1)[:, None]) & (
+        priced >= _USED_WELL * value[:, None] - _EPSILON
+    )
+    waited_for = np.concatenate(
+        [np.zeros((WHOLE_GPU + 1, 1)), (fits * earned).cumsum(axis=1)], axis=1
+    )
     first = np.searchsorted(level[order], np.arange(len(asked) + 1))
     total = waited_for[:, -1:]
     part = np.where(total > _EPSILON, waited_for[:, first] / np.maximum(total, _EPSILON), 1.0)
@@ -252,10 +288,24 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 
 
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
-    """Yield the distinct needs for several GPUs or certain models; each includes demand that is harder to host."""
-    kinds = list(zip(demand.gpus.tolist(), demand.milli.tolist(), demand.cpu.tolist(), demand.models, strict=True))
+    """Yield the distinct needs for several GPUs or certain models; each includes demand that is
+    harder to host.
+    """
+    kinds = list(
+        zip(
+            demand.gpus.tolist(),
+            demand.milli.tolist(),
+            demand.cpu.tolist(),
+            demand.models,
+            strict=True,
+        )
+    )
     asked = (demand.gpus * demand.milli / WHOLE_GPU * demand.weight).tolist()
-    keys = {(gpus, cpu if gpus > 1 else 0, models) for gpus, _, cpu, models in kinds if gpus > 1 or (gpus and models)}
+    keys = {
+        (gpus, cpu if gpus > 1 else 0, models)
+        for gpus, _, cpu, models in kinds
+        if gpus > 1 or (gpus and models)
+    }
     for gpus, cpu, models in sorted(keys, key=lambda key: (key[0], key[1], sorted(key[2]))):
         share = 0.0
         for (own_gpus, _, own_cpu, own_models), own_asked in zip(kinds, asked, strict=True):

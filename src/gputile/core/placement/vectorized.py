@@ -1,9 +1,9 @@
 """Computes fit and score of many nodes at once, on the ledger's arrays.
 
-Fit is a second implementation of ``fit.refusal``, about a hundred times faster; tests check that both agree. Scores
-compare nodes by the cluster's policy. With ``binpack`` a node scores higher the fuller its GPU and the node become, and
-lower the more its remaining GPUs and its remaining CPU or memory are out of balance. With ``spread`` the node that
-stays emptiest scores highest.
+Fit is a second implementation of ``fit.refusal``, about a hundred times faster; tests check that
+both agree. Scores compare nodes by the cluster's policy. With ``binpack`` a node scores higher the
+fuller its GPU and the node become, and lower the more its remaining GPUs and its remaining CPU or
+memory are out of balance. With ``spread`` the node that stays emptiest scores highest.
 """
 
 import numpy as np
@@ -22,8 +22,9 @@ Which = Rows | slice
 
 UNFIT = -1
 OWN_GPU, NODE, STRANDED_GPU, STRANDED_HOST = 20, 10, 15, 2
-"""The weights of a score: the fullness of the pod's GPU and of the node, free GPUs without CPU or memory to use them,
-and free CPU and memory without GPUs, which pods without GPUs can still use. Tuned on the openb trace."""
+"""The weights of a score: the fullness of the pod's GPU and of the node, free GPUs without CPU or
+memory to use them, and free CPU and memory without GPUs, which pods without GPUs can still use.
+Tuned on the openb trace."""
 GRAIN = 5
 """Scores are integers: smaller differences of the weighted sum than this are ignored."""
 HIGHEST_BINPACK = 1000 * (OWN_GPU + NODE + STRANDED_GPU) // GRAIN
@@ -34,15 +35,20 @@ _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
-def scores(arrays: NodeArrays, shape: Shape, host: HostResources, rows: Which, *, emptier: bool) -> Int64:
-    """Return the score of each of ``rows``, 0 or more, or ``UNFIT`` if the request does not fit: shape [rows].
+def scores(
+    arrays: NodeArrays, shape: Shape, host: HostResources, rows: Which, *, emptier: bool
+) -> Int64:
+    """Return the score of each of ``rows``, 0 or more, or ``UNFIT`` if the request does not fit:
+    shape [rows].
 
-    ``host`` is the pod's request for CPU and memory. ``emptier``: emptier nodes are better (the cluster's policy is
-    ``spread``). A slice of rows is read in place; an array of rows is copied first.
+    ``host`` is the pod's request for CPU and memory. ``emptier``: emptier nodes are better (the
+    cluster's policy is ``spread``). A slice of rows is read in place; an array of rows is copied
+    first.
     """
     fit, gpus = ready(arrays, shape, rows)
     result = np.full(len(fit), UNFIT, np.int64)
-    # Fullness is defined only for rows that fit: the GPUs that count there have memory and are not overbooked.
+    # Fullness is defined only for rows that fit: the GPUs that count there have memory and are not
+    # overbooked.
     part = np.flatnonzero(fit)
     lines = positions(rows, part)
     if shape.kind is RequestKind.SHARED:
@@ -64,7 +70,9 @@ def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) ->
     """
     total = arrays.total[rows]
     with_gpus = (total > 0).any(axis=1)
-    used = np.minimum(arrays.used[rows], total).sum(axis=1) * 1000 // np.maximum(total.sum(axis=1), 1)
+    used = (
+        np.minimum(arrays.used[rows], total).sum(axis=1) * 1000 // np.maximum(total.sum(axis=1), 1)
+    )
     result = _node_scores(np.zeros(len(total), np.int64), used, arrays, rows, host, emptier=False)
     result[~with_gpus] = HIGHEST_BINPACK
     return result
@@ -77,9 +85,11 @@ def positions(rows: Which, part: Rows) -> Rows:
 
 
 def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
-    """Return which of ``rows`` the request fits, and which GPUs it may go to: shapes [rows], [rows, GPUs].
+    """Return which of ``rows`` the request fits, and which GPUs it may go to: shapes [rows], [rows,
+    GPUs].
 
-    Nodes with time-sliced GPUs, or with GPUs of another device plugin, are excluded (``counted_by_others``).
+    Nodes with time-sliced GPUs, or with GPUs of another device plugin, are excluded
+    (``counted_by_others``).
     """
     if shape.kind is not RequestKind.SHARED:
         free_gpus = _suitable(arrays, shape, rows) & (arrays.pods[rows] == 0)
@@ -93,7 +103,8 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` fit the request by another plugin's GPUs or by time-sliced GPUs: shape [rows].
+    """Return which of ``rows`` fit the request by another plugin's GPUs or by time-sliced GPUs:
+    shape [rows].
 
     It is unknown which model another plugin allocates, and whether it isolates anything.
     """
@@ -112,12 +123,16 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
     """Return which GPUs are healthy and of a model that the request takes: shape [rows, GPUs]."""
     usable: Bool = arrays.usable[rows]
     if shape.models:
-        usable = usable & np.isin(arrays.model[rows], [model_number(model) for model in shape.models])
+        usable = usable & np.isin(
+            arrays.model[rows], [model_number(model) for model in shape.models]
+        )
     return usable
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs may hold one more pod, and have no pod of another trust group: shape [rows, GPUs]."""
+    """Return which GPUs may hold one more pod, and have no pod of another trust group: shape
+    [rows, GPUs].
+    """
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
@@ -136,34 +151,51 @@ def capacity_bound(arrays: NodeArrays, shape: Shape, rows: Rows) -> Int64:
     if shape.kind is RequestKind.SHARED:
         parts *= arrays.max_pods_per_gpu[rows, None].astype(np.int64) - arrays.pods[rows]
         if shape.mib:
-            parts = np.minimum(parts, np.where(gpus, (arrays.total[rows] - arrays.used[rows]) // shape.mib, 0))
+            parts = np.minimum(
+                parts, np.where(gpus, (arrays.total[rows] - arrays.used[rows]) // shape.mib, 0)
+            )
         if shape.percent:
-            parts = np.minimum(parts, np.where(gpus, (100 - arrays.percent[rows]) // shape.percent, 0))
+            parts = np.minimum(
+                parts, np.where(gpus, (100 - arrays.percent[rows]) // shape.percent, 0)
+            )
     result: Int64 = np.where(fit, parts.sum(axis=1) // shape.gpus, 0)
     if shape.kind is not RequestKind.SHARED:
-        result[np.isin(arrays.serving_mode[rows], (ServingMode.OTHER_PLUGIN, ServingMode.SLICED))] = _MANY
+        result[
+            np.isin(arrays.serving_mode[rows], (ServingMode.OTHER_PLUGIN, ServingMode.SLICED))
+        ] = _MANY
     return result
 
 
 def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool:
     """Return which of ``rows`` take requests like ``shape`` at all: shape [rows]."""
-    result: Bool = (arrays.by_claims[rows] == shape.by_claims) & (arrays.serving_mode[rows] == _wanted(shape))
+    result: Bool = (arrays.by_claims[rows] == shape.by_claims) & (
+        arrays.serving_mode[rows] == _wanted(shape)
+    )
     return result & ~arrays.grouped[rows] if shape.isolated else result
 
 
 def _node_scores(
-    gpu_used: Int64, node_used: Int64, arrays: NodeArrays, rows: Which, host: HostResources, *, emptier: bool
+    gpu_used: Int64,
+    node_used: Int64,
+    arrays: NodeArrays,
+    rows: Which,
+    host: HostResources,
+    *,
+    emptier: bool,
 ) -> Int64:
-    """Return a score from 0 to ``HIGHEST_BINPACK``, or with ``emptier`` to ``HIGHEST_SPREAD``: shape [rows].
+    """Return a score from 0 to ``HIGHEST_BINPACK``, or with ``emptier`` to ``HIGHEST_SPREAD``:
+    shape [rows].
 
-    ``gpu_used`` is how full the pod's GPU becomes and ``node_used`` how full all GPUs of the node become, in
-    thousandths; ``host`` is the pod's request for CPU and memory.
+    ``gpu_used`` is how full the pod's GPU becomes and ``node_used`` how full all GPUs of the node
+    become, in thousandths; ``host`` is the pod's request for CPU and memory.
     """
     if emptier:
         emptiness: Int64 = HIGHEST_SPREAD - gpu_used - node_used
         return emptiness
     left = (arrays.cpu[rows] - host.cpu) * 1000 // np.maximum(arrays.all_cpu[rows], 1)
-    left = np.minimum(left, (arrays.host_mib[rows] - host.mib) * 1000 // np.maximum(arrays.all_host_mib[rows], 1))
+    left = np.minimum(
+        left, (arrays.host_mib[rows] - host.mib) * 1000 // np.maximum(arrays.all_host_mib[rows], 1)
+    )
     lopsided = 1000 - node_used - np.clip(left, 0, 1000)
     full = OWN_GPU * gpu_used + NODE * node_used + 1000 * STRANDED_GPU
     stranded = STRANDED_GPU * np.maximum(lopsided, 0) + STRANDED_HOST * np.maximum(-lopsided, 0)
@@ -172,9 +204,11 @@ def _node_scores(
 
 
 def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return sort keys for GPUs, by the node's placement; the smallest key is used first: shape [rows, GPUs].
+    """Return sort keys for GPUs, by the node's placement; the smallest key is used first: shape
+    [rows, GPUs].
 
-    Ties go to the lowest index. On nodes that offer their GPUs by claims, the index is the only criterion.
+    Ties go to the lowest index. On nodes that offer their GPUs by claims, the index is the only
+    criterion.
     """
     percent = np.minimum(arrays.percent[rows], 100)
     key: Int64 = arrays.total[rows] - arrays.used[rows]
@@ -183,13 +217,18 @@ def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
     spread = np.flatnonzero(arrays.spread[rows])
     if len(spread):
         lines = rows[spread]
-        key[spread] = arrays.used[lines] * _FRACTIONS // np.maximum(arrays.total[lines], 1) * 128 + percent[spread]
+        key[spread] = (
+            arrays.used[lines] * _FRACTIONS // np.maximum(arrays.total[lines], 1) * 128
+            + percent[spread]
+        )
     key[arrays.by_claims[rows]] = np.arange(key.shape[1])
     return key
 
 
 def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple[Int64, Int64]:
-    """Return how full the pod's first GPU and the node become, in thousandths: shape [rows] each."""
+    """Return how full the pod's first GPU and the node become, in thousandths: shape [rows]
+    each.
+    """
     first = np.where(gpus, gpu_keys(arrays, rows), _FAR).argmin(axis=1)
     total, used = arrays.total[rows], arrays.used[rows]
     line = np.arange(len(rows))
@@ -199,7 +238,8 @@ def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple
 
 
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
-    """Return the ``FitRule`` that each of ``rows`` fails for a request that fits none of them: shape [rows].
+    """Return the ``FitRule`` that each of ``rows`` fails for a request that fits none of them:
+    shape [rows].
 
     BROKEN is reported as NO_GPUS; ``fit.refusal`` distinguishes them, one node at a time.
     """
@@ -211,7 +251,9 @@ def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     if shape.kind is RequestKind.SHARED:
         result[arrays.unit[rows] != shape.unit_mib] = FitRule.UNIT
     whole = shape.kind is RequestKind.WHOLE and not shape.by_claims and not shape.isolated
-    result[~serving(arrays, shape, rows) & ~(whole & (serving_mode == ServingMode.SLICED))] = FitRule.MODE
+    result[~serving(arrays, shape, rows) & ~(whole & (serving_mode == ServingMode.SLICED))] = (
+        FitRule.MODE
+    )
     result[serving_mode == ServingMode.BLOCKED] = FitRule.UNPLACED
     result[serving_mode == ServingMode.NOTHING] = FitRule.NO_GPUS
     return result

@@ -1,7 +1,8 @@
 """Binds a pod in a fixed order: decide, book, write, confirm or take back.
 
-``PodBinding`` is the record of this, from the decision until the outcome of the Binding is known. Decision and booking
-are one step (``assume_pod``), so no two Bindings get the same GPUs. The extender's binder does the writes.
+``PodBinding`` is the record of this, from the decision until the outcome of the Binding is known.
+Decision and booking are one step (``assume_pod``), so no two Bindings get the same GPUs. The
+extender's binder does the writes.
 """
 
 from dataclasses import dataclass, field
@@ -25,10 +26,10 @@ from gputile.core.scheduling.reservation_rules import first_to_bind, reserved_no
 class PodBinding:
     """The Binding of a pod, from its decision until it is known whether it was executed.
 
-    ``booking`` is the pod's booking in the ledger meanwhile, None if gputile books nothing. ``version`` is the only
-    resourceVersion of the pod for which the Binding is valid, "" if none is known yet. ``gpus`` describes the pod's
-    GPUs for people, "" if it requests none. ``lost_at`` is when the response to a write was lost, a time of the
-    monotonic clock in seconds.
+    ``booking`` is the pod's booking in the ledger meanwhile, None if gputile books nothing.
+    ``version`` is the only resourceVersion of the pod for which the Binding is valid, "" if none is
+    known yet. ``gpus`` describes the pod's GPUs for people, "" if it requests none. ``lost_at`` is
+    when the response to a write was lost, a time of the monotonic clock in seconds.
     """
 
     ledger: Ledger = field(repr=False)
@@ -50,7 +51,9 @@ class PodBinding:
 
     @property
     def body(self) -> Binding:
-        """The body of the request to the API server, which sets node and allocation in one write, for this UID only."""
+        """The body of the request to the API server, which sets node and allocation in one
+        write, for this UID only.
+        """
         meta = BindingMeta(
             name=self.pod.metadata.name,
             namespace=self.pod.metadata.namespace,
@@ -58,20 +61,31 @@ class PodBinding:
             annotations=self.decision.annotations(self.pod),
             resource_version=self.version,
         )
-        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
+        return Binding(
+            metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node)
+        )
 
     def is_unbound(self, found: Pod | None) -> TypeGuard[Pod]:
-        return found is not None and found.metadata.uid == self.pod.metadata.uid and not found.spec.node_name
+        return (
+            found is not None
+            and found.metadata.uid == self.pod.metadata.uid
+            and not found.spec.node_name
+        )
 
     def is_executed(self, found: Pod | None) -> bool:
         """Return whether ``found`` is the pod, with the Binding's node and allocation."""
         if found is None or found.metadata.uid != self.pod.metadata.uid:
             return False
         allocation = self.decision.annotations(self.pod).get(ALLOCATION_ANNOTATION)
-        return found.spec.node_name == self.node and found.metadata.annotations.get(ALLOCATION_ANNOTATION) == allocation
+        return (
+            found.spec.node_name == self.node
+            and found.metadata.annotations.get(ALLOCATION_ANNOTATION) == allocation
+        )
 
     def obstacle(self, found: Pod) -> str | None:
-        """Return why a newer version of the pod must not be bound by this decision; None if it may be."""
+        """Return why a newer version of the pod must not be bound by this decision; None if it
+        may be.
+        """
         if found.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
@@ -88,7 +102,8 @@ class PodBinding:
             self.ledger.confirm(self.pod.metadata.uid)
 
     def take_back(self, *, gone: bool = False) -> None:
-        """Record that the Binding was certainly not executed; with ``gone`` the pod does not exist any more.
+        """Record that the Binding was certainly not executed; with ``gone`` the pod does not exist
+        any more.
 
         The pod's GPUs are free again; a reservation is in force as before.
         """
@@ -102,7 +117,8 @@ class PodBinding:
 def assume_pod(
     engine: PlacementEngine, pod: Pod, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[Enum] | None:
-    """Decide which GPUs of ``node`` the pod gets, and book them; None if it already has GPUs of the node.
+    """Decide which GPUs of ``node`` the pod gets, and book them; None if it already has GPUs of the
+    node.
 
     ``unix_ns`` is Unix time in nanoseconds, ``monotonic`` time of the monotonic clock in seconds.
     """
@@ -111,7 +127,9 @@ def assume_pod(
     except RequestError as error:
         return refusal_by(BindRule.INVALID, about=str(error))
     if request is None:
-        return PodBinding(engine.ledger, pod, Decision(node, (), None), pod.metadata.resource_version)
+        return PodBinding(
+            engine.ledger, pod, Decision(node, (), None), pod.metadata.resource_version
+        )
     booking = engine.ledger.booking(pod.metadata.uid)
     if booking is not None and not booking.reserved:
         if booking.assumed_at == DOUBTED:
@@ -129,7 +147,9 @@ def assume_pod(
 def decide_pod(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
-    """Decide the Binding of the pod to ``node`` without booking it, or return why it gets no GPUs there now."""
+    """Decide the Binding of the pod to ``node`` without booking it, or return why it gets no
+    GPUs there now.
+    """
     ledger = engine.ledger
     place = reserved_node(ledger, pod, unix_ns)
     if isinstance(place, Refusal):
@@ -155,7 +175,9 @@ def decide_pod(
         preemption=False,
         version="",
     )
-    return PodBinding(ledger, pod, decision, reservation.version or version, booking, decision.text())
+    return PodBinding(
+        ledger, pod, decision, reservation.version or version, booking, decision.text()
+    )
 
 
 def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decision:
@@ -168,12 +190,15 @@ def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -
     return Decision(reservation.node, gpus, allocation.decided_at(now_ns))
 
 
-def pod_was_read(ledger: Ledger, uid: str, before: Booking | None, found: Pod | None, read_at: float) -> None:
-    """Apply a pod that was read from the API server to the ledger; ``found`` is None if no pod has its name.
+def pod_was_read(
+    ledger: Ledger, uid: str, before: Booking | None, found: Pod | None, read_at: float
+) -> None:
+    """Apply a pod that was read from the API server to the ledger; ``found`` is None if no pod has
+    its name.
 
-    ``before`` is the pod's booking when the read began. If the booking has changed since, the watch may be newer than
-    the pod that was read, which is then ignored. If the pod was unbound, no Binding of it may be in flight.
-    ``read_at`` is a time of the monotonic clock in seconds.
+    ``before`` is the pod's booking when the read began. If the booking has changed since, the watch
+    may be newer than the pod that was read, which is then ignored. If the pod was unbound, no
+    Binding of it may be in flight. ``read_at`` is a time of the monotonic clock in seconds.
     """
     if found is None or found.metadata.uid != uid:
         ledger.remove_pod(uid)

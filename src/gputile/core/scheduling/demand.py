@@ -26,9 +26,15 @@ Kind = tuple[int, int, int, frozenset[str]]
 def generic(cpu_per_gpu: float, gpus_per_node: int) -> Demand:
     """Return an initial demand: mostly whole GPUs, some halves, quarters and whole nodes.
 
-    ``cpu_per_gpu`` is the cluster's milli-CPU per GPU; pods are assumed to request three quarters of it.
+    ``cpu_per_gpu`` is the cluster's milli-CPU per GPU; pods are assumed to request three quarters
+    of it.
     """
-    mix = [(1, WHOLE_GPU, 0.6), (1, WHOLE_GPU // 2, 0.2), (1, WHOLE_GPU // 4, 0.12), (gpus_per_node, WHOLE_GPU, 0.08)]
+    mix = [
+        (1, WHOLE_GPU, 0.6),
+        (1, WHOLE_GPU // 2, 0.2),
+        (1, WHOLE_GPU // 4, 0.12),
+        (gpus_per_node, WHOLE_GPU, 0.08),
+    ]
     gpus = np.array([count for count, _, _ in mix], np.int64)
     milli = np.array([share for _, share, _ in mix], np.int64)
     cpu = (0.75 * cpu_per_gpu * gpus * milli / WHOLE_GPU).astype(np.int64)
@@ -41,16 +47,27 @@ class DemandEstimator:
 
     def __init__(self, prior: Demand) -> None:
         self._weights: dict[Kind, float] = {}
-        self._unit = 1.0  # the weight of one pod now; growing it is cheaper than shrinking all stored weights
+        # the weight of one pod now; growing it is cheaper than shrinking all stored weights
+        self._unit = 1.0
         self._growth = 2 ** (1 / HALF_LIFE)
         self._cpu, self._memory = 0.0, 0.0  # requested by GPU pods, weighted like the pods
         total = float(prior.weight.sum())
-        arrays = (prior.gpus.tolist(), prior.milli.tolist(), prior.cpu.tolist(), prior.models, prior.weight.tolist())
+        arrays = (
+            prior.gpus.tolist(),
+            prior.milli.tolist(),
+            prior.cpu.tolist(),
+            prior.models,
+            prior.weight.tolist(),
+        )
         for gpus, milli, cpu, models, weight in zip(*arrays, strict=True):
             self._weights[gpus, milli, cpu, models] = PRIOR_PODS * weight / total
 
-    def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0) -> None:
-        """Count a pod: GPUs, thousandths of each, milli-CPU, the GPU models it accepts (empty for any), MiB of RAM."""
+    def observe(
+        self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0
+    ) -> None:
+        """Count a pod: GPUs, thousandths of each, milli-CPU, the GPU models it accepts (empty
+        for any), MiB of RAM.
+        """
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
         if gpus and memory:
@@ -74,16 +91,20 @@ class DemandEstimator:
 
 
 FIRST_DUE, GROWTH, MOST_BETWEEN = 3, 1.15, 500
-"""Prices are due after 3 pods, then after growing intervals of at most 500 pods. A small cluster is soon full."""
+"""Prices are due after 3 pods, then after growing intervals of at most 500 pods. A small cluster
+is soon full.
+"""
 _SEEN = 65_536
 _AT_ONCE = 500
-_MOST_MODELS = 64  # a pod that names more counts as accepting any, since kinds are stored for a long time
+# a pod that names more counts as accepting any, since kinds are stored for a long time
+_MOST_MODELS = 64
 _USUAL_MIB = 40_960
 _USUAL_CPU = 16_000.0  # milli-CPU per GPU, assumed if the cluster has no GPUs
 
 
 class DemandTracker:
-    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it is scheduled.
+    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it is
+    scheduled.
 
     Before the demand is returned for the first time, the pods that already hold GPUs are counted.
     """
@@ -169,7 +190,9 @@ def _middle_gpu(arrays: NodeArrays) -> int:
 
 
 def wanted_models(pod: Pod) -> frozenset[str]:
-    """Return the GPU models that a pod's selector and required affinity admit; empty for any, or for very many."""
+    """Return the GPU models that a pod's selector and required affinity admit; empty for any, or
+    for very many.
+    """
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None

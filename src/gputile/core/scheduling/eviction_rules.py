@@ -1,7 +1,8 @@
 """Decides whether a pod may be evicted, and what that costs, for every kind of preemption.
 
-A loss is compared field by field: the priority of the most important victim first, then how many pods leave, then the
-cost that pods declare (``controller.kubernetes.io/pod-deletion-cost``), then the GPU time that is lost.
+A loss is compared field by field: the priority of the most important victim first, then how many
+pods leave, then the cost that pods declare (``controller.kubernetes.io/pod-deletion-cost``), then
+the GPU time that is lost.
 """
 
 from collections import Counter
@@ -30,10 +31,10 @@ _MOST_COST = 2**31 - 1  # the annotation is an int32
 class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
     """A bound pod, as far as evictions depend on it. Times are Unix time in seconds, 0 for none.
 
-    ``leaves_at`` is when a pod that is being deleted has to be gone. ``grace_s`` is its termination grace period, at
-    most ``MOST_GRACE_S`` + 1. ``gang_size`` pods of its ``gang`` start together, 0 if its labels do not say. A
-    ``static`` pod never leaves: its kubelet restarts it even if the object is deleted. ``cost`` is the deletion cost
-    that the pod declares.
+    ``leaves_at`` is when a pod that is being deleted has to be gone. ``grace_s`` is its termination
+    grace period, at most ``MOST_GRACE_S`` + 1. ``gang_size`` pods of its ``gang`` start together, 0
+    if its labels do not say. A ``static`` pod never leaves: its kubelet restarts it even if the
+    object is deleted. ``cost`` is the deletion cost that the pod declares.
     """
 
     namespace: str
@@ -98,7 +99,9 @@ def total_loss(losses: Iterable[Loss]) -> Loss:
 
 
 class EvictionBudget(NamedTuple):
-    """A limit for evictions, such as a PodDisruptionBudget: it ``allows`` so many now; ``name`` identifies it."""
+    """A limit for evictions, such as a PodDisruptionBudget: it ``allows`` so many now; ``name``
+    identifies it.
+    """
 
     name: Hashable
     allows: int
@@ -108,10 +111,10 @@ class EvictionBudget(NamedTuple):
 class EvictionRules:
     """Which pods may be evicted now. ``gangs`` are the UIDs of each gang's bound pods.
 
-    ``evicted`` are pods whose eviction was requested. ``budget`` returns the budget that guards the pod with a UID, or
-    None. ``withdraws``: reservations of pods of lower priority may be withdrawn. ``gang_size`` returns how many pods of
-    a PodGroup's gang start together, 0 if unknown: such a gang leaves as a whole. Pods that leave within ``soon_s``
-    seconds count as gone.
+    ``evicted`` are pods whose eviction was requested. ``budget`` returns the budget that guards the
+    pod with a UID, or None. ``withdraws``: reservations of pods of lower priority may be withdrawn.
+    ``gang_size`` returns how many pods of a PodGroup's gang start together, 0 if unknown: such a
+    gang leaves as a whole. Pods that leave within ``soon_s`` seconds count as gone.
     """
 
     facts: Mapping[str, EvictionFacts]
@@ -123,7 +126,9 @@ class EvictionRules:
     soon_s: float = SOON_S
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return the pods whose budget does not allow their eviction after those of the pods before them."""
+        """Return the pods whose budget does not allow their eviction after those of the pods
+        before them.
+        """
         begun: Counter[Hashable] = Counter()
         over: list[str] = []
         for uid in uids:
@@ -137,15 +142,21 @@ class EvictionRules:
         return over
 
     def was_told_to_leave(self, uid: str) -> bool:
-        """Return whether a pod is being deleted, or its eviction was requested: it no longer counts for its gang."""
+        """Return whether a pod is being deleted, or its eviction was requested: it no longer
+        counts for its gang.
+        """
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone at ``now_s`` (Unix time, seconds): it leaves soon, and is not overdue."""
+        """Return whether a pod counts as gone at ``now_s`` (Unix time, seconds): it leaves soon,
+        and is not overdue.
+        """
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0
-        return uid in self.evicted or (bool(leaves_at) and -self.soon_s <= now_s - leaves_at < LATE_S)
+        return uid in self.evicted or (
+            bool(leaves_at) and -self.soon_s <= now_s - leaves_at < LATE_S
+        )
 
 
 def eviction_loss(booking: Booking, ledger: Ledger, facts: EvictionFacts, now_s: float) -> Loss:

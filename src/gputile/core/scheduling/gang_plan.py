@@ -1,12 +1,14 @@
-"""Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter and rank.
+"""Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter and
+rank.
 
-The pods are placed one by one, the hardest first. If one of them fits nowhere, the pods before it try their next best
-nodes, a bounded number of times. So a gang of different pods may stay pending although a placement exists; a gang of
-equal pods with one GPU each never does. If pods must be near each other, and the zone or rack of the first pod is too
-small, the search starts over elsewhere.
+The pods are placed one by one, the hardest first. If one of them fits nowhere, the pods before it
+try their next best nodes, a bounded number of times. So a gang of different pods may stay pending
+although a placement exists; a gang of equal pods with one GPU each never does. If pods must be near
+each other, and the zone or rack of the first pod is too small, the search starts over elsewhere.
 
-Pods of one kind are interchangeable: they have the same requests, and all rules about labels treat them alike. Jobs
-and StatefulSets number their pods in labels; such a label makes pods different only if a selector uses its key.
+Pods of one kind are interchangeable: they have the same requests, and all rules about labels treat
+them alike. Jobs and StatefulSets number their pods in labels; such a label makes pods different
+only if a selector uses its key.
 """
 
 from collections import Counter
@@ -37,7 +39,9 @@ class GangCandidate:
     request: Request | None
 
 
-def decisions(engine: PlacementEngine, asking: GangCandidate, names: Sequence[str], now_ns: int) -> Iterator[Decision]:
+def decisions(
+    engine: PlacementEngine, asking: GangCandidate, names: Sequence[str], now_ns: int
+) -> Iterator[Decision]:
     """Yield a decision for each of the nodes ``names`` that the pod fits, best nodes first."""
     if asking.request is None:
         yield from (Decision(name, (), None) for name in names)
@@ -51,21 +55,31 @@ def decisions(engine: PlacementEngine, asking: GangCandidate, names: Sequence[st
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of a gang's pods. ``number`` is the kind of each pod; ``asking`` has one pod of each kind."""
+    """The kinds of a gang's pods. ``number`` is the kind of each pod; ``asking`` has one pod of
+    each kind.
+    """
 
     number: tuple[int, ...]
     asking: tuple[GangCandidate, ...]
 
 
 def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kinds:
-    """Divide the pods of a gang into kinds; ``repelling`` are the placed pods with anti-affinity terms."""
-    keys = {key for pod in (*(member.pod for member in members), *repelling) for key in _label_keys(pod)}
+    """Divide the pods of a gang into kinds; ``repelling`` are the placed pods with anti-affinity
+    terms.
+    """
+    keys = {
+        key for pod in (*(member.pod for member in members), *repelling) for key in _label_keys(pod)
+    }
     kinds: dict[object, int] = {}
     asking: list[GangCandidate] = []
     number = []
     for member in members:
         meta = member.pod.metadata
-        labels = meta.labels.items() if len(keys) > _MOST_KEYS else ((key, meta.labels.get(key)) for key in keys)
+        labels = (
+            meta.labels.items()
+            if len(keys) > _MOST_KEYS
+            else ((key, meta.labels.get(key)) for key in keys)
+        )
         asked = msgspec.json.encode(msgspec.structs.replace(member.pod.spec, scheduling_gates=()))
         kind = member.request, meta.namespace, asked, frozenset(labels)
         if kind not in kinds:
@@ -82,17 +96,24 @@ def _label_keys(pod: Pod) -> Iterator[str]:
         yield from (*term.match_label_keys, *term.mismatch_label_keys)
     for constraint in spread:
         yield from constraint.match_label_keys
-    for selector in (*(term.label_selector for term in terms), *(each.label_selector for each in spread)):
+    for selector in (
+        *(term.label_selector for term in terms),
+        *(each.label_selector for each in spread),
+    ):
         if selector is not None:
             yield from selector.match_labels
             yield from (requirement.key for requirement in selector.match_expressions)
 
 
 _TRIES = 256  # placements that a search may try in addition to one for each pod
-_MORE_TRIES = 1024  # approximate number of placements for further searches, if pods have pod affinity
-_TRIES_OF_A_START = 128  # each of these searches counts as at least so many placements, since it judges all nodes
-_MOST_KINDS = 64  # kinds whose capacity is computed before a search; pods of further kinds count as fitting
-_MOST_COUNTED = 256  # at most this many pods of a gang that cannot fit are placed, to report how many would fit
+# approximate number of placements for further searches, if pods have pod affinity
+_MORE_TRIES = 1024
+# each of these searches counts as at least so many placements, since it judges all nodes
+_TRIES_OF_A_START = 128
+# kinds whose capacity is computed before a search; pods of further kinds count as fitting
+_MOST_KINDS = 64
+# at most this many pods of a gang that cannot fit are placed, to report how many would fit
+_MOST_COUNTED = 256
 _FAR = 1 << 30
 _REASONS_SHOWN = 3
 
@@ -101,8 +122,8 @@ _REASONS_SHOWN = 3
 class GangPlan:
     """The placements of a gang's pods, by UID. If the gang ``fits``, enough pods have one.
 
-    ``lacking`` is why the first unplaced pod has no placement. It is "" if all have one, or if the search for a gang
-    that cannot fit ended early, so that more pods may fit.
+    ``lacking`` is why the first unplaced pod has no placement. It is "" if all have one, or if the
+    search for a gang that cannot fit ended early, so that more pods may fit.
     """
 
     places: dict[str, Decision]
@@ -113,7 +134,11 @@ class GangPlan:
     def room(self) -> str:
         """The number of pods that fit, and the reason why no more do."""
         count = len(self.places)
-        return f"{count}; {self.lacking}" if self.lacking else f"{count} or more, and not for all of them"
+        return (
+            f"{count}; {self.lacking}"
+            if self.lacking
+            else f"{count} or more, and not for all of them"
+        )
 
 
 def plan_gang(
@@ -124,11 +149,12 @@ def plan_gang(
     now_ns: int,
     closed: Collection[str] = (),
 ) -> GangPlan:
-    """Return placements for all of ``members`` or at least ``needed`` of them, or the reason why fewer fit.
+    """Return placements for all of ``members`` or at least ``needed`` of them, or the reason why
+    fewer fit.
 
-    Nodes whose names are in ``closed`` are not used. Existing reservations of the members are ignored. ``now_ns`` is
-    Unix time in nanoseconds. Ledger and predicates are changed during the call, and then restored: for a live ledger,
-    pass a snapshot.
+    Nodes whose names are in ``closed`` are not used. Existing reservations of the members are
+    ignored. ``now_ns`` is Unix time in nanoseconds. Ledger and predicates are changed during the
+    call, and then restored: for a live ledger, pass a snapshot.
     """
     ordered = sorted(members, key=hardness)
     with _without_reservations(ordered, engine.ledger, predicates):
@@ -147,12 +173,23 @@ def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
     whole = shape is not None and shape.kind is not RequestKind.SHARED
     gpus, mib, percent = (shape.gpus, shape.mib, shape.percent) if shape else (0, 0, 0)
     meta = member.pod.metadata
-    seeks = bool(affinity_terms(member.pod))  # such pods come after the pods that they may have to be near
-    return seeks, -(_FAR if whole else 1) * gpus, -mib * gpus, -percent, meta.creation_timestamp or "", meta.name
+    seeks = bool(
+        affinity_terms(member.pod)
+    )  # such pods come after the pods that they may have to be near
+    return (
+        seeks,
+        -(_FAR if whole else 1) * gpus,
+        -mib * gpus,
+        -percent,
+        meta.creation_timestamp or "",
+        meta.name,
+    )
 
 
 @contextmanager
-def _without_reservations(members: Sequence[GangCandidate], ledger: Ledger, predicates: Predicates) -> Iterator[None]:
+def _without_reservations(
+    members: Sequence[GangCandidate], ledger: Ledger, predicates: Predicates
+) -> Iterator[None]:
     """Release the reservations of these pods within the context."""
     pods = {each.pod.metadata.uid: each.pod for each in members}
     held = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
@@ -191,21 +228,26 @@ class _GangSearch:
         self._too_small: set[str] = set()  # nodes where the first pod must not be placed again
 
     def most_placed(self) -> int:
-        """Return an upper bound on the number of pods that fit: the sum over the kinds, each judged as if alone."""
+        """Return an upper bound on the number of pods that fit: the sum over the kinds, each
+        judged as if alone.
+        """
         total = 0
         for kind, count in Counter(self._kinds.number).items():
             request = self._kinds.asking[kind].request
             if request is None or kind >= _MOST_KINDS:
                 total += count
                 continue
-            names = [name for name in self._open_nodes(kind, alone=True) if name in self._ledger.row_of]
+            names = [
+                name for name in self._open_nodes(kind, alone=True) if name in self._ledger.row_of
+            ]
             rows = np.fromiter((self._ledger.row_of[name] for name in names), np.intp, len(names))
             gpus = vectorized.capacity_bound(self._ledger.node_arrays, request.shape, rows)
             total += min(count, int(gpus.sum()))
         return total
 
     def places(self, needed: int, most: int) -> dict[int, Decision]:
-        """Return placements for at least ``needed`` of the first ``most`` pods, or as many as were found.
+        """Return placements for at least ``needed`` of the first ``most`` pods, or as many as were
+        found.
 
         None of the pods stays placed.
         """
@@ -247,7 +289,9 @@ class _GangSearch:
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
-        """Return why the first pod that is not in ``places`` fits nowhere while all others are placed there."""
+        """Return why the first pod that is not in ``places`` fits nowhere while all others are
+        placed there.
+        """
         for member, place in places.items():
             self._put(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
@@ -257,7 +301,9 @@ class _GangSearch:
         return why
 
     def _options(self, member: int) -> Iterator[Decision | None]:
-        """Yield the possible placements of a pod, best nodes first; finally None, to go on without the pod."""
+        """Yield the possible placements of a pod, best nodes first; finally None, to go on
+        without the pod.
+        """
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False

@@ -1,12 +1,13 @@
 """Chooses the pods to evict so that a whole gang fits; a single pod is a gang of one.
 
-Either all pods that start together fit, or no pod is evicted. The pods are placed one by one, the hardest first. Each
-gets free GPUs if there are any, and otherwise the GPUs whose victims (``victim_choice``) add the least to the loss so
-far. Each attempt evicts only pods below one priority; a binary search finds the lowest that is enough. Finally,
-victims whose GPUs are not needed are spared. All victims together respect the PodDisruptionBudgets.
+Either all pods that start together fit, or no pod is evicted. The pods are placed one by one, the
+hardest first. Each gets free GPUs if there are any, and otherwise the GPUs whose victims
+(``victim_choice``) add the least to the loss so far. Each attempt evicts only pods below one
+priority; a binary search finds the lowest that is enough. Finally, victims whose GPUs are not
+needed are spared. All victims together respect the PodDisruptionBudgets.
 
-In each attempt, the search for a kind of pod ends when ``_MOST_NODES`` nodes with victims are found. After a pod is
-placed, only nodes that have changed are judged again.
+In each attempt, the search for a kind of pod ends when ``_MOST_NODES`` nodes with victims are
+found. After a pod is placed, only nodes that have changed are judged again.
 """
 
 from collections import Counter
@@ -29,7 +30,12 @@ from gputile.core.scheduling.eviction_rules import (
 from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.reservation_rules import lost_reservation
-from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, VictimSearch, lowest_enough
+from gputile.core.scheduling.victim_choice import (
+    Preemptor,
+    VictimChoice,
+    VictimSearch,
+    lowest_enough,
+)
 
 _SECOND = 10**9
 _MOST_NODES = 100
@@ -39,7 +45,8 @@ _MOST_NODES = 100
 class VictimSearchInput:
     """The cluster in which victims are searched for. ``pods`` are its bound pods by UID.
 
-    ``empty`` checks pods against the same nodes without any pods. Nodes whose names are in ``closed`` get no pods.
+    ``empty`` checks pods against the same nodes without any pods. Nodes whose names are in
+    ``closed`` get no pods.
     """
 
     engine: PlacementEngine
@@ -62,7 +69,9 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def takes(self, pod: Pod, node: str) -> bool:
-        """Return whether a pod passes kube-scheduler's checks on a node, which it may be placed on already."""
+        """Return whether a pod passes kube-scheduler's checks on a node, which it may be placed
+        on already.
+        """
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -72,7 +81,9 @@ class VictimSearchInput:
 
 @dataclass(frozen=True, slots=True)
 class GangVictims:
-    """The placements of a gang's pods, by UID, and the victims: ``withdrawn`` are pods that lose their reservation."""
+    """The placements of a gang's pods, by UID, and the victims: ``withdrawn`` are pods that lose
+    their reservation.
+    """
 
     places: dict[str, Decision]
     evicted: tuple[str, ...]
@@ -81,11 +92,17 @@ class GangVictims:
 
 
 def choose_gang_victims(
-    members: Sequence[GangCandidate], needed: int, cluster: VictimSearchInput, rules: EvictionRules, now_ns: int
+    members: Sequence[GangCandidate],
+    needed: int,
+    cluster: VictimSearchInput,
+    rules: EvictionRules,
+    now_ns: int,
 ) -> GangVictims | None:
-    """Place the ``needed`` pods of ``members`` that are the easiest to place, with the least loss that is found.
+    """Place the ``needed`` pods of ``members`` that are the easiest to place, with the least loss
+    that is found.
 
-    Return None if evicting pods of lower priority is not enough. ``now_ns`` is Unix time in nanoseconds.
+    Return None if evicting pods of lower priority is not enough. ``now_ns`` is Unix time in
+    nanoseconds.
     """
     chosen = sorted(members, key=hardness)[-needed:]
     priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
@@ -104,7 +121,9 @@ def choose_gang_victims(
             if booking.begun and booking.priority < priority and booking.uid in rules.facts
         }
         levels = [min(below, default=priority), *(level + 1 for level in sorted(below))]
-    return lowest_enough(levels, lambda level: _Attempt(chosen, kinds, cluster, rules, level, now_ns).run())
+    return lowest_enough(
+        levels, lambda level: _Attempt(chosen, kinds, cluster, rules, level, now_ns).run()
+    )
 
 
 def is_enough(
@@ -115,23 +134,30 @@ def is_enough(
     rules: EvictionRules,
     now_ns: int,
 ) -> bool:
-    """Return whether the reservations ``places`` (by UID) can be used after the pods ``gone`` have left.
+    """Return whether the reservations ``places`` (by UID) can be used after the pods ``gone`` have
+    left.
 
-    Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their nodes: they must
-    then also pass kube-scheduler's checks there.
+    Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their
+    nodes: they must then also pass kube-scheduler's checks there.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:
-        for uid in [booking.uid for booking in cluster.engine.ledger.on_node(node) if not booking.reserved]:
+        for uid in [
+            booking.uid for booking in cluster.engine.ledger.on_node(node) if not booking.reserved
+        ]:
             if uid in gone or rules.is_leaving(uid, now_ns / _SECOND):
                 cluster.remove(uid)
-    if any(lost_reservation(cluster.engine.ledger, booking) is not None for booking in places.values()):
+    if any(
+        lost_reservation(cluster.engine.ledger, booking) is not None for booking in places.values()
+    ):
         return False
     return all(cluster.takes(pod, node) for pod, node in pods)
 
 
 class _Attempt:
-    """One attempt to place the pods of a gang, which may evict pods with a priority below ``below``."""
+    """One attempt to place the pods of a gang, which may evict pods with a priority below
+    ``below``.
+    """
 
     def __init__(
         self,
@@ -152,7 +178,9 @@ class _Attempt:
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
-        self._guarded: Counter[Hashable] = Counter()  # the number of victims that a budget guards, by its name
+        self._guarded: Counter[Hashable] = (
+            Counter()
+        )  # the number of victims that a budget guards, by its name
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node
 
@@ -171,11 +199,17 @@ class _Attempt:
     # -- the GPUs of one pod
 
     def _free(self, asking: GangCandidate) -> Decision | None:
-        names = [name for name in self._predicates.open_nodes(asking.pod) if name not in self._cluster.closed]
+        names = [
+            name
+            for name in self._predicates.open_nodes(asking.pod)
+            if name not in self._cluster.closed
+        ]
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Choose the GPUs whose victims add the least to the loss so far, and remove the victims from the snapshot."""
+        """Choose the GPUs whose victims add the least to the loss so far, and remove the victims
+        from the snapshot.
+        """
         request = asking.request
         if request is None:
             return None
@@ -183,7 +217,9 @@ class _Attempt:
         for name in sorted(judged, key=lambda name: (self._added(judged[name].loss), name)):
             choice = judged[name]
             leaving = [*choice.evicted, *choice.withdrawn]
-            bookings = [booking for uid in leaving if (booking := self._ledger.booking(uid)) is not None]
+            bookings = [
+                booking for uid in leaving if (booking := self._ledger.booking(uid)) is not None
+            ]
             for booking in bookings:
                 self._cluster.remove(booking.uid)
             info = self._ledger.info_of(name)
@@ -214,16 +250,24 @@ class _Attempt:
         self._changed(nodes)
 
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> dict[str, VictimChoice]:
-        """Return the victims on each node for a kind of pod; only nodes that have changed are searched again."""
+        """Return the victims on each node for a kind of pod; only nodes that have changed are
+        searched again.
+        """
         known = self._judged.setdefault(kind, {})
-        search = VictimSearch(self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules)
+        search = VictimSearch(
+            self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules
+        )
         now, empty = self._predicates.reasons(asking.pod), self._cluster.empty.reasons(asking.pod)
         found: dict[str, VictimChoice] = {}
         for name, reason in now.items():
-            if name in self._cluster.closed or (reason is not None and empty.get(name, reason) is not None):
+            if name in self._cluster.closed or (
+                reason is not None and empty.get(name, reason) is not None
+            ):
                 continue
             choice = known.get(name)
-            if name not in known or (choice is not None and self._rules.over_budget(choice.evicted)):
+            if name not in known or (
+                choice is not None and self._rules.over_budget(choice.evicted)
+            ):
                 known[name] = search.on_node(name)
             if (choice := known[name]) is not None:
                 found[name] = choice
@@ -232,13 +276,19 @@ class _Attempt:
         return found
 
     def _added(self, loss: Loss) -> Loss:
-        """Raise the priority of a loss to that of the victims so far: a lower one makes no difference."""
+        """Raise the priority of a loss to that of the victims so far: a lower one makes no
+        difference.
+        """
         return loss._replace(priority=max(loss.priority, self._most_important))
 
     def _budget(self, uid: str) -> EvictionBudget | None:
         """Return the budget that guards a pod, reduced by the victims so far."""
         budget = self._budget_before(uid)
-        return budget._replace(allows=budget.allows - self._guarded[budget.name]) if budget is not None else None
+        return (
+            budget._replace(allows=budget.allows - self._guarded[budget.name])
+            if budget is not None
+            else None
+        )
 
     def _put(self, member: GangCandidate, place: Decision) -> None:
         booking = place.booking(member.pod, member.request, 0.0)
@@ -254,12 +304,16 @@ class _Attempt:
                 known.pop(name, None)
 
     def _loss(self, booking: Booking) -> Loss:
-        return eviction_loss(booking, self._ledger, self._rules.facts[booking.uid], self._now_ns / _SECOND)
+        return eviction_loss(
+            booking, self._ledger, self._rules.facts[booking.uid], self._now_ns / _SECOND
+        )
 
     # -- sparing victims
 
     def _spare(self) -> None:
-        """Spare victims that are not needed, the most expensive first; a whole gang is spared as a whole."""
+        """Spare victims that are not needed, the most expensive first; a whole gang is spared as
+        a whole.
+        """
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
@@ -267,7 +321,9 @@ class _Attempt:
             for booking in bookings:
                 self._cluster.put_back(booking)
             nodes = {booking.node for booking in bookings}
-            stand = all(self._stands(pod, place) for node in nodes for pod, place in on_node.get(node, ()))
+            stand = all(
+                self._stands(pod, place) for node in nodes for pod, place in on_node.get(node, ())
+            )
             for booking in bookings:
                 if stand:
                     del self._victims[booking.uid]
@@ -289,8 +345,12 @@ class _Attempt:
         return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether all pods of a gang are victims, except those that are being evicted or deleted already."""
-        staying = (uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid))
+        """Return whether all pods of a gang are victims, except those that are being evicted or
+        deleted already.
+        """
+        staying = (
+            uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid)
+        )
         return all(self._ledger.booking(uid) is None for uid in staying)
 
     def _stands(self, pod: Pod, place: Decision) -> bool:

@@ -1,7 +1,8 @@
 """Computes which new nodes pending pods need, and which of them an autoscaler adds by itself.
 
-An autoscaler compares requests with the sums of a node, and does not know single GPUs. It assumes that a pod fits a
-node whose GPUs have enough free in sum, and adds nodes only for pods that fit no node in sum.
+An autoscaler compares requests with the sums of a node, and does not know single GPUs. It assumes
+that a pod fits a node whose GPUs have enough free in sum, and adds nodes only for pods that fit no
+node in sum.
 """
 
 from collections import Counter
@@ -30,8 +31,9 @@ BarredTypes = Mapping[tuple[str, str], Refusal[NodeTypeRule]]
 class NewNodes:
     """The nodes to add. ``counts`` is their number by node type, without the starting nodes.
 
-    ``types`` is the node type for each pod, by UID; ``on_new`` has the UIDs of the pods that no starting node takes.
-    ``refused`` has the reasons for each pod that no type can take, by UID and the type's name.
+    ``types`` is the node type for each pod, by UID; ``on_new`` has the UIDs of the pods that no
+    starting node takes. ``refused`` has the reasons for each pod that no type can take, by UID and
+    the type's name.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -47,28 +49,41 @@ def new_nodes(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> NewNodes:
-    """Return the nodes to add so that ``pods`` fit, checked GPU by GPU; earlier types are preferred.
+    """Return the nodes to add so that ``pods`` fit, checked GPU by GPU; earlier types are
+    preferred.
 
-    ``starting`` is the number of nodes of each type that have not reported their GPUs yet: pods go there first.
+    ``starting`` is the number of nodes of each type that have not reported their GPUs yet: pods go
+    there first.
     """
     return _packed(_Site(types, configuration, barred), pods, starting)
 
 
 def nodes_added_unasked(
-    pods: Iterable[GangCandidate], types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes
+    pods: Iterable[GangCandidate],
+    types: Sequence[NodeType],
+    configuration: Configuration,
+    barred: BarredTypes,
 ) -> Counter[str]:
-    """Return the nodes that an autoscaler is about to add for pods that fit no node in sum, by type."""
-    unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}  # the rest is ignored
+    """Return the nodes that an autoscaler is about to add for pods that fit no node in sum, by
+    type.
+    """
+    unfit = {
+        key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE
+    }  # the rest is ignored
     return _packed(_Site(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 
 def places_in_sum(
-    pods: Iterable[GangCandidate], nodes: Predicates, reserved: Iterable[Pod], starting: Mapping[str, Node]
+    pods: Iterable[GangCandidate],
+    nodes: Predicates,
+    reserved: Iterable[Pod],
+    starting: Mapping[str, Node],
 ) -> dict[str, str]:
-    """Return the node on which an autoscaler expects each of ``pods``, by UID; starting nodes come last.
+    """Return the node on which an autoscaler expects each of ``pods``, by UID; starting nodes come
+    last.
 
-    An autoscaler does not know the reservations of the pods ``reserved``, and expects the nodes in ``starting`` to
-    offer more than they do yet (``as_described``).
+    An autoscaler does not know the reservations of the pods ``reserved``, and expects the nodes in
+    ``starting`` to offer more than they do yet (``as_described``).
     """
     nodes, places = nodes.snapshot(), dict[str, str]()
     for pod in reserved:
@@ -84,7 +99,8 @@ def places_in_sum(
 
 
 def as_described(node: Node, kind: NodeType) -> Node:
-    """Return a node of a type as it will be when it has all labels and resources that the type describes.
+    """Return a node of a type as it will be when it has all labels and resources that the type
+    describes.
 
     By then, it has lost all taints that the type does not describe; a cordoned node stays cordoned.
     """
@@ -93,14 +109,18 @@ def as_described(node: Node, kind: NodeType) -> Node:
     resources = {**whole.status.allocatable, **offered}
     return msgspec.structs.replace(
         node,
-        metadata=msgspec.structs.replace(node.metadata, labels={**whole.metadata.labels, **node.metadata.labels}),
+        metadata=msgspec.structs.replace(
+            node.metadata, labels={**whole.metadata.labels, **node.metadata.labels}
+        ),
         spec=msgspec.structs.replace(node.spec, taints=whole.spec.taints),
         status=NodeStatus(capacity=resources, allocatable=resources),
     )
 
 
 def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
-    """Put each pod on the first node that takes it, and add a node if none does; the hardest pods come first."""
+    """Put each pod on the first node that takes it, and add a node if none does; the hardest
+    pods come first.
+    """
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
@@ -108,7 +128,9 @@ def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str,
         name = site.put_on_a_node(each)
         if name is None:
             whys = {kind.name: site.refusal(each, kind) for kind in site.types}
-            name = site.put_on_a_new_node(each, [kind for kind in site.types if whys[kind.name] is None])
+            name = site.put_on_a_new_node(
+                each, [kind for kind in site.types if whys[kind.name] is None]
+            )
             if name is None:
                 other = refusal_by(NodeTypeRule.OTHER_PODS)
                 found.refused[uid] = {type_name: why or other for type_name, why in whys.items()}
@@ -125,10 +147,17 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, and the pods on them. With ``by_sums`` only the sums of a node are checked."""
+    """Nodes that do not exist yet, and the pods on them. With ``by_sums`` only the sums of a
+    node are checked.
+    """
 
     def __init__(
-        self, types: Sequence[NodeType], configuration: Configuration, barred: BarredTypes, *, by_sums: bool = False
+        self,
+        types: Sequence[NodeType],
+        configuration: Configuration,
+        barred: BarredTypes,
+        *,
+        by_sums: bool = False,
     ) -> None:
         self.types = types
         self._ledger = Ledger(configuration)
@@ -159,7 +188,9 @@ class _Site:
         return None
 
     def put_on_a_new_node(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
-        """Put a pod on a new node of the first type that takes it; return its name, None if none does."""
+        """Put a pod on a new node of the first type that takes it; return its name, None if none
+        does.
+        """
         for kind in types:
             name = self.add(kind)
             if self._predicates.reason(each.pod, name) is None and self._put(each, name):
@@ -175,13 +206,18 @@ class _Site:
                 return refusal
         if static_reason(each.pod.spec, self._new[kind.name]) is not None:
             return refusal_by(NodeTypeRule.LABELS)
-        lacking = next(insufficient(pod_requests(each.pod.spec), {}, self._offered[kind.name]), None)
+        lacking = next(
+            insufficient(pod_requests(each.pod.spec), {}, self._offered[kind.name]), None
+        )
         if lacking is not None:
             return refusal_by(NodeTypeRule.TOO_FEW_RESOURCES, wanted=lacking.text)
         return self._barred.get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:
-        request, barred = each.request, self._barred.get((each.pod.metadata.uid, self.type_of(name)))
+        request, barred = (
+            each.request,
+            self._barred.get((each.pod.metadata.uid, self.type_of(name))),
+        )
         if barred is not None and barred.rule is not NodeTypeRule.PAUSED:
             return False  # nodes of the type that are there show that it will be too small
         if request is not None and not self._by_sums:

@@ -1,9 +1,10 @@
 """Decides which nodes a request fits, how good they are, and which GPUs it gets, with reasons.
 
-The extender serves these decisions over HTTP; the simulator calls them directly. Scores are cached per request shape
-for all nodes, and only rows that have changed are computed again. Under the policy ``packing``, new prices also change
-the scores. Computing prices takes time. With ``prices_later`` the caller provides them (``reprice``), and until then
-full nodes are preferred; without it, the first call for scores computes prices.
+The extender serves these decisions over HTTP; the simulator calls them directly. Scores are cached
+per request shape for all nodes, and only rows that have changed are computed again. Under the
+policy ``packing``, new prices also change the scores. Computing prices takes time. With
+``prices_later`` the caller provides them (``reprice``), and until then full nodes are preferred;
+without it, the first call for scores computes prices.
 """
 
 from collections.abc import Sequence
@@ -51,8 +52,9 @@ class _Scored:
 class Filtered:
     """The nodes that a request fits, and the reasons why it does not fit the others.
 
-    ``refused`` and ``unresolvable`` map a node to its reason; evictions cannot make the request fit a node in
-    ``unresolvable``. ``closest`` are the nodes that come closest to fitting, with their reasons, for an event.
+    ``refused`` and ``unresolvable`` map a node to its reason; evictions cannot make the request fit
+    a node in ``unresolvable``. ``closest`` are the nodes that come closest to fitting, with their
+    reasons, for an event.
     """
 
     feasible: list[str]
@@ -75,10 +77,11 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
-        """Build the booking to assume while the Binding is in flight; None if there is nothing to book.
+        """Build the booking to assume while the Binding is in flight; None if there is nothing to
+        book.
 
-        ``request`` is that of the pod, None if it requests no GPU; ``assumed_at`` is a time of the monotonic clock in
-        seconds.
+        ``request`` is that of the pod, None if it requests no GPU; ``assumed_at`` is a time of the
+        monotonic clock in seconds.
         """
         if self.allocation is None or request is None:
             return None
@@ -89,7 +92,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
             node=self.node,
             trust_group=request.shape.trust_group,
             allocation=self.allocation,
-            asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.gpus),
+            asked_mib=0
+            if self.allocation.whole
+            else sum(share.mib for share in self.allocation.gpus),
             priority=pod.spec.priority or 0,
             assumed_at=assumed_at,
             host=request.host,
@@ -102,13 +107,17 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         if self.allocation.whole:
             return ", ".join(f"GPU {share.index}" for share in self.allocation.gpus)
         return ", ".join(
-            f"GPU {share.index} ({memory_text(share.mib)}{f', {share.percent} % of compute' if share.percent else ''})"
+            f"GPU {share.index} "
+            f"({memory_text(share.mib)}"
+            f"{f', {share.percent} % of compute' if share.percent else ''})"
             for share in self.allocation.gpus
         )
 
 
 class PlacementEngine:
-    """Places pods on one ledger. ``packing_state`` is what ``packing`` scores by, None before the first prices."""
+    """Places pods on one ledger. ``packing_state`` is what ``packing`` scores by, None before
+    the first prices.
+    """
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
@@ -133,7 +142,8 @@ class PlacementEngine:
         self.packing_state = build(self.ledger.node_arrays, prices)
 
     def request(self, pod: Pod) -> Request | None:
-        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests no GPU.
+        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests no
+        GPU.
 
         Raises:
             RequestError: the request can never be served.
@@ -144,8 +154,9 @@ class PlacementEngine:
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits, and why not the others.
 
-        The nodes that come closest to fitting get full reasons, the others only short ones: kube-scheduler writes all
-        distinct reasons into the pod's status, and thousands would not fit.
+        The nodes that come closest to fitting get full reasons, the others only short ones:
+        kube-scheduler writes all distinct reasons into the pod's status, and thousands would not
+        fit.
         """
         rows, known = self._rows(names)
         feasible = (self.scores(request.shape, request.host)[rows] != vectorized.UNFIT) & known
@@ -154,7 +165,9 @@ class PlacementEngine:
         result = Filtered(list(compress(names, feasible.tolist())))
         unfit, node_arrays = np.flatnonzero(~feasible), self.ledger.node_arrays
         left_out, rows = [names[i] for i in unfit.tolist()], rows[unfit]
-        broken = np.where(known[unfit], vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS)
+        broken = np.where(
+            known[unfit], vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS
+        )
         for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
             texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
             texts |= dict.fromkeys(compress(left_out, (broken == rule).tolist()), SUMMARY[rule])
@@ -165,17 +178,20 @@ class PlacementEngine:
                 continue
             for texts in (result.unresolvable, result.refused):
                 texts.pop(name, None)
-            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = f"{name}: {why.text}"
+            (result.unresolvable if why.rule in UNRESOLVABLE else result.refused)[name] = (
+                f"{name}: {why.text}"
+            )
             result.closest.append((name, why.text))
         return result
 
     def rank(self, request: Request, names: Sequence[str], *alternatives: Request) -> list[int]:
         """Return a rank of 0 to 10 for each of ``names``.
 
-        Only the best node has rank 10; among nodes of equal score it is the first one in the ledger. kube-scheduler
-        chooses at random among equal ranks, which would scatter pods over equal nodes. The other nodes with the best
-        score have rank 9, and each next lower score, however close, has one rank less. From the tenth score on, the
-        rank is 0, as for nodes that do not fit. ``alternatives`` are forms of the request for nodes of other modes.
+        Only the best node has rank 10; among nodes of equal score it is the first one in the
+        ledger. kube-scheduler chooses at random among equal ranks, which would scatter pods over
+        equal nodes. The other nodes with the best score have rank 9, and each next lower score,
+        however close, has one rank less. From the tenth score on, the rank is 0, as for nodes that
+        do not fit. ``alternatives`` are forms of the request for nodes of other modes.
         """
         if not names:
             return []
@@ -186,11 +202,13 @@ class PlacementEngine:
         return _ranks(np.where(known, found, vectorized.UNFIT), rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
-        """Return a rank of 0 to 10 for each of ``names``, for a pod that requests ``host`` and no GPU.
+        """Return a rank of 0 to 10 for each of ``names``, for a pod that requests ``host`` and no
+        GPU.
 
-        If some nodes have no GPUs, these have rank 10 and all others rank 0: kube-scheduler chooses among them. If all
-        nodes have GPUs, they are ranked as in ``rank``: on the best node, the free GPUs lose the least value when the
-        pod takes its CPU and memory. Under the policy ``spread`` all nodes have rank 0.
+        If some nodes have no GPUs, these have rank 10 and all others rank 0: kube-scheduler chooses
+        among them. If all nodes have GPUs, they are ranked as in ``rank``: on the best node, the
+        free GPUs lose the least value when the pod takes its CPU and memory. Under the policy
+        ``spread`` all nodes have rank 0.
         """
         if not names or self._emptier:
             return [0] * len(names)
@@ -202,7 +220,9 @@ class PlacementEngine:
         return _ranks(found, rows)
 
     def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that the request fits, best first; equal nodes keep their order."""
+        """Return those of ``names`` that the request fits, best first; equal nodes keep their
+        order.
+        """
         if not names:
             return []
         rows, known = self._rows(names)
@@ -212,18 +232,27 @@ class PlacementEngine:
         return [names[i] for i in order.tolist()]
 
     def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
-        """Choose GPUs of node ``name`` for the request at ``now_ns`` (Unix time), or return why it does not fit."""
+        """Choose GPUs of node ``name`` for the request at ``now_ns`` (Unix time), or return why
+        it does not fit.
+        """
         node = self.ledger.state(name)
         if node is None:
             return UNKNOWN
         if (why := refusal(node, request.shape)) is not None:
             return why
-        arrays, value = self.ledger.node_arrays, self.packing_state.value if self.packing_state else None
+        arrays, value = (
+            self.ledger.node_arrays,
+            self.packing_state.value if self.packing_state else None,
+        )
         chosen = choose_gpus(arrays, self.ledger.row_of[name], node, request.shape, value)
         return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
 
-    def decision(self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int) -> Decision:
-        """Build the decision that assigns ``gpus`` of a node; empty if another device plugin manages them."""
+    def decision(
+        self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int
+    ) -> Decision:
+        """Build the decision that assigns ``gpus`` of a node; empty if another device plugin
+        manages them.
+        """
         if not gpus:
             return Decision(info.name, (), None)
         mode = info.mode.value if info.mode else ""
@@ -238,8 +267,11 @@ class PlacementEngine:
     def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Return the row of each name, and whether it is known; the row of an unknown name is 0."""
         row_of = self.ledger.row_of
-        try:  # one call into C for thousands of names; it returns a tuple only for two names or more
-            found = itemgetter(*names)(row_of) if len(names) > 1 else [row_of[name] for name in names]
+        # one call into C for thousands of names; it returns a tuple only for two names or more
+        try:
+            found = (
+                itemgetter(*names)(row_of) if len(names) > 1 else [row_of[name] for name in names]
+            )
             return np.fromiter(found, np.intp, len(names)), np.ones(len(names), np.bool_)
         except KeyError:
             rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
@@ -252,12 +284,20 @@ class PlacementEngine:
         """
         if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
-        packing_state, key = self.packing_state, (shape, NO_HOST_RESOURCES if self._emptier else host)
-        ledger, kept = self.ledger, self._scored.find(key, lambda: _Scored(np.empty(0, np.int64), -1), _SHAPES_KEPT)
+        packing_state, key = (
+            self.packing_state,
+            (shape, NO_HOST_RESOURCES if self._emptier else host),
+        )
+        ledger, kept = (
+            self.ledger,
+            self._scored.find(key, lambda: _Scored(np.empty(0, np.int64), -1), _SHAPES_KEPT),
+        )
         position = ledger.changes.position
         if kept.position == position and kept.packing_state is packing_state:
             return kept.scores
-        whole = len(kept.scores) != ledger.node_arrays.rows or kept.packing_state is not packing_state
+        whole = (
+            len(kept.scores) != ledger.node_arrays.rows or kept.packing_state is not packing_state
+        )
         changed = None if whole else ledger.changes.rows_since(kept.position)
         rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
         fresh = self._computed(shape, host, rows, packing_state)
@@ -269,7 +309,11 @@ class PlacementEngine:
         return kept.scores
 
     def _computed(
-        self, shape: Shape | None, host: HostResources, rows: vectorized.Which, packing_state: PackingState | None
+        self,
+        shape: Shape | None,
+        host: HostResources,
+        rows: vectorized.Which,
+        packing_state: PackingState | None,
     ) -> npt.NDArray[np.int64]:
         arrays = self.ledger.node_arrays
         if shape is not None and packing_state is not None:
@@ -282,9 +326,13 @@ class PlacementEngine:
 
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
-    """Return the ranks of scores: see ``PlacementEngine.rank``. Of the rows with the best score, the first gets 10."""
+    """Return the ranks of scores: see ``PlacementEngine.rank``. Of the rows with the best score,
+    the first gets 10.
+    """
     ranks, rest = np.zeros(len(found), np.int64), found.copy()
-    for rank in range(TOP_SCORE - 1, 0, -1):  # each pass is linear: sorting thousands of scores would take longer
+    for rank in range(
+        TOP_SCORE - 1, 0, -1
+    ):  # each pass is linear: sorting thousands of scores would take longer
         best = rest.max()
         if best == vectorized.UNFIT:
             break
@@ -297,10 +345,16 @@ def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int
     return answer
 
 
-def _closest(node_arrays: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]) -> list[int]:
-    """Return the positions of the nodes to name: those that fail the latest rule, then those with the most free."""
+def _closest(
+    node_arrays: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]
+) -> list[int]:
+    """Return the positions of the nodes to name: those that fail the latest rule, then those
+    with the most free.
+    """
     free = node_arrays.total[rows] - node_arrays.used[rows]
-    nearness = broken * MOST_MIB * 2 + np.where(node_arrays.usable[rows], free, -1).max(axis=1).clip(-1)
+    nearness = broken * MOST_MIB * 2 + np.where(node_arrays.usable[rows], free, -1).max(
+        axis=1
+    ).clip(-1)
     if len(rows) > NAMED_NODES:  # sorting thousands to name ten would be a waste
         near = np.flatnonzero(nearness >= np.partition(nearness, -NAMED_NODES)[-NAMED_NODES])
     else:

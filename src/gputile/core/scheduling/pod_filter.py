@@ -1,8 +1,8 @@
 """Decides which nodes a pod may go to, how good they are, and whether a node takes a pod now.
 
-Where a pod may go depends on its gang's plan, an unconfirmed Binding, or its request. For a pod with ResourceClaims
-the nodes are only ranked: kube-scheduler has found devices on each of them, and itself allocates the first GPU that
-fits.
+Where a pod may go depends on its gang's plan, an unconfirmed Binding, or its request. For a pod
+with ResourceClaims the nodes are only ranked: kube-scheduler has found devices on each of them, and
+itself allocates the first GPU that fits.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,11 @@ from gputile.core.scheduling.reservation_rules import reserved_node
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """The nodes for one pod. ``lacks_gpus``: the pod waits for GPUs, which may become free at any moment.
+    """The nodes for one pod. ``lacks_gpus``: the pod waits for GPUs, which may become free at any
+    moment.
 
-    ``invalid`` is the reason why no node can ever take the pod, None if one may. ``no_fit`` is the reason, for people,
-    why no node fits now, None if there is nothing new to report.
+    ``invalid`` is the reason why no node can ever take the pod, None if one may. ``no_fit`` is the
+    reason, for people, why no node fits now, None if there is nothing new to report.
     """
 
     nodes: Filtered
@@ -70,7 +71,9 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
 
 
 def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
-    """Return a rank for each of ``names``; all are 0 if the pod requests no GPU, or its request is invalid."""
+    """Return a rank for each of ``names``; all are 0 if the pod requests no GPU, or its request
+    is invalid.
+    """
     try:
         request = engine.request(pod)
     except RequestError:
@@ -78,8 +81,12 @@ def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[in
     return engine.rank(request, names) if request is not None else [0] * len(names)
 
 
-def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int] | None:
-    """Return a rank for each of ``names`` for a pod without GPUs and GPU claims; None for any other pod."""
+def rank_pod_without_gpus(
+    engine: PlacementEngine, pod: Pod, names: Sequence[str]
+) -> list[int] | None:
+    """Return a rank for each of ``names`` for a pod without GPUs and GPU claims; None for any
+    other pod.
+    """
     if any(engine.ledger.claims.of_pod(pod)):
         return None
     try:
@@ -93,7 +100,8 @@ def rank_pod_without_gpus(engine: PlacementEngine, pod: Pod, names: Sequence[str
 
 
 def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
-    """Return the shapes of the pod's claims without an allocation; claims that the ledger does not know have none.
+    """Return the shapes of the pod's claims without an allocation; claims that the ledger does not
+    know have none.
 
     Raises:
         RequestError: no GPU can ever serve a claim, or its memory could not be counted.
@@ -102,12 +110,16 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
     return tuple(shape for claim in waiting for shape in parse_claim(claim))
 
 
-def rank_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> tuple[list[int], str]:
-    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does; all are 0 if nothing is to be allocated.
+def rank_pod_with_claims(
+    engine: PlacementEngine, pod: Pod, names: Sequence[str]
+) -> tuple[list[int], str]:
+    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does; all are 0 if nothing
+    is to be allocated.
 
-    A pod with several requests is ranked by the largest: the others need less of what is scarce. The text names the
-    rule that a claim breaks, or is "": kube-scheduler decides whether the claim can be allocated. Nothing is booked or
-    refused here, so any replica may answer. kube-scheduler calls this once per pod.
+    A pod with several requests is ranked by the largest: the others need less of what is scarce.
+    The text names the rule that a claim breaks, or is "": kube-scheduler decides whether the claim
+    can be allocated. Nothing is booked or refused here, so any replica may answer. kube-scheduler
+    calls this once per pod.
     """
     try:
         shapes = claimed_shapes(engine.ledger, pod)
@@ -115,22 +127,31 @@ def rank_pod_with_claims(engine: PlacementEngine, pod: Pod, names: Sequence[str]
         return [0] * len(names), str(error)
     if not shapes:
         return [0] * len(names), ""
-    largest = max(shapes, key=lambda shape: (shape.kind is RequestKind.WHOLE, shape.gpus, shape.mib, shape.percent))
-    requests = [Request(shape, CLAIM_UNIT_MIB, (), host_request(pod)) for shape in on_either_mode(largest)]
+    largest = max(
+        shapes,
+        key=lambda shape: (shape.kind is RequestKind.WHOLE, shape.gpus, shape.mib, shape.percent),
+    )
+    requests = [
+        Request(shape, CLAIM_UNIT_MIB, (), host_request(pod)) for shape in on_either_mode(largest)
+    ]
     if engine.demand is not None:
         engine.demand.observe(pod, requests[0])
     return engine.rank(requests[0], names, *requests[1:]), ""
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shape for nodes of each mode: in core_mem, a shape without compute takes all compute of a GPU."""
+    """Return the shape for nodes of each mode: in core_mem, a shape without compute takes all
+    compute of a GPU.
+    """
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)
     return shape, replace(shape, percent=MOST_PERCENT)
 
 
 def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
-    """Return whether a node takes the pod now: it is ready, offers its GPUs, and has suitable labels and taints."""
+    """Return whether a node takes the pod now: it is ready, offers its GPUs, and has suitable
+    labels and taints.
+    """
     info = ledger.info_of(name)
     if info is None or info.checked is None:
         return info is not None

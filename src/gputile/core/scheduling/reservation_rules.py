@@ -1,14 +1,16 @@
 """Decides whether a pod may use its reservation, and which pods need one.
 
-The pods of a gang are bound to the GPUs that its plan reserves. A pod that preempts others has a plan of its own, and
-may use its reservation when the victims have left. All other pods need no reservation.
+The pods of a gang are bound to the GPUs that its plan reserves. A pod that preempts others has a
+plan of its own, and may use its reservation when the victims have left. All other pods need no
+reservation.
 
-A plan is complete when all its reservations are in the ledger and their GPUs are still free for them. Since one
-extender decides all Bindings on one ledger, no other pod can take these GPUs from then on. Only the controller can
-withdraw a reservation, and the extender's watch may lag behind such a write. So the first pod of a plan is bound before
-the others, by a Binding that is valid only for the resourceVersion in the ledger. Before the controller changes any
-reservation of a plan that has not begun, it removes that of the first pod. Of these two writes only one succeeds. So a
-gang starts as a whole or not at all, however much the watch lags.
+A plan is complete when all its reservations are in the ledger and their GPUs are still free for
+them. Since one extender decides all Bindings on one ledger, no other pod can take these GPUs from
+then on. Only the controller can withdraw a reservation, and the extender's watch may lag behind
+such a write. So the first pod of a plan is bound before the others, by a Binding that is valid only
+for the resourceVersion in the ledger. Before the controller changes any reservation of a plan that
+has not begun, it removes that of the first pod. Of these two writes only one succeeds. So a gang
+starts as a whole or not at all, however much the watch lags.
 """
 
 import msgspec
@@ -24,10 +26,11 @@ from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 
 
 def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
-    """Return the only node that the pod may go to, or why it has to wait; None if it may go to any node that it fits.
+    """Return the only node that the pod may go to, or why it has to wait; None if it may go to any
+    node that it fits.
 
-    The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a reservation belongs to
-    its plan even if its labels have changed.
+    The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a
+    reservation belongs to its plan even if its labels have changed.
     """
     booking = ledger.booking(pod.metadata.uid)
     if booking is not None and booking.preemption:
@@ -42,7 +45,8 @@ def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationR
     reservation = reservation_of(pod)
     if (
         reservation is not None
-        and reservation.allocation is None  # another device plugin manages the GPUs, so nothing is booked
+        and reservation.allocation
+        is None  # another device plugin manages the GPUs, so nothing is booked
         and not reservation.preemption
         and reservation.expires_ns > now_ns
     ):
@@ -65,14 +69,16 @@ def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[Reservation
 def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
     """Return why a pod with a reservation may not be bound; None if it may, or is bound already.
 
-    The first pod of a plan may be bound if all reservations of the plan can be used. For the others, which are bound
-    after it, only their own reservation counts.
+    The first pod of a plan may be bound if all reservations of the plan can be used. For the
+    others, which are bound after it, only their own reservation counts.
     """
     if not booking.reserved:
         return None
     plan = ledger.plan(booking.plan)
     if not plan.begun and len(plan.members) < booking.plan_size:
-        return refusal_by(ReservationRule.PLAN_INCOMPLETE, there=len(plan.members), wanted=booking.plan_size)
+        return refusal_by(
+            ReservationRule.PLAN_INCOMPLETE, there=len(plan.members), wanted=booking.plan_size
+        )
     if not plan.begun and not plan.first:
         return refusal_by(ReservationRule.NO_FIRST_POD)
     judged = plan.members.values() if booking.first and not plan.begun else (booking,)
@@ -81,7 +87,9 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
-    """Return the pod that must be confirmed as bound before the one with this reservation; None if there is none."""
+    """Return the pod that must be confirmed as bound before the one with this reservation; None
+    if there is none.
+    """
     plan = ledger.plan(reservation.plan)
     if not reservation.reserved or plan.begun:
         return None
@@ -107,19 +115,28 @@ def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[Reservatio
     shared = node_info.mode is not None and node_info.mode.shared
     if found is None and shared and node_info.unit_mib != reservation.allocation.unit_mib:
         return _lost(ReservationRule.OTHER_UNIT, reservation)
-    if found is None and ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED):
+    if found is None and ledger.node_arrays.serving_mode[row] in (
+        ServingMode.NOTHING,
+        ServingMode.BLOCKED,
+    ):
         return _lost(ReservationRule.NODE_CLOSED, reservation)
     return found
 
 
-def _lost(rule: ReservationRule, reservation: Booking, index: int | None = None) -> Refusal[ReservationRule]:
+def _lost(
+    rule: ReservationRule, reservation: Booking, index: int | None = None
+) -> Refusal[ReservationRule]:
     gpu = "" if index is None else f"GPU {index} of "
     about = f"{gpu}node {reservation.node}, reserved for {reservation.key},"
     return refusal_by(rule, node=reservation.node, gpu=index, about=about)
 
 
-def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> Refusal[ReservationRule] | None:
-    alone = reservation.whole and not node_info.sliced  # on a sliced node, pods use the GPU in turns
+def _lost_gpu(
+    ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking
+) -> Refusal[ReservationRule] | None:
+    alone = (
+        reservation.whole and not node_info.sliced
+    )  # on a sliced node, pods use the GPU in turns
     for share in reservation.gpus:
         i = node_info.column(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:

@@ -1,12 +1,14 @@
-"""Chooses pods to evict for a pod of higher priority, greedily, and spares those that are not needed.
+"""Chooses pods to evict for a pod of higher priority, greedily, and spares those that are not
+needed.
 
-kube-scheduler counts what is free on the whole node, so it finds no victims if a node has enough in sum but no single
-GPU has. Here victims are chosen GPU by GPU: first the pods that free the most of what is missing, and of these the
-cheapest. Then each victim that the others make unnecessary is spared. Only pods up to the lowest sufficient priority
-are considered, so that the most important victim is as unimportant as possible (``Loss`` has the rest of the order).
+kube-scheduler counts what is free on the whole node, so it finds no victims if a node has enough in
+sum but no single GPU has. Here victims are chosen GPU by GPU: first the pods that free the most of
+what is missing, and of these the cheapest. Then each victim that the others make unnecessary is
+spared. Only pods up to the lowest sufficient priority are considered, so that the most important
+victim is as unimportant as possible (``Loss`` has the rest of the order).
 
-A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together: then surplus pods, no
-matter which, may leave alone. No PodDisruptionBudget is violated.
+A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together:
+then surplus pods, no matter which, may leave alone. No PodDisruptionBudget is violated.
 """
 
 from collections import Counter
@@ -50,7 +52,9 @@ class Preemptor:
 
 @dataclass(frozen=True, slots=True)
 class VictimChoice:
-    """GPUs of a node, and the UIDs of the pods that lose them: bound (``evicted``) or pending ones (``withdrawn``)."""
+    """GPUs of a node, and the UIDs of the pods that lose them: bound (``evicted``) or pending
+    ones (``withdrawn``).
+    """
 
     node: str
     gpus: tuple[Gpu, ...]
@@ -61,10 +65,12 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimGroup:
-    """Pods that leave together: one pod, or a whole gang. ``reserved``: a pending pod that loses its reservation.
+    """Pods that leave together: one pod, or a whole gang. ``reserved``: a pending pod that loses
+    its reservation.
 
-    ``evictions`` is the number of its pods that each budget guards. If more pods of a gang run than start together, the
-    gang is a budget itself: it limits how many of its pods leave without the others.
+    ``evictions`` is the number of its pods that each budget guards. If more pods of a gang run than
+    start together, the gang is a budget itself: it limits how many of its pods leave without the
+    others.
     """
 
     uids: tuple[str, ...]
@@ -73,13 +79,17 @@ class VictimGroup:
     evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
 
-_LEAVING = VictimGroup((), NOTHING)  # pods that are being deleted, and the preemptor itself: they need no eviction
+_LEAVING = VictimGroup(
+    (), NOTHING
+)  # pods that are being deleted, and the preemptor itself: they need no eviction
 
 
 class GpuAmounts(NamedTuple):
-    """What a group frees on a GPU, or what the GPU lacks; it lacks nothing if all amounts are 0 or less.
+    """What a group frees on a GPU, or what the GPU lacks; it lacks nothing if all amounts are 0 or
+    less.
 
-    ``incompatible`` is the number of pods that may not share the GPU with the preemptor, so all of them have to leave.
+    ``incompatible`` is the number of pods that may not share the GPU with the preemptor, so all of
+    them have to leave.
     """
 
     mib: int = 0
@@ -98,8 +108,12 @@ class GpuAmounts(NamedTuple):
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
     def part_in(self, freed: "GpuAmounts") -> float:
-        """Return how much of what is missing ``freed`` provides: a fraction of up to 1 for each amount, summed."""
-        return sum(min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0)
+        """Return how much of what is missing ``freed`` provides: a fraction of up to 1 for each
+        amount, summed.
+        """
+        return sum(
+            min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0
+        )
 
 
 class _Departures:
@@ -111,7 +125,9 @@ class _Departures:
 
     def lets(self, group: VictimGroup) -> bool:
         """Return whether the budgets allow the group to leave in addition to the others."""
-        return all(self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions)
+        return all(
+            self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions
+        )
 
     def add(self, group: VictimGroup) -> None:
         self.groups[group] = None
@@ -141,7 +157,8 @@ class _LeavingGpu:
 
 
 def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
-    """Return the result of ``attempt`` at the lowest sufficient one of the ascending ``levels``, by binary search.
+    """Return the result of ``attempt`` at the lowest sufficient one of the ascending ``levels``, by
+    binary search.
 
     The highest level is tried first: if it is not enough, none is.
     """
@@ -185,10 +202,27 @@ class VictimSearch:
         pairs = {each.uid: self._groups_of(each) for each in bookings}
         if all(first is None for uid, (first, _) in pairs.items() if uid != self._preemptor.uid):
             return None
-        # First try to evict single pods of gangs. If gangs do not allow enough of that, evict whole gangs.
-        ways = [_gpus(state, request, bookings, {uid: first for uid, (first, _) in pairs.items()}, only_gpus)]
+        # First try to evict single pods of gangs. If gangs do not allow enough of that, evict whole
+        # gangs.
+        ways = [
+            _gpus(
+                state,
+                request,
+                bookings,
+                {uid: first for uid, (first, _) in pairs.items()},
+                only_gpus,
+            )
+        ]
         if any(first is not last for first, last in pairs.values()):
-            ways.append(_gpus(state, request, bookings, {uid: last for uid, (_, last) in pairs.items()}, only_gpus))
+            ways.append(
+                _gpus(
+                    state,
+                    request,
+                    bookings,
+                    {uid: last for uid, (_, last) in pairs.items()},
+                    only_gpus,
+                )
+            )
         priorities = {group.loss.priority for gpus in ways for gpu in gpus for group in gpu.freed}
 
         def attempt(level: int) -> VictimChoice | None:
@@ -198,12 +232,19 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return the group with which a pod leaves, and that of its whole gang; each is None if it may not leave."""
+        """Return the group with which a pod leaves, and that of its whole gang; each is None if
+        it may not leave.
+        """
         if booking.uid == self._preemptor.uid:
             return _LEAVING, _LEAVING
         if booking.reserved:
-            # A gang's reservations are valid only together, and only the gang planner decides about them.
-            withdrawn = self._rules.withdraws and booking.preemption and booking.priority < self._preemptor.priority
+            # A gang's reservations are valid only together, and only the gang planner decides about
+            # them.
+            withdrawn = (
+                self._rules.withdraws
+                and booking.preemption
+                and booking.priority < self._preemptor.priority
+            )
             group = VictimGroup((booking.uid,), NOTHING, reserved=True) if withdrawn else None
             return group, group
         facts = self._rules.facts.get(booking.uid)
@@ -215,10 +256,14 @@ class VictimSearch:
             group = self._together([booking])
             return group, group
         most, whole = self._gang(facts.gang)
-        return (self._together([booking], EvictionBudget(facts.gang, most)) if most else whole), whole
+        return (
+            self._together([booking], EvictionBudget(facts.gang, most)) if most else whole
+        ), whole
 
     def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
-        """Return how many pods of a gang may leave alone, and the group of all pods, None if the gang may not leave."""
+        """Return how many pods of a gang may leave alone, and the group of all pods, None if the
+        gang may not leave.
+        """
         known = self._gangs.get(name)
         if known is not None:
             return known
@@ -237,11 +282,15 @@ class VictimSearch:
         return found
 
     def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
-        """Return whether a pod is certainly bound, has a lower priority, and ends within a day of its eviction."""
+        """Return whether a pod is certainly bound, has a lower priority, and ends within a day
+        of its eviction.
+        """
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
 
-    def _together(self, bookings: Sequence[Booking], gang: EvictionBudget | None = None) -> VictimGroup | None:
+    def _together(
+        self, bookings: Sequence[Booking], gang: EvictionBudget | None = None
+    ) -> VictimGroup | None:
         uids = tuple(booking.uid for booking in bookings)
         budgets = (*map(self._rules.budget, uids), gang)
         guarded = Counter(budget for budget in budgets if budget is not None)
@@ -259,7 +308,9 @@ def _gpus(
     groups: Mapping[str, VictimGroup | None],
     only_gpus: Collection[str],
 ) -> list[_LeavingGpu]:
-    """Return the GPUs that evictions can free for the request; only those of ``only_gpus`` unless that is empty."""
+    """Return the GPUs that evictions can free for the request; only those of ``only_gpus``
+    unless that is empty.
+    """
     on_gpu: dict[str, list[Booking]] = {}
     for booking in bookings:
         for share in booking.gpus:
@@ -279,7 +330,9 @@ def _gpu(
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
 ) -> _LeavingGpu | None:
-    """Return what a GPU lacks and what may leave it; None if the GPU is unsuitable or an incompatible pod must stay."""
+    """Return what a GPU lacks and what may leave it; None if the GPU is unsuitable or an
+    incompatible pod must stay.
+    """
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
         return None
@@ -295,7 +348,9 @@ def _gpu(
         if group is None and incompatible:
             return None
         if group is not None:
-            freed[group] = freed.get(group, GpuAmounts()).plus(GpuAmounts(mib, percent, 1, incompatible))
+            freed[group] = freed.get(group, GpuAmounts()).plus(
+                GpuAmounts(mib, percent, 1, incompatible)
+            )
     missing = GpuAmounts(
         mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
         percent=gpu.percent + shape.percent - 100 if shape.percent else 0,
@@ -306,7 +361,9 @@ def _gpu(
 
 
 def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> VictimChoice | None:
-    """Choose victims of a priority up to ``level`` that free ``wanted`` GPUs; the cheapest GPUs are freed first."""
+    """Choose victims of a priority up to ``level`` that free ``wanted`` GPUs; the cheapest GPUs
+    are freed first.
+    """
     gone = _Departures()
     chosen: list[_LeavingGpu] = []
     while len(chosen) < wanted:
@@ -314,7 +371,9 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
         victims = {gpu: groups for gpu, groups in found if groups is not None}
         if not victims:
             return None
-        cheapest = min(victims, key=lambda gpu: total_loss(group.loss for group in victims[gpu])[1:])
+        cheapest = min(
+            victims, key=lambda gpu: total_loss(group.loss for group in victims[gpu])[1:]
+        )
         for group in victims[cheapest]:
             gone.add(group)
         chosen.append(cheapest)
@@ -327,7 +386,9 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
 
 
 def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
-    """Spare groups that are not needed for ``wanted`` free GPUs, the most expensive first; return the free GPUs."""
+    """Spare groups that are not needed for ``wanted`` free GPUs, the most expensive first;
+    return the free GPUs.
+    """
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
         stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}
@@ -338,7 +399,9 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return further groups, of a priority up to ``level``, that free enough of the GPU; None if even all do not."""
+    """Return further groups, of a priority up to ``level``, that free enough of the GPU; None if
+    even all do not.
+    """
     missing = gpu.missing_after(gone.groups)
     freed = {
         group: amounts
@@ -365,7 +428,9 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimG
 
 
 def may_preempt(engine: PlacementEngine, pod: Pod) -> bool:
-    """Return whether evictions can help ``pod``: not if its request is invalid, or if it belongs to a planned gang."""
+    """Return whether evictions can help ``pod``: not if its request is invalid, or if it belongs
+    to a planned gang.
+    """
     try:
         engine.request(pod)
     except RequestError:
@@ -381,12 +446,14 @@ def completed_victims(
     priority: int,
     facts: Mapping[str, EvictionFacts],
 ) -> frozenset[str] | None:
-    """Return the UIDs of the pods that have to leave ``node`` for a request; None if lower priorities are not enough.
+    """Return the UIDs of the pods that have to leave ``node`` for a request; None if lower
+    priorities are not enough.
 
-    kube-scheduler's victims, ``proposed``, all leave, since they may also be in the way for other reasons than GPUs.
-    Its dry run counts units of the whole node, so they may not free enough on any GPU: then more are chosen. Since
-    kube-scheduler knows no gangs and evicts on one node only, a pod of a gang leaves without its gang here. A static
-    pod is never a victim, since its kubelet restarts it. ``facts`` describe the bound pods, by UID.
+    kube-scheduler's victims, ``proposed``, all leave, since they may also be in the way for other
+    reasons than GPUs. Its dry run counts units of the whole node, so they may not free enough on
+    any GPU: then more are chosen. Since kube-scheduler knows no gangs and evicts on one node only,
+    a pod of a gang leaves without its gang here. A static pod is never a victim, since its kubelet
+    restarts it. ``facts`` describe the bound pods, by UID.
     """
     first = frozenset(proposed)
     if any(uid in facts and facts[uid].static for uid in first):

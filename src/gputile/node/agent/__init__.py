@@ -1,1 +1,3 @@
-"""Runs on each GPU node: reports the node's GPUs, and decides what each container may use of them."""
+"""Runs on each GPU node: reports the node's GPUs, and decides what each container may use of
+them.
+"""

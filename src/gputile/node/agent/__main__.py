@@ -2,9 +2,10 @@
 
 ``python -m gputile.node.agent SETTINGS TOKEN``
 
-An agent runs on every GPU node and is mostly idle, so it returns memory that it no longer needs. After importing the
-bindings, the allocator keeps 12 MiB of freed memory, and more after a burst of admissions. glibc returns it to the
-kernel on request (malloc_trim(3)); other C libraries have no such call, and need none.
+An agent runs on every GPU node and is mostly idle, so it returns memory that it no longer needs.
+After importing the bindings, the allocator keeps 12 MiB of freed memory, and more after a burst of
+admissions. glibc returns it to the kernel on request (malloc_trim(3)); other C libraries have no
+such call, and need none.
 """
 
 import asyncio
@@ -60,19 +61,28 @@ async def serve(
     link: socket.socket,
     token: str,
 ) -> int:
-    """Run the agent until SIGTERM or SIGINT, or until its gateway closes the connection; return the exit status.
+    """Run the agent until SIGTERM or SIGINT, or until its gateway closes the connection; return the
+    exit status.
 
-    ``link`` is the agent's end of the connection to the gateway; ``token`` is the token of their lock on the node.
+    ``link`` is the agent's end of the connection to the gateway; ``token`` is the token of their
+    lock on the node.
     """
     name, status = settings.node_name, 0
-    _libc("mallopt", _M_ARENA_MAX, 1)  # otherwise each of gRPC's threads keeps a malloc arena of its own
+    _libc(
+        "mallopt", _M_ARENA_MAX, 1
+    )  # otherwise each of gRPC's threads keeps a malloc arena of its own
     gateway = to_gateway(*await asyncio.open_connection(sock=link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = NodeApi(connection, events, name)
         monitor = GpuMonitor(open_probe, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, token)
-        host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
+        host = Host(
+            name,
+            settings.host_paths,
+            monitor,
+            MpsDaemons(settings.host_paths.state / MPS_DIRECTORY),
+        )
         agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
             app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready)
@@ -80,7 +90,9 @@ async def serve(
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
         nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)
-        pods: Reflector[Pod] = Reflector(connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods)
+        pods: Reflector[Pod] = Reflector(
+            connection, "/api/v1/pods", PodOnNode, agent.news.on_pods, settings=of_pods
+        )
         export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(
@@ -131,7 +143,9 @@ async def _together(*work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _keep_heap_small() -> None:
-    """Exclude all present objects from garbage collection, and return free memory to the kernel again and again."""
+    """Exclude all present objects from garbage collection, and return free memory to the kernel
+    again and again.
+    """
     await asyncio.sleep(FREEZE_AFTER_S)
     gc.collect()
     gc.freeze()

@@ -18,7 +18,13 @@ from gputile.node.agent.files.allocation_files import Records
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mode import SOCKET_PATTERNS, decide_effective_mode, find_other_plugin
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
-from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig, closed, is_served, node_config_of
+from gputile.node.agent.node_config import (
+    MODE_RESOURCES,
+    NodeConfig,
+    closed,
+    is_served,
+    node_config_of,
+)
 from gputile.node.gateway.link import has_listener
 from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
@@ -26,17 +32,20 @@ from gputile.node.nvml.probe import inventory_of
 
 log = logging.getLogger(__name__)
 
-CLOSED_FOR_S = 2.0  # by then, pods that the scheduler placed before it saw the node closed are bound or refused
+# by then, pods that the scheduler placed before it saw the node closed are bound or refused
+CLOSED_FOR_S = 2.0
 
 
 class NodeHardware:
     """The machine as the agent sees it: GPUs, other device plugins, MPS, CDI.
 
-    ``device_plugins`` is the kubelet's directory for the sockets of plugins. If ``cdi`` is None, no CDI specification
-    of the GPUs is written.
+    ``device_plugins`` is the kubelet's directory for the sockets of plugins. If ``cdi`` is None, no
+    CDI specification of the GPUs is written.
     """
 
-    def __init__(self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path, cdi: CdiFiles | None) -> None:
+    def __init__(
+        self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path, cdi: CdiFiles | None
+    ) -> None:
         self.mps, self.cdi = mps, cdi
         self._monitor = monitor
         self._device_plugins = device_plugins
@@ -67,7 +76,8 @@ class NodeHardware:
 class Advertiser:
     """Publishes what the node offers to the kubelet, the container runtime and the MPS daemons.
 
-    A change of mode takes steps: the node is closed to new pods for ``closed_for`` seconds, then the mode changes.
+    A change of mode takes steps: the node is closed to new pods for ``closed_for`` seconds, then
+    the mode changes.
     """
 
     def __init__(
@@ -90,18 +100,26 @@ class Advertiser:
     async def renew(self, listing: Listing | None = None) -> None:
         """Update what is advertised; change the mode once the node has been closed for long enough.
 
-        The mode does not change if the kubelet's ``listing`` is None, or has devices of a pod that the API server does
-        not know. A larger unit takes effect after the bound pods were listed, so that their device IDs stay advertised.
+        The mode does not change if the kubelet's ``listing`` is None, or has devices of a pod that
+        the API server does not know. A larger unit takes effect after the bound pods were listed,
+        so that their device IDs stay advertised.
 
         Raises:
             KubeError: the pods that are bound here cannot be read from the API server.
         """
         keep_unit = False
-        if self.state.configuration.unit_mib > self.state.advertised.decided.effective_mode.unit_mib:
+        if (
+            self.state.configuration.unit_mib
+            > self.state.advertised.decided.effective_mode.unit_mib
+        ):
             try:
                 await self._read_bound_pods()
             except KubeError as error:
-                log.warning("a larger memory unit has to wait until all pods that are bound here are known: %s", error)
+                log.warning(
+                    "a larger memory unit has to wait until all pods that are bound here are "
+                    "known: %s",
+                    error,
+                )
                 keep_unit = True
         self.renew_now(keep_unit=keep_unit)
         if await self._emptied(listing):
@@ -109,15 +127,21 @@ class Advertiser:
         self._wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
-        """Decide what is in force, see ``decide_effective_mode``, and advertise the resulting devices.
+        """Decide what is in force, see ``decide_effective_mode``, and advertise the resulting
+        devices.
 
-        First MPS daemons start, then the CDI specification for the container runtime is written, and then the kubelet
-        is informed, which may allocate devices at once. The checkpoint is written last, so that a full disk does not
-        prevent that.
+        First MPS daemons start, then the CDI specification for the container runtime is written,
+        and then the kubelet is informed, which may allocate devices at once. The checkpoint is
+        written last, so that a full disk does not prevent that.
         """
         hardware, seen = self._hardware, self._hardware.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
-        state, told, node, before = self.state, self.state.advertised, self.state.node, self.state.node_config
+        state, told, node, before = (
+            self.state,
+            self.state.advertised,
+            self.state.node,
+            self.state.node_config,
+        )
         told.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
         if node is not None:
             told.effective_mode = told.decided.effective_mode
@@ -144,7 +168,9 @@ class Advertiser:
                 log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def allocated(self) -> None:
-        """Advertise again after an allocation, unless all pods have one memory unit: the list is then unchanged."""
+        """Advertise again after an allocation, unless all pods have one memory unit: the list is
+        then unchanged.
+        """
         told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
         if told.expected or any(held.unit_mib != unit for held in self.state.device_table):
             self.advertise()
@@ -153,10 +179,14 @@ class Advertiser:
         told = self.state.advertised
         told.expected = _expected(self.state)
         config, table = self.state.node_config, self.state.device_table
-        self.kubelet.advertise({each: devices(config, table, told.expected, each) for each in told.resources})
+        self.kubelet.advertise(
+            {each: devices(config, table, told.expected, each) for each in told.resources}
+        )
 
     async def _emptied(self, listing: Listing | None) -> bool:
-        """Return whether a closing node is empty: no pod is on its way to it, and no unknown pod has devices."""
+        """Return whether a closing node is empty: no pod is on its way to it, and no unknown pod
+        has devices.
+        """
         loop = asyncio.get_running_loop()
         left = empty_in(self.state, loop.time(), self.closed_for)
         if left is None:
@@ -184,18 +214,28 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
     advertised, config = state.advertised, state.node_config
     if advertised.other_plugin is not None:
         return None
-    return closed(config) if advertised.decided.closing or config.withheld is not None else config.inventory
+    return (
+        closed(config)
+        if advertised.decided.closing or config.withheld is not None
+        else config.inventory
+    )
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
-    """Return after how many seconds no pod can be on its way to a closing node; None if it is not closed.
+    """Return after how many seconds no pod can be on its way to a closing node; None if it is not
+    closed.
 
-    ``now`` is on the monotonic clock. The last pod has arrived ``closed_for`` seconds after the node was seen closed.
+    ``now`` is on the monotonic clock. The last pod has arrived ``closed_for`` seconds after the
+    node was seen closed.
     """
     told, shut = state.advertised, False
     if told.decided.closing and state.node is not None:
-        # If another plugin serves the node, there is no inventory to close, and the node counts as closed.
-        published, closed_to_all = state.node.metadata.annotations.get(INVENTORY_ANNOTATION), closed(state.node_config)
+        # If another plugin serves the node, there is no inventory to close, and the node counts as
+        # closed.
+        published, closed_to_all = (
+            state.node.metadata.annotations.get(INVENTORY_ANNOTATION),
+            closed(state.node_config),
+        )
         shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
     if not shut:
         told.closed_since = None
@@ -207,14 +247,16 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
 
 def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
     unknown = (listed for key, listed in listing.items() if key not in state.pods)
-    return any(ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts())
+    return any(
+        ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts()
+    )
 
 
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
     """Return the sets of GPUs that need an MPS control daemon.
 
-    These are each usable GPU on its own, and the GPUs of each pod with several GPUs. ``without`` are the GPUs that are
-    unhealthy only because their daemon does not run.
+    These are each usable GPU on its own, and the GPUs of each pod with several GPUs. ``without``
+    are the GPUs that are unhealthy only because their daemon does not run.
     """
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
@@ -232,4 +274,8 @@ def _resources(state: AllocationState) -> tuple[str, ...]:
 
 
 def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
-    return dict(expected_memory(state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib))
+    return dict(
+        expected_memory(
+            state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib
+        )
+    )

@@ -31,14 +31,22 @@ from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import gpu_times, time_shares
 from gputile.node.arbiter.messages import Spent
-from gputile.node.gateway.link import Call, CallAnswer, CallRefused, FromGateway, MessageChannel, NodeLock
+from gputile.node.gateway.link import (
+    Call,
+    CallAnswer,
+    CallRefused,
+    FromGateway,
+    MessageChannel,
+    NodeLock,
+)
 from gputile.node.isolation.library import USAGE
 from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
-SYNC_WITHIN_S = 2.0  # how long registration waits for the list of pods; admission reads missing ones
+# how long registration waits for the list of pods; admission reads missing ones
+SYNC_WITHIN_S = 2.0
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
 ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has sent no message for 90 s
@@ -51,7 +59,9 @@ QUIET_FOR_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of an agent: its node's name, its paths, the monitor of its GPUs, and its MPS daemons."""
+    """The machine of an agent: its node's name, its paths, the monitor of its GPUs, and its MPS
+    daemons.
+    """
 
     node_name: str
     paths: HostPaths
@@ -62,8 +72,9 @@ class Host:
 class Agent:
     """One node's agent: its components, wired together, and the loops that drive them.
 
-    The components start from the files of the previous agent. The caller feeds ``news`` from the API server and awaits
-    ``run``. ``closed_for`` is the number of seconds for which a node accepts no pods before its mode changes.
+    The components start from the files of the previous agent. The caller feeds ``news`` from the
+    API server and awaits ``run``. ``closed_for`` is the number of seconds for which a node accepts
+    no pods before its mode changes.
     """
 
     def __init__(
@@ -76,20 +87,35 @@ class Agent:
         closed_for: float = CLOSED_FOR_S,
     ) -> None:
         paths, mps = host.paths, host.mps
-        self.host, self.cluster, self.wakeups, self.metrics = host, cluster, Wakeups(), AgentMetrics()
+        self.host, self.cluster, self.wakeups, self.metrics = (
+            host,
+            cluster,
+            Wakeups(),
+            AgentMetrics(),
+        )
         self.kubelet = KubeletLink(gateway)
         store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self.records = Records(store, paths.device_plugins)
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
         self.hardware = NodeHardware(host.monitor, mps, paths.device_plugins, cdi)
-        self.allocation_state = state = self.records.starting_state(self.hardware.machine(), configuration)
-        self.arbiter = ArbiterProcess(store, lambda on: time_shares(state, str(store.allocations), on), self._show)
-        advertiser = Advertiser(state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
+        self.allocation_state = state = self.records.starting_state(
+            self.hardware.machine(), configuration
+        )
+        self.arbiter = ArbiterProcess(
+            store, lambda on: time_shares(state, str(store.allocations), on), self._show
+        )
+        advertiser = Advertiser(
+            state, self.hardware, self.kubelet, self.records, cluster, self.wakeups
+        )
         advertiser.closed_for, self.advertiser = closed_for, advertiser
         preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
-        self.handler = AllocationHandler(advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics)
+        self.handler = AllocationHandler(
+            advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics
+        )
         files = ClaimFiles(store, cdi, paths.kubelet)
-        self.claims = ClaimsDriver(host.node_name, state, files, preparation, cluster, self.wakeups.compare)
+        self.claims = ClaimsDriver(
+            host.node_name, state, files, preparation, cluster, self.wakeups.compare
+        )
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         self.reconciler = Reconciler(advertiser, self.metrics, self.arbiter)
@@ -144,7 +170,9 @@ class Agent:
             await self.host.mps.stop()
 
     async def _answer(self, call: Call) -> CallAnswer | CallRefused:
-        return await (self.claims.answer(call) if call.resource == DRIVER else self.handler.answer(call))
+        return await (
+            self.claims.answer(call) if call.resource == DRIVER else self.handler.answer(call)
+        )
 
     async def _begin(self) -> None:
         await self._probe_machine(0.0)
@@ -174,7 +202,9 @@ class Agent:
                 await asyncio.sleep(1.0)
 
     async def _probe_machine(self, seconds: float) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self.host.monitor.step, seconds)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._worker, self.host.monitor.step, seconds
+        )
 
     async def _watch_machine(self) -> None:
         if await self._probe_machine(PROBE_STEP_S):
@@ -188,7 +218,9 @@ class Agent:
                 again = await self.reconciler.round()
                 self._node_metrics.refresh(self.allocation_state)
         except TimeoutError as error:
-            raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and is retried") from error
+            raise TimeoutError(
+                f"comparing took more than {ROUND_WITHIN_S:g} s, and is retried"
+            ) from error
         if again:
             asyncio.get_running_loop().call_later(AGAIN_S, self.wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)

@@ -1,28 +1,34 @@
-"""Identifies the container for which the kubelet calls, prefers GPUs for it, and answers ``Allocate``.
+"""Identifies the container for which the kubelet calls, prefers GPUs for it, and answers
+``Allocate``.
 
-The calls of the device plugin API do not name the container. The kubelet admits one pod at a time, and ``List`` shows
-that pod with containers that have no devices yet. So the pod is bound here, requests GPUs, and has none in the list.
-The container is the next one in the order of admission that requests exactly this number of IDs of the resource and
-has none in the kubelet's checkpoint. Containers that have not started yet take precedence over those that have: a
-kubelet that has forgotten the devices of a running container requests no new ones for it (``devicesToAllocate`` in
-pkg/kubelet/cm/devicemanager). If all containers have started, the caller is in the youngest listed pod: a kubelet that
-has just started admits pods by age, and does not list those that it has yet to admit. The caller only determines the
-preferred GPU and the environment: ``PreStartContainer`` relies on the kubelet's checkpoint.
+The calls of the device plugin API do not name the container. The kubelet admits one pod at a time,
+and ``List`` shows that pod with containers that have no devices yet. So the pod is bound here,
+requests GPUs, and has none in the list. The container is the next one in the order of admission
+that requests exactly this number of IDs of the resource and has none in the kubelet's checkpoint.
+Containers that have not started yet take precedence over those that have: a kubelet that has
+forgotten the devices of a running container requests no new ones for it (``devicesToAllocate`` in
+pkg/kubelet/cm/devicemanager). If all containers have started, the caller is in the youngest listed
+pod: a kubelet that has just started admits pods by age, and does not list those that it has yet to
+admit. The caller only determines the preferred GPU and the environment: ``PreStartContainer``
+relies on the kubelet's checkpoint.
 
-Preferred are the GPUs that the pod already has, then the booked ones, then GPUs with room. The booking can be out of
-date: the GPU may have failed, or the kubelet may have allocated it to another pod. A static pod, or a pod whose
-``nodeName`` was set by hand, has no booking at all. It then gets the fullest GPUs that have room for it, and the
-annotation is written afterwards. The kubelet completes a short answer with IDs of its own choice, from any GPU. So an
-answer always has the full number of IDs on the right number of GPUs, unless no such set exists.
+Preferred are the GPUs that the pod already has, then the booked ones, then GPUs with room. The
+booking can be out of date: the GPU may have failed, or the kubelet may have allocated it to another
+pod. A static pod, or a pod whose ``nodeName`` was set by hand, has no booking at all. It then gets
+the fullest GPUs that have room for it, and the annotation is written afterwards. The kubelet
+completes a short answer with IDs of its own choice, from any GPU. So an answer always has the full
+number of IDs on the right number of GPUs, unless no such set exists.
 
-If ``Allocate`` is refused, the pod fails for good, and its controller creates the next one at once. So ``Allocate``
-checks only the IDs, and is refused only if they can never be served: if a GPU does not exist, or there are too many.
-Conditions that may change are checked at ``PreStartContainer``, which the kubelet retries.
+If ``Allocate`` is refused, the pod fails for good, and its controller creates the next one at once.
+So ``Allocate`` checks only the IDs, and is refused only if they can never be served: if a GPU does
+not exist, or there are too many. Conditions that may change are checked at ``PreStartContainer``,
+which the kubelet retries.
 
-The GPUs in a response are always those of the kubelet's device IDs, so that a container sees exactly the GPUs that the
-kubelet has assigned. Both resources of a core_mem container get the same response, since the kubelet merges the two. A
-client of NVIDIA's MPS also gets the pipe directory of its control daemon, and its limits (NVIDIA's "Multi-Process
-Service", chapters "Environment Variables" and "Device Memory Limit").
+The GPUs in a response are always those of the kubelet's device IDs, so that a container sees
+exactly the GPUs that the kubelet has assigned. Both resources of a core_mem container get the same
+response, since the kubelet merges the two. A client of NVIDIA's MPS also gets the pipe directory of
+its control daemon, and its limits (NVIDIA's "Multi-Process Service", chapters "Environment
+Variables" and "Device Memory Limit").
 """
 
 import contextlib
@@ -52,7 +58,14 @@ from gputile.node.agent.device_table import (
 )
 from gputile.node.agent.holdings import answer
 from gputile.node.agent.node_config import NodeConfig
-from gputile.node.agent.rules import SHARED_RESOURCES, AllocationConflict, AllocationRules, IdsByGpu, Occupied, rules_of
+from gputile.node.agent.rules import (
+    SHARED_RESOURCES,
+    AllocationConflict,
+    AllocationRules,
+    IdsByGpu,
+    Occupied,
+    rules_of,
+)
 
 Written = Set[tuple[str, str, str]]
 
@@ -63,12 +76,20 @@ THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit
 LIMITS_ENV = "GPUTILE_LIMITS"
 # gpushare's device plugin sets these; existing programs read them (B9).
-_CONTAINER, _POD, _DEVICE = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_POD", "ALIYUN_COM_GPU_MEM_DEV"
+_CONTAINER, _POD, _DEVICE = (
+    "ALIYUN_COM_GPU_MEM_CONTAINER",
+    "ALIYUN_COM_GPU_MEM_POD",
+    "ALIYUN_COM_GPU_MEM_DEV",
+)
 _INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
 
 
-def callers(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[Caller]:
-    """Return the possible callers for ``size`` IDs of ``resource``, the likeliest first; none without a listing."""
+def callers(
+    state: AllocationState, listing: Listing | None, resource: str, size: int
+) -> list[Caller]:
+    """Return the possible callers for ``size`` IDs of ``resource``, the likeliest first; none
+    without a listing.
+    """
     written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
     found: list[tuple[tuple[object, ...], Caller]] = []
     again: list[tuple[tuple[str, str], Caller]] = []
@@ -76,11 +97,21 @@ def callers(state: AllocationState, listing: Listing | None, resource: str, size
         pod = state.pods.get(key)
         if pod is None or not pod.alive or pod.invalid:
             if bare := _first_bare(listed, resource):
-                found.append(((2, "", key), Caller(key, bare, pod if pod is not None and pod.alive else None)))
+                found.append(
+                    (
+                        (2, "", key),
+                        Caller(key, bare, pod if pod is not None and pod.alive else None),
+                    )
+                )
         elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
-            created, pending = pod.pod.metadata.creation_timestamp or "", pod.pod.status.phase in ("", "Pending")
+            created, pending = (
+                pod.pod.metadata.creation_timestamp or "",
+                pod.pod.status.phase in ("", "Pending"),
+            )
             if caller.sure:
-                found.append(((0 if pending else 1, pod.uid != state.last_uid, created, key), caller))
+                found.append(
+                    ((0 if pending else 1, pod.uid != state.last_uid, created, key), caller)
+                )
             else:
                 again.append(((created, key), caller))
     found.sort(key=lambda pair: pair[0])
@@ -89,7 +120,9 @@ def callers(state: AllocationState, listing: Listing | None, resource: str, size
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
-    """Return the keys of the pods to read from the API server to identify the caller; none if it is certain."""
+    """Return the keys of the pods to read from the API server to identify the caller; none if it
+    is certain.
+    """
     found = callers(state, listing, resource, size)
     if sum(caller.sure for caller in found) == 1:
         return []
@@ -102,14 +135,26 @@ def unclear(state: AllocationState, listing: Listing | None, resource: str, size
 
 
 def _next(
-    state: AllocationState, listed: ListedPod, pod: KnownPod, written: Written, resource: str, size: int
+    state: AllocationState,
+    listed: ListedPod,
+    pod: KnownPod,
+    written: Written,
+    resource: str,
+    size: int,
 ) -> Caller | None:
-    """Return the next container of ``pod``; containers before one with devices have been admitted already."""
+    """Return the next container of ``pod``; containers before one with devices have been
+    admitted already.
+    """
     containers = pod.request.containers if pod.request is not None else ()
-    reached = max((place for place, each in enumerate(containers) if listed.containers.get(each.name)), default=0)
+    reached = max(
+        (place for place, each in enumerate(containers) if listed.containers.get(each.name)),
+        default=0,
+    )
     again = None
     for container in containers[reached:]:
-        had = (pod.kubelet_uid, container.name, resource) in written or listed.ids(container.name, resource)
+        had = (pod.kubelet_uid, container.name, resource) in written or listed.ids(
+            container.name, resource
+        )
         if had or pod.demand(container, resource) != size:
             continue
         if not state.device_table.runs(pod.uid, container.name):
@@ -119,25 +164,34 @@ def _next(
 
 
 def _first_bare(listed: ListedPod, resource: str) -> str:
-    """Return the first container after the last one with IDs; earlier ones have been admitted already."""
+    """Return the first container after the last one with IDs; earlier ones have been admitted
+    already.
+    """
     names = list(listed.containers)
-    reached = max((place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0)
+    reached = max(
+        (place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0
+    )
     return next(iter(names[reached:]), "")
 
 
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
     """Return whether the listed pod may be a later pod of the same name than the cached one.
 
-    It may be if it has a container without devices, and the cached pod requests no GPUs, lacks this container, or
-    requests the resource for it.
+    It may be if it has a container without devices, and the cached pod requests no GPUs, lacks this
+    container, or requests the resource for it.
     """
     bare = [name for name, resources in listed.containers.items() if not resources]
     if pod.request is None:
         return bool(bare)
-    names = {container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)}
+    names = {
+        container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
+    }
     return any(
         name not in names
-        or ((container := pod.container_request(name)) is not None and pod.demand(container, resource) > 0)
+        or (
+            (container := pod.container_request(name)) is not None
+            and pod.demand(container, resource) > 0
+        )
         for name in bare
     )
 
@@ -152,8 +206,8 @@ def preferred(
 ) -> tuple[str, ...]:
     """Return ``size`` IDs of ``available`` that the kubelet should take, including all of ``must``.
 
-    They are the first set that can be served. If there is none, they are on as few GPUs as possible, and the check at
-    ``Allocate`` reports the problem.
+    They are the first set that can be served. If there is none, they are on as few GPUs as
+    possible, and the check at ``Allocate`` reports the problem.
     """
     kept = frozenset(must)
     free = tuple(device_id for device_id in available if device_id not in kept)
@@ -170,11 +224,13 @@ def preferred(
     return on_some_gpu(size, usable, choice.must)
 
 
-def _in_use(state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller | None) -> set[str]:
+def _in_use(
+    state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller | None
+) -> set[str]:
     """Return the IDs that this container may not use, even if the kubelet regards them as free.
 
-    An init container may use the IDs of its pod's other containers: these inherit its IDs, and if they run already, it
-    does not run again.
+    An init container may use the IDs of its pod's other containers: these inherit its IDs, and if
+    they run already, it does not run again.
     """
     own = caller.container if caller is not None else ""
     init = caller is not None and caller.request is not None and caller.request.phase is Phase.INIT
@@ -186,16 +242,24 @@ def _in_use(state: AllocationState, ids: Iterable[str], resource: str, uid: str,
         if each.resource == resource
         and (
             held.uid != uid
-            or (not init and each.container != own and each.phase is not Phase.INIT and each.directory in table.started)
+            or (
+                not init
+                and each.container != own
+                and each.phase is not Phase.INIT
+                and each.directory in table.started
+            )
         )
         for device_id in each.ids
     }
 
 
-def spread_evenly(size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...] | None:
+def spread_evenly(
+    size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu
+) -> tuple[str, ...] | None:
     """Return ``size`` IDs, the same number from each of ``gpus``, including all of ``must``.
 
-    ``available`` includes ``must``, as in the kubelet's request. The result is None if there are not enough IDs.
+    ``available`` includes ``must``, as in the kubelet's request. The result is None if there are
+    not enough IDs.
     """
     if not gpus or size % len(gpus) or not must.keys() <= set(gpus):
         return None
@@ -210,7 +274,9 @@ def spread_evenly(size: int, gpus: Sequence[str], available: IdsByGpu, must: Ids
 
 
 def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...]:
-    """Return up to ``size`` IDs on as few GPUs as possible, ``must`` first: the answer of last resort."""
+    """Return up to ``size`` IDs on as few GPUs as possible, ``must`` first: the answer of last
+    resort.
+    """
     chosen = [device_id for ids in must.values() for device_id in in_order(ids)]
     for gpu in sorted(available, key=lambda gpu: (gpu not in must, -len(available[gpu]))):
         chosen += in_order(available[gpu] - must.get(gpu, frozenset()))[: size - len(chosen)]
@@ -228,11 +294,18 @@ def _row_of(state: AllocationState, caller: Caller | None) -> PodDevices:
 
 def _devices(caller: Caller | None, resource: str, ids: tuple[str, ...]) -> ContainerDevices:
     container, request = (caller.container, caller.request) if caller is not None else ("", None)
-    return ContainerDevices(container, request.phase if request is not None else Phase.APP, resource, ids)
+    return ContainerDevices(
+        container, request.phase if request is not None else Phase.APP, resource, ids
+    )
 
 
 def _check(
-    state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], *, reused: bool = False
+    state: AllocationState,
+    caller: Caller | None,
+    resource: str,
+    ids: tuple[str, ...],
+    *,
+    reused: bool = False,
 ) -> None:
     devices, pod = _devices(caller, resource, ids), caller.pod if caller is not None else None
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
@@ -243,7 +316,8 @@ def _check(
 class _Choice:
     """One choice of device IDs, based on the current state of the node.
 
-    ``held`` is the row of the pod so far; ``caller`` is the container that the IDs are for, None if it is unknown.
+    ``held`` is the row of the pod so far; ``caller`` is the container that the IDs are for, None if
+    it is unknown.
     """
 
     state: AllocationState
@@ -259,10 +333,12 @@ class _Choice:
         self.rules = rules_of(self.state)
 
     def options(self) -> Iterator[tuple[str, ...]]:
-        """Yield the GPUs that the pod has, those booked for the container and for the pod, and GPUs that fit now.
+        """Yield the GPUs that the pod has, those booked for the container and for the pod, and GPUs
+        that fit now.
 
-        The first call for a pod prefers GPUs with IDs and room for the whole pod, if there are any: the kubelet reuses
-        the IDs of an init container for the containers after it, and adds more where they need more.
+        The first call for a pod prefers GPUs with IDs and room for the whole pod, if there are any:
+        the kubelet reuses the IDs of an init container for the containers after it, and adds more
+        where they need more.
         """
         pod, request = self.pod, self.pod.request if self.pod else None
         of_container = pod.booked(self.caller.container) if pod and self.caller else ()
@@ -294,25 +370,36 @@ class _Choice:
         return True
 
     def _near(self) -> tuple[str, ...]:
-        """Return the GPUs of the previous Allocate call if its pod is unknown and it was for a different resource.
+        """Return the GPUs of the previous Allocate call if its pod is unknown and it was for a
+        different resource.
 
         The kubelet allocates the resources of a container one after the other.
         """
         last = self.state.device_table.get(self.state.last_uid)
-        if self.caller is not None or last is None or last.identified or self.resource in last.ids_by_gpu:
+        if (
+            self.caller is not None
+            or last is None
+            or last.identified
+            or self.resource in last.ids_by_gpu
+        ):
             return ()
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
-        """Yield the fullest ``count`` GPUs with this many IDs and this much room each; with time-slicing the emptiest.
+        """Yield the fullest ``count`` GPUs with this many IDs and this much room each; with
+        time-slicing the emptiest.
 
-        First the bookings of pods that are not admitted yet count too. But no pod fails, or waits, for their sake.
+        First the bookings of pods that are not admitted yet count too. But no pod fails, or waits,
+        for their sake.
         """
         state, uid = self.state, self.held.uid
         waiting = (
             with_shares(state.new_row(pod.uid, pod.key, pod), pod.allocation.gpus)
             for pod in state.pods.values()
-            if pod.alive and pod.uid != uid and pod.allocation is not None and state.device_table.get(pod.uid) is None
+            if pod.alive
+            and pod.uid != uid
+            and pod.allocation is not None
+            and state.device_table.get(pod.uid) is None
         )
         for rules in (rules_of(state, DeviceTable((*state.device_table, *waiting))), self.rules):
             order = {
@@ -320,7 +407,9 @@ class _Choice:
                 if state.node_config.replicated
                 else rules.left(gpu.uuid, uid)[0]
                 for gpu in state.node_config.inventory.gpus
-                if gpu.healthy and gpu.uuid not in self.must and self._fits(rules, gpu, ids, mib, percent)
+                if gpu.healthy
+                and gpu.uuid not in self.must
+                and self._fits(rules, gpu, ids, mib, percent)
             }
             yield (*self.must, *sorted(order, key=order.__getitem__))[:count]
 
@@ -335,7 +424,9 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class AllocateAnswer:
-    """The response to ``Allocate``. ``directory`` is the name of the allocation directory on the host."""
+    """The response to ``Allocate``. ``directory`` is the name of the allocation directory on the
+    host.
+    """
 
     environment: Mapping[str, str]
     directory: str
@@ -345,7 +436,8 @@ class AllocateAnswer:
 def allocate(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
-    """Record the allocation of ``ids`` to the container that is being admitted; return the response.
+    """Record the allocation of ``ids`` to the container that is being admitted; return the
+    response.
 
     Raises:
         AllocationConflict: the IDs can never be served.
@@ -376,8 +468,12 @@ def allocate(
     return AllocateAnswer(variables, directory, uuids)
 
 
-def record_mounts(state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]) -> Limits:
-    state.records[directory] = record = msgspec.structs.replace(state.records[directory], mounts=mounts)
+def record_mounts(
+    state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]
+) -> Limits:
+    state.records[directory] = record = msgspec.structs.replace(
+        state.records[directory], mounts=mounts
+    )
     return record
 
 
@@ -389,9 +485,11 @@ def environment(
     pod_mib: int,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is its pod's memory on each GPU.
+    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is its pod's
+    memory on each GPU.
 
-    ``threads`` is the percentage of a GPU's threads that it requests in mode mps, 0 if it requests none.
+    ``threads`` is the percentage of a GPU's threads that it requests in mode mps, 0 if it requests
+    none.
     """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
     if not node_config.mode.shared:
@@ -405,9 +503,13 @@ def environment(
             _UNIT: f"{unit_mib}MiB",
         }
         if mib := sum(share.mib for share in shares):  # 0 if an unknown container gets compute only
-            result |= {_CONTAINER: str(mib // unit_mib), _POD: str(pod_mib * len(shares) // unit_mib)}
+            result |= {
+                _CONTAINER: str(mib // unit_mib),
+                _POD: str(pod_mib * len(shares) // unit_mib),
+            }
     if node_config.mode is Mode.MPS:
-        # CUDA numbers the visible devices from 0 (MPS documentation, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
+        # CUDA numbers the visible devices from 0 (MPS documentation,
+        # CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
         limits = (f"{position}={share.mib}M" for position, share in enumerate(shares))
         result[LIMIT_ENV] = ",".join(limits)
         result[PIPE_ENV] = CONTAINER_PIPES

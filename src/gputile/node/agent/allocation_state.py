@@ -1,8 +1,8 @@
 """Defines the agent's state of the node, on which each of its decisions is based.
 
-It is plain data: pods, devices, what is advertised, and which call the kubelet is expected to make next. Functions that
-decide get the state as an argument; they never wait or do I/O. Pods are stored by key, with requests and bookings. The
-watch may lag behind direct reads.
+It is plain data: pods, devices, what is advertised, and which call the kubelet is expected to make
+next. Functions that decide get the state as an argument; they never wait or do I/O. Pods are stored
+by key, with requests and bookings. The watch may lag behind direct reads.
 """
 
 import contextlib
@@ -20,7 +20,13 @@ from gputile.api.well_known import (
     MPS_THREADS_ANNOTATION,
 )
 from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
-from gputile.core.devices.request import ContainerRequest, Request, RequestError, RequestKind, parse_request
+from gputile.core.devices.request import (
+    ContainerRequest,
+    Request,
+    RequestError,
+    RequestKind,
+    parse_request,
+)
 from gputile.node.agent.device_table import (
     DeviceTable,
     KubeletEntry,
@@ -38,8 +44,8 @@ from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 class KnownPod:
     """A pod bound to this node.
 
-    ``request`` is None for a pod without GPUs, or if the request is ``invalid``. ``allocation`` is None if there is
-    none, or if it cannot be read.
+    ``request`` is None for a pod without GPUs, or if the request is ``invalid``. ``allocation`` is
+    None if there is none, or if it cannot be read.
     """
 
     pod: Pod
@@ -54,7 +60,9 @@ class KnownPod:
 
     @property
     def kubelet_uid(self) -> str:
-        """The kubelet's UID of the pod. For a static pod it differs from ``uid``, which is its mirror pod's."""
+        """The kubelet's UID of the pod. For a static pod it differs from ``uid``, which is its
+        mirror pod's.
+        """
         return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
 
     @property
@@ -76,7 +84,9 @@ class KnownPod:
 
     @property
     def mps_threads(self) -> int:
-        """The percentage of a GPU's threads that the pod requests in mode mps; 0 if it requests no valid one."""
+        """The percentage of a GPU's threads that the pod requests in mode mps; 0 if it requests
+        no valid one.
+        """
         try:
             return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
         except (KeyError, ValueError):
@@ -87,7 +97,13 @@ class KnownPod:
             return 0
         kind = self.request.shape.kind
         if kind is RequestKind.SHARED:
-            return container.units if resource == GPU_MEMORY else container.percent if resource == GPU_CORE else 0
+            return (
+                container.units
+                if resource == GPU_MEMORY
+                else container.percent
+                if resource == GPU_CORE
+                else 0
+            )
         return container.gpus if resource == kind.value else 0
 
     def container_request(self, name: str) -> ContainerRequest | None:
@@ -116,10 +132,11 @@ MOST_GONE = 4096
 class PodCache(dict[str, KnownPod]):
     """The pods by key.
 
-    ``gone`` are the UIDs of pods that the watch or a list reported as deleted. The response to an earlier read or write
-    may arrive afterwards; without this record it would restore the pod for good, since the watch reports no further
-    event for it. ``ahead`` are the UIDs of pods that were read directly and that no watch or list has reported yet: a
-    list without such a pod may be older than the pod. ``listed`` is True once the API server has listed all pods.
+    ``gone`` are the UIDs of pods that the watch or a list reported as deleted. The response to an
+    earlier read or write may arrive afterwards; without this record it would restore the pod for
+    good, since the watch reports no further event for it. ``ahead`` are the UIDs of pods that were
+    read directly and that no watch or list has reported yet: a list without such a pod may be older
+    than the pod. ``listed`` is True once the API server has listed all pods.
     """
 
     def __init__(self) -> None:
@@ -130,7 +147,9 @@ class PodCache(dict[str, KnownPod]):
 
 
 def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod that the API server has returned, unless the watch has reported its deletion meanwhile."""
+    """Store a pod that the API server has returned, unless the watch has reported its deletion
+    meanwhile.
+    """
     uid, held = pod.metadata.uid, pod_cache.get(pod.key)
     if uid in pod_cache.gone:
         return False
@@ -140,9 +159,11 @@ def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) ->
 
 
 def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod from the watch or a list, unless a later version of it, or a later pod of its name, is stored.
+    """Store a pod from the watch or a list, unless a later version of it, or a later pod of its
+    name, is stored.
 
-    Return whether a relevant field changed: most of the kubelet's status updates are irrelevant here.
+    Return whether a relevant field changed: most of the kubelet's status updates are irrelevant
+    here.
     """
     pod_cache.ahead.discard(pod.metadata.uid)
     return _update(pod_cache, pod, configuration)
@@ -150,7 +171,9 @@ def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bo
 
 def _update(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
     held = pod_cache.get(pod.key)
-    if held is not None and is_older(pod.metadata.resource_version, held.pod.metadata.resource_version):
+    if held is not None and is_older(
+        pod.metadata.resource_version, held.pod.metadata.resource_version
+    ):
         return False
     if held is not None and unversioned(pod) == unversioned(held.pod):
         pod_cache[pod.key] = replace(held, pod=pod)
@@ -195,9 +218,11 @@ def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode that is in force from now on, and conditions that report it, or why the requested mode is not in force.
+    """The mode that is in force from now on, and conditions that report it, or why the requested
+    mode is not in force.
 
-    ``closing`` is True if the node must take no new pods because a change of mode is about to happen.
+    ``closing`` is True if the node must take no new pods because a change of mode is about to
+    happen.
     """
 
     effective_mode: EffectiveMode
@@ -207,7 +232,9 @@ class ModeDecision:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMemory:
-    """The memory of a GPU that pods have yet to receive: the number of IDs, and their worth in MiB."""
+    """The memory of a GPU that pods have yet to receive: the number of IDs, and their worth in
+    MiB.
+    """
 
     ids: int = 0
     mib: int = 0
@@ -217,10 +244,11 @@ class ExpectedMemory:
 class Advertised:
     """What the node advertises now.
 
-    ``decided`` is the decision in force. ``effective_mode`` is the mode that survives a restart: None until the node's
-    labels were known once. ``other_plugin`` is the evidence that another plugin serves the node instead. ``resources``
-    were advertised to the kubelet, with the IDs that pods were ``expected`` to get. ``unsaved`` is True while the
-    checkpoint is out of date. ``closed_since`` is when the node was first seen closed before a change of mode.
+    ``decided`` is the decision in force. ``effective_mode`` is the mode that survives a restart:
+    None until the node's labels were known once. ``other_plugin`` is the evidence that another
+    plugin serves the node instead. ``resources`` were advertised to the kubelet, with the IDs that
+    pods were ``expected`` to get. ``unsaved`` is True while the checkpoint is out of date.
+    ``closed_since`` is when the node was first seen closed before a change of mode.
     """
 
     decided: ModeDecision
@@ -236,9 +264,9 @@ class Advertised:
 class Caller:
     """The container for which the kubelet makes a call.
 
-    ``key`` is the key of its pod. ``pod`` and ``request`` are None if the API server does not know the pod, such as a
-    static pod without a mirror pod; ``request`` is also None if it is invalid. ``sure`` is True if nothing speaks
-    against this container.
+    ``key`` is the key of its pod. ``pod`` and ``request`` are None if the API server does not know
+    the pod, such as a static pod without a mirror pod; ``request`` is also None if it is invalid.
+    ``sure`` is True if nothing speaks against this container.
     """
 
     key: str
@@ -250,7 +278,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
-    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``, with the same caller.
+    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``, with the
+    same caller.
 
     ``epoch`` is the epoch of the kubelet that made the call.
     """
@@ -265,9 +294,9 @@ class ExpectedAllocation:
 class KubeletStatus:
     """The state of the kubelet itself.
 
-    ``listing`` is its latest list of pods. It is not ``complete`` while the kubelet does not answer, and for some time
-    after its start, when it admits its pods one by one. ``epoch`` is when the kubelet was first seen. ``silent`` is
-    True while it does not answer.
+    ``listing`` is its latest list of pods. It is not ``complete`` while the kubelet does not
+    answer, and for some time after its start, when it admits its pods one by one. ``epoch`` is when
+    the kubelet was first seen. ``silent`` is True while it does not answer.
     """
 
     complete: bool = False
@@ -280,16 +309,17 @@ class KubeletStatus:
 class AllocationState:
     """The agent's state of its node.
 
-    ``pods`` are the pods bound to the node, by key; ``node`` is None until it was read. ``node_config`` is what the
-    node offers, ``labels`` are the node's labels from which it was computed, and ``advertised`` is what was sent to the
-    kubelet. ``device_table`` is derived from the following fields. ``written`` are the entries of the kubelet's
-    checkpoint when it was last read, or what the kubelet lists while it cannot be read; ``unread`` is the reason why it
-    cannot. ``records`` are the records of the allocation directories, by name; ``started`` are the directories whose
-    containers were allowed to start. ``of_other_plugins`` are the device IDs that other plugins have registered, by
-    resource, as JSON. ``claims`` are the prepared claims, by UID.
+    ``pods`` are the pods bound to the node, by key; ``node`` is None until it was read.
+    ``node_config`` is what the node offers, ``labels`` are the node's labels from which it was
+    computed, and ``advertised`` is what was sent to the kubelet. ``device_table`` is derived from
+    the following fields. ``written`` are the entries of the kubelet's checkpoint when it was last
+    read, or what the kubelet lists while it cannot be read; ``unread`` is the reason why it cannot.
+    ``records`` are the records of the allocation directories, by name; ``started`` are the
+    directories whose containers were allowed to start. ``of_other_plugins`` are the device IDs that
+    other plugins have registered, by resource, as JSON. ``claims`` are the prepared claims, by UID.
 
-    ``answered`` are the allocation directories of Allocate responses that the kubelet has yet to checkpoint.
-    ``last_uid`` is the UID of the pod last seen in admission.
+    ``answered`` are the allocation directories of Allocate responses that the kubelet has yet to
+    checkpoint. ``last_uid`` is the UID of the pod last seen in admission.
     """
 
     configuration: Configuration
@@ -314,7 +344,9 @@ class AllocationState:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def apply_node(self, node: Node | None) -> bool:
-        """Store the node (None if there is none); return whether more than its resourceVersion changed."""
+        """Store the node (None if there is none); return whether more than its resourceVersion
+        changed.
+        """
         before, self.node = self.node, node
         return before is None or node is None or unversioned(before) != unversioned(node)
 
@@ -328,20 +360,29 @@ class AllocationState:
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:
-        """Take over the records of the previous agent. The kubelet may have yet to checkpoint its last responses."""
+        """Take over the records of the previous agent. The kubelet may have yet to checkpoint
+        its last responses.
+        """
         self.records, self.started = dict(records), started
         self.answered = records.keys() - started
         self.advertised.effective_mode = effective_mode
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
-        if self.kubelet.epoch not in (0.0, epoch):  # responses to the previous kubelet are checkpointed by now, or lost
+        if self.kubelet.epoch not in (
+            0.0,
+            epoch,
+        ):  # responses to the previous kubelet are checkpointed by now, or lost
             self.answered.clear()
         known = self.kubelet.listing if listing is None else listing
-        self.kubelet = KubeletStatus(settled and listing is not None, epoch, silent=listing is None, listing=known)
+        self.kubelet = KubeletStatus(
+            settled and listing is not None, epoch, silent=listing is None, listing=known
+        )
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
-        """Return the pod that has the devices; None if it is unknown or was replaced by a pod of the same name."""
+        """Return the pod that has the devices; None if it is unknown or was replaced by a pod of
+        the same name.
+        """
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
@@ -353,14 +394,17 @@ class AllocationState:
     def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
         """Return the UUIDs of a container's GPUs; ``pod`` is None if it is unknown."""
         return gpus_of(
-            pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
+            pod_devices,
+            container,
+            pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0,
         )
 
     def shares(self, pod_devices: PodDevices, container: str) -> tuple[GpuShare, ...]:
         """Return a container's share of each of its GPUs, sorted by index.
 
-        The amounts are those in the pod's specification, since the container's IDs may be incomplete: the kubelet
-        allocates the two resources one after the other. If the specification is unknown, the IDs determine the amounts.
+        The amounts are those in the pod's specification, since the container's IDs may be
+        incomplete: the kubelet allocates the two resources one after the other. If the
+        specification is unknown, the IDs determine the amounts.
         """
         if isinstance(pod_devices, PreparedClaim):
             return pod_devices.shares
@@ -371,15 +415,23 @@ class AllocationState:
             if not config.mode.shared:
                 mib, percent = gpu.mib, 100
             elif request is not None:
-                mib, percent = request.units * pod_devices.unit_mib // len(uuids), request.percent // len(uuids)
+                mib, percent = (
+                    request.units * pod_devices.unit_mib // len(uuids),
+                    request.percent // len(uuids),
+                )
             else:
-                mib = len(pod_devices.container_ids(container, GPU_MEMORY).get(gpu.uuid, ())) * pod_devices.unit_mib
+                mib = (
+                    len(pod_devices.container_ids(container, GPU_MEMORY).get(gpu.uuid, ()))
+                    * pod_devices.unit_mib
+                )
                 percent = len(pod_devices.container_ids(container, GPU_CORE).get(gpu.uuid, ()))
             shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
         return tuple(shares)
 
     def directories(self) -> set[str]:
-        """Return the names of all allocation directories that a container may use, even if the kubelet forgot them."""
+        """Return the names of all allocation directories that a container may use, even if the
+        kubelet forgot them.
+        """
         own = {
             directory_name(pod.uid, container.name)
             for pod in self.pods.values()
@@ -389,12 +441,16 @@ class AllocationState:
         return own | self.device_table.directories()
 
     def unit_mib(self, pod: KnownPod | None) -> int:
-        """Return the memory unit of a pod, which never changes; the unit in force if it is unknown."""
+        """Return the memory unit of a pod, which never changes; the unit in force if it is
+        unknown.
+        """
         own = pod.request.unit_mib if pod is not None and pod.request is not None else 0
         return own or self.node_config.effective_mode.unit_mib
 
     def new_row(self, uid: str, key: str, pod: KnownPod | None, since_ns: int = 0) -> PodDevices:
-        """Return the row of a pod without devices; if the pod is unknown, ``key`` is "" and ``pod`` is None."""
+        """Return the row of a pod without devices; if the pod is unknown, ``key`` is "" and
+        ``pod`` is None.
+        """
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
         unit, mode = self.unit_mib(pod), self.node_config.mode.value
@@ -404,13 +460,23 @@ class AllocationState:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
 
     def expect(self, resource: str, ids: Iterable[str], caller: Caller | None) -> None:
-        self.expected_call = ExpectedAllocation(resource, frozenset(ids), caller, self.kubelet.epoch)
+        self.expected_call = ExpectedAllocation(
+            resource, frozenset(ids), caller, self.kubelet.epoch
+        )
         self.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
 
-    def expected(self, resource: str, ids: Iterable[str], epoch: float) -> ExpectedAllocation | None:
-        """Return the expected allocation if this call matches it and its pod still exists; otherwise None."""
+    def expected(
+        self, resource: str, ids: Iterable[str], epoch: float
+    ) -> ExpectedAllocation | None:
+        """Return the expected allocation if this call matches it and its pod still exists;
+        otherwise None.
+        """
         found = self.expected_call
-        if found is None or (found.resource, found.ids, found.epoch) != (resource, frozenset(ids), epoch):
+        if found is None or (found.resource, found.ids, found.epoch) != (
+            resource,
+            frozenset(ids),
+            epoch,
+        ):
             return None
         asked = found.caller.pod if found.caller is not None else None
         now = self.pods.get(asked.key) if asked is not None else None

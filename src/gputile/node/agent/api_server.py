@@ -11,7 +11,13 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import decode
 from gputile.api.core import Node, ObjectReference, Pod
-from gputile.api.resource_claims import RESOURCE_SLICES_PATH, ResourceClaim, ResourceSlice, claim_path, slice_body
+from gputile.api.resource_claims import (
+    RESOURCE_SLICES_PATH,
+    ResourceClaim,
+    ResourceSlice,
+    claim_path,
+    slice_body,
+)
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import NotFound
 from gputile.kube.events import EventRecorder
@@ -37,11 +43,15 @@ class NodeApi:
         return await read_pod(self._connection, namespace, name, within=within)
 
     async def bound_pods(self) -> list[Pod]:
-        return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": f"spec.nodeName={self._node}"})
+        return await list_all(
+            self._connection, "/api/v1/pods", Pod, {"fieldSelector": f"spec.nodeName={self._node}"}
+        )
 
     async def claim(self, namespace: str, name: str, within: float) -> ResourceClaim | None:
         try:
-            return decode(await self._connection.get(claim_path(namespace, name), within=within), _CLAIM)
+            return decode(
+                await self._connection.get(claim_path(namespace, name), within=within), _CLAIM
+            )
         except NotFound:
             return None
 
@@ -56,14 +66,20 @@ class NodeApi:
             await self._connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-        """Change annotations of exactly this version of the pod (None removes one), and return the pod."""
+        """Change annotations of exactly this version of the pod (None removes one), and return
+        the pod.
+        """
         return await annotate_pod(self._connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
         await patch_node_status(self._connection, self._node, patch)
 
     def record(
-        self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+        self,
+        about: ObjectReference,
+        reason: str,
+        message: str,
+        kind: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
         self._events.record(about, reason, message, kind)
 
@@ -87,7 +103,9 @@ class Wakeup:
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """Wakes the agent's loops: ``compare`` wakes the reconciler, ``publish`` the loop that writes the node's status."""
+    """Wakes the agent's loops: ``compare`` wakes the reconciler, ``publish`` the loop that
+    writes the node's status.
+    """
 
     compare: Wakeup = field(default_factory=Wakeup)
     publish: Wakeup = field(default_factory=Wakeup)
@@ -96,7 +114,8 @@ class Wakeups:
 class NodeInformer:
     """Applies watch events and configurations to the state, and wakes the loops that act on them.
 
-    ``pods_listed`` is set once the pods of the node were listed, and ``node_seen`` once the node was read.
+    ``pods_listed`` is set once the pods of the node were listed, and ``node_seen`` once the node
+    was read.
     """
 
     def __init__(self, state: AllocationState, wakeups: Wakeups, node_name: str) -> None:
@@ -125,7 +144,9 @@ class NodeInformer:
                 if not self._state.apply_node(node):
                     return
             case Replaced(nodes):
-                found = next((node for node in nodes if node.metadata.name == self._node_name), None)
+                found = next(
+                    (node for node in nodes if node.metadata.name == self._node_name), None
+                )
                 self._state.apply_node(found)
             case _:
                 return

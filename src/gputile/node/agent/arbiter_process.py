@@ -1,4 +1,6 @@
-"""Runs the node's time arbiter as a child process, and sends it the time share of each container."""
+"""Runs the node's time arbiter as a child process, and sends it the time share of each
+container.
+"""
 
 import asyncio
 import logging
@@ -24,9 +26,9 @@ MOST_LINE = 1024 * 1024
 class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
-    ``shares`` returns the time shares of all containers, or of those on the given GPUs. ``told`` is called with each
-    report of the arbiter: the GPU time used since the arbiter's start, by path of the allocation directory and GPU
-    UUID.
+    ``shares`` returns the time shares of all containers, or of those on the given GPUs. ``told`` is
+    called with each report of the arbiter: the GPU time used since the arbiter's start, by path of
+    the allocation directory and GPU UUID.
     """
 
     def __init__(
@@ -49,7 +51,8 @@ class ArbiterProcess:
         return self._process.pid if self._process is not None else None
 
     def starting(self, directory: str, gpus: Set[str]) -> None:
-        """Write the share file of a container that is about to start on ``gpus``; ``refresh`` updates the others.
+        """Write the share file of a container that is about to start on ``gpus``; ``refresh``
+        updates the others.
 
         Raises:
             OSError: the file cannot be written.
@@ -93,7 +96,10 @@ class ArbiterProcess:
             self._end_task()
         elif self._task is None:
             restarts = Restarts(
-                "the time arbiter", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
+                "the time arbiter",
+                first=FIRST_PAUSE_S,
+                longest=LONGEST_PAUSE_S,
+                steady_after=STEADY_AFTER_S,
             )
             self._task = asyncio.get_running_loop().create_task(restarts.supervise(self._run))
         elif changed:
@@ -101,14 +107,25 @@ class ArbiterProcess:
 
     def _send(self) -> None:
         stdin = self._process.stdin if self._process is not None else None
-        if stdin is not None and not stdin.is_closing():  # under uvloop, writing to a closed pipe raises RuntimeError
+        if (
+            stdin is not None and not stdin.is_closing()
+        ):  # under uvloop, writing to a closed pipe raises RuntimeError
             stdin.write(encode_line(self._assignment))
 
     async def _run(self) -> str:
         lock = str(self._store.directory / LOCK)
-        command = (sys.executable, "-m", "gputile.node.arbiter", "--lock", lock, f"--report-every={REPORT_EVERY_S}")
+        command = (
+            sys.executable,
+            "-m",
+            "gputile.node.arbiter",
+            "--lock",
+            lock,
+            f"--report-every={REPORT_EVERY_S}",
+        )
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=MOST_LINE)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, limit=MOST_LINE
+        )
         self._process = process
         try:
             self._send()
@@ -129,7 +146,9 @@ class ArbiterProcess:
             except ValueError as error:  # readline raises it too, if the line is too long
                 log.error("invalid report of the arbiter: %s", error)
                 continue
-            self._report({(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()})
+            self._report(
+                {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
+            )
 
 
 def _close_input(process: asyncio.subprocess.Process) -> None:

@@ -1,7 +1,8 @@
 """Describes the GPUs as CDI devices, for runtimes with the Container Device Interface.
 
-A runtime with CDI needs no NVIDIA runtime class and does not trust the environment variables of an image, so a
-container gets exactly the devices that the kubelet allocated. Format: CDI specification 0.5.0.
+A runtime with CDI needs no NVIDIA runtime class and does not trust the environment variables of an
+image, so a container gets exactly the devices that the kubelet allocated. Format: CDI specification
+0.5.0.
 """
 
 import contextlib
@@ -23,7 +24,12 @@ KIND: Final = "gputile.io/gpu"
 FILE_NAME: Final = "gputile.io-gpu.json"
 VERSION: Final = "0.5.0"
 MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
-SHARED_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+SHARED_NODES: Final = (
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+)
 # The libraries of the driver that a CUDA program needs; the rest comes with the image.
 LIBRARIES: Final = (
     "libcuda",
@@ -42,12 +48,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
 def specification(
-    machine: ProbedMachine, nodes: Iterable[str], libraries: Sequence[str], capabilities: Mapping[str, int]
+    machine: ProbedMachine,
+    nodes: Iterable[str],
+    libraries: Sequence[str],
+    capabilities: Mapping[str, int],
 ) -> dict[str, Any]:
     """Return the CDI specification of the machine's GPUs and MIG instances.
 
-    ``nodes`` are the existing ones of ``SHARED_NODES``, ``libraries`` are the host's paths of the driver's libraries,
-    and ``capabilities`` is the result of ``read_capabilities``.
+    ``nodes`` are the existing ones of ``SHARED_NODES``, ``libraries`` are the host's paths of the
+    driver's libraries, and ``capabilities`` is the result of ``read_capabilities``.
     """
     edits: dict[str, Any] = {"deviceNodes": [{"path": node} for node in nodes]}
     if libraries:
@@ -59,7 +68,12 @@ def specification(
     return {
         "cdiVersion": VERSION,
         "kind": KIND,
-        "devices": [device for gpu in machine.gpus if gpu.minor >= 0 for device in _devices(gpu, capabilities)],
+        "devices": [
+            device
+            for gpu in machine.gpus
+            if gpu.minor >= 0
+            for device in _devices(gpu, capabilities)
+        ],
         "containerEdits": edits,
     }
 
@@ -67,8 +81,8 @@ def specification(
 def read_capabilities(text: str) -> dict[str, int]:
     """Return the minor numbers of the MIG capabilities by name, such as ``gpu0/gi3/ci0/access``.
 
-    ``text`` is ``/proc/driver/nvidia-caps/mig-minors`` (NVIDIA's MIG User Guide, "Device Nodes and Capabilities"),
-    which names a GPU by its minor number. Other lines are ignored.
+    ``text`` is ``/proc/driver/nvidia-caps/mig-minors`` (NVIDIA's MIG User Guide, "Device Nodes and
+    Capabilities"), which names a GPU by its minor number. Other lines are ignored.
     """
     found = {}
     for line in text.splitlines():
@@ -79,15 +93,21 @@ def read_capabilities(text: str) -> dict[str, int]:
 
 
 def _devices(gpu: ProbedGpu, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the device of the GPU, or those of its MIG instances: a GPU in MIG mode is usable only through them."""
+    """Yield the device of the GPU, or those of its MIG instances: a GPU in MIG mode is usable
+    only through them.
+    """
     node = f"/dev/nvidia{gpu.minor}"
     if gpu.mig is not Mig.ON:
         yield _device(gpu.uuid, node)
     for instance in gpu.instances:
         whole = f"gpu{gpu.minor}/gi{instance.gi}"
-        minors = [capabilities.get(f"{place}/access") for place in (whole, f"{whole}/ci{instance.ci}")]
+        minors = [
+            capabilities.get(f"{place}/access") for place in (whole, f"{whole}/ci{instance.ci}")
+        ]
         if None not in minors and _NAME.fullmatch(instance.uuid):
-            yield _device(instance.uuid, node, *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors))
+            yield _device(
+                instance.uuid, node, *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)
+            )
 
 
 def _device(name: str, *nodes: str) -> Mapping[str, Any]:
@@ -95,7 +115,9 @@ def _device(name: str, *nodes: str) -> Mapping[str, Any]:
 
 
 def _soname(path: str) -> str:
-    """Return the name by which programs load a library: ``libcuda.so.1`` for ``libcuda.so.570.133.20``."""
+    """Return the name by which programs load a library: ``libcuda.so.1`` for
+    ``libcuda.so.570.133.20``.
+    """
     directory, _, file = path.rpartition("/")
     stem, _, _ = file.partition(".so.")
     return f"{directory}/{stem}.so.1"
@@ -103,16 +125,24 @@ def _soname(path: str) -> str:
 
 MOST_BYTES = 16 * MIB  # of one file; machines with many GPUs have some ten thousand bytes
 READABLE: Final = 0o644
-LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
+LIBRARY_DIRECTORIES = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+)
 
 
 class CdiFiles:
     """One CDI directory. ``root`` is the directory with the host's /usr and /proc/driver.
 
-    ``devices`` is the directory in which device nodes are found: the agent's own /dev, which has the nodes of all GPUs.
+    ``devices`` is the directory in which device nodes are found: the agent's own /dev, which has
+    the nodes of all GPUs.
     """
 
-    def __init__(self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")) -> None:
+    def __init__(
+        self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")
+    ) -> None:
         self.directory = directory
         self._root = root
         self._devices = devices
@@ -126,7 +156,11 @@ class CdiFiles:
         try:
             write_changed(self.directory / FILE_NAME, msgspec.json.encode(spec), READABLE)
         except OSError as error:
-            log.error("CDI directory %s: %s; containers get their devices by environment only", self.directory, error)
+            log.error(
+                "CDI directory %s: %s; containers get their devices by environment only",
+                self.directory,
+                error,
+            )
         else:
             self._known = frozenset(device["name"] for device in spec["devices"])
 
@@ -142,7 +176,9 @@ class CdiFiles:
             return {}
 
     def _libraries(self, driver: str) -> list[str]:
-        """Return the host's paths of the driver's libraries; the first directory that has a library wins."""
+        """Return the host's paths of the driver's libraries; the first directory that has a
+        library wins.
+        """
         found = []
         for library in LIBRARIES:
             paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)

@@ -1,15 +1,17 @@
 """Decides ``PreStartContainer``, and writes the directory, limits and mounts of a container.
 
-By then the kubelet has written in its checkpoint which container has the IDs, and which allocation directory that
-container mounts. If its GPUs lack capacity, or have pods that it must not share them with, the container waits until
-the earlier pods have left. After a deletion by force it also waits until their processes have released its GPUs. Such
-processes are recognized by the files of their containers (``UsageFiles.is_held``), not by the processes of the host.
+By then the kubelet has written in its checkpoint which container has the IDs, and which allocation
+directory that container mounts. If its GPUs lack capacity, or have pods that it must not share them
+with, the container waits until the earlier pods have left. After a deletion by force it also waits
+until their processes have released its GPUs. Such processes are recognized by the files of their
+containers (``UsageFiles.is_held``), not by the processes of the host.
 
-The kubelet keeps the Allocate response for the life of the pod and starts its containers with it, even if the node has
-changed meanwhile. So before each start the agent checks that the response contains the isolation library, and that the
-files in it have the right content and can be loaded. Otherwise a container could run without limits: if a file is
-missing, the container runtime creates a directory in its place, and the dynamic loader ignores that, as it ignores a
-library on a file system that is mounted ``noexec``.
+The kubelet keeps the Allocate response for the life of the pod and starts its containers with it,
+even if the node has changed meanwhile. So before each start the agent checks that the response
+contains the isolation library, and that the files in it have the right content and can be loaded.
+Otherwise a container could run without limits: if a file is missing, the container runtime creates
+a directory in its place, and the dynamic loader ignores that, as it ignores a library on a file
+system that is mounted ``noexec``.
 """
 
 import asyncio
@@ -26,7 +28,13 @@ from gputile.node.agent.allocation import CONTAINER_PIPES, PIPE_ENV, AllocateAns
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.device_table import CONTAINER_DIRECTORY, ContainerDevices, DeviceTable, Limits, PodDevices
+from gputile.node.agent.device_table import (
+    CONTAINER_DIRECTORY,
+    ContainerDevices,
+    DeviceTable,
+    Limits,
+    PodDevices,
+)
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
@@ -58,8 +66,11 @@ class NotYet(Exception):
     """A container must not start before this is settled; the kubelet tries again."""
 
 
-def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int) -> list[tuple[str, Limits]]:
-    """Return the allocation directory and the limits of the container to which the kubelet has given ``ids``.
+def prestart(
+    state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int
+) -> list[tuple[str, Limits]]:
+    """Return the allocation directory and the limits of the container to which the kubelet has
+    given ``ids``.
 
     An init container and the container that takes over its IDs are two, each with its own limits.
 
@@ -76,8 +87,15 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
     ]
     why = ""
     if state.unread:
-        why = f": the kubelet's checkpoint cannot be read ({state.unread}), and its list has no init containers"
-        found = [pair for pair in found if pair[1].directory in state.started or not _has_init(state, *pair)]
+        why = (
+            f": the kubelet's checkpoint cannot be read ({state.unread}), and its list has no "
+            f"init containers"
+        )
+        found = [
+            pair
+            for pair in found
+            if pair[1].directory in state.started or not _has_init(state, *pair)
+        ]
     if not found:
         raise NotYet(f"no container is known yet that has these IDs of {resource}{why}")
     for held, each in found:
@@ -91,18 +109,29 @@ def prestart(state: AllocationState, resource: str, ids: tuple[str, ...], now_ns
     except NotYet as error:
         if len(pods) == 1:
             raise
-        both = ", ".join(sorted(pods.values()))  # it is unknown which of them is to start, so each waits
-        raise NotYet(f"{error}; the kubelet has given {ids[0]} to pods {both}: delete one of them") from error
+        both = ", ".join(
+            sorted(pods.values())
+        )  # it is unknown which of them is to start, so each waits
+        raise NotYet(
+            f"{error}; the kubelet has given {ids[0]} to pods {both}: delete one of them"
+        ) from error
 
 
 def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
-    """Return whether the start may be that of an init container of the pod, which may have the same IDs."""
+    """Return whether the start may be that of an init container of the pod, which may have the
+    same IDs.
+    """
     pod = state.pod_of(held)
     inits = pod.pod.spec.init_containers if pod is not None else ()
-    return any(each.restart_policy != "Always" and devices.resource in each.resources.limits for each in inits)
+    return any(
+        each.restart_policy != "Always" and devices.resource in each.resources.limits
+        for each in inits
+    )
 
 
-def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]) -> None:
+def _wait_for_others(
+    state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]
+) -> None:
     """Apply ``check``; if it fails, only the pods count that were on the GPUs first.
 
     Raises:
@@ -112,7 +141,9 @@ def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[
         check(rules_of(state))
     except Occupied:  # who came first matters only where not all pods have room
         table = state.device_table
-        first = DeviceTable((o for o in table if o.uid != held.uid and _precedes(table, o, held)), table.started)
+        first = DeviceTable(
+            (o for o in table if o.uid != held.uid and _precedes(table, o, held)), table.started
+        )
         try:
             check(rules_of(state, first))
         except Occupied as error:
@@ -120,24 +151,40 @@ def _wait_for_others(state: AllocationState, held: PodDevices, check: Callable[[
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` takes precedence over ``other``: it has started, or was allocated first."""
-    ran, mine = (any(each.directory in table.started for each in held.devices) for held in (one, other))
+    """Return whether ``one`` takes precedence over ``other``: it has started, or was allocated
+    first.
+    """
+    ran, mine = (
+        any(each.directory in table.started for each in held.devices) for held in (one, other)
+    )
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
 
-def _limits(state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int) -> Limits:
+def _limits(
+    state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int
+) -> Limits:
     if devices.directory not in state.started:
         _wait_for_others(state, held, lambda rules: rules.check_others(held))
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
-        # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
-        raise NotYet(f"the API server has not said yet what pod {held.key if held.identified else held.uid} asks for")
+        # Its IDs may count in another unit than the one in force, and its annotation may say other
+        # GPUs.
+        raise NotYet(
+            f"the API server has not said yet what pod {held.key if held.identified else held.uid} "
+            f"asks for"
+        )
     uuids = state.gpus(held, devices.container, own)
     apart = held.container_gpus[devices.container]
-    if own is not None and own.shared_gpus == 1 and len(apart) > 1 and devices.directory not in state.started:
+    if (
+        own is not None
+        and own.shared_gpus == 1
+        and len(apart) > 1
+        and devices.directory not in state.started
+    ):
         names = state.node_config.names(apart)
         raise NotYet(
-            f"the kubelet chose {names}; the container asks for one GPU: delete the pod, so that it is admitted again"
+            f"the kubelet chose {names}; the container asks for one GPU: delete the pod, so that "
+            f"it is admitted again"
         )
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
@@ -161,11 +208,15 @@ _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CON
 
 
 class NotIsolated(Exception):
-    """A container must not start, since its limits would not be enforced. The text names the reason and the remedy."""
+    """A container must not start, since its limits would not be enforced. The text names the
+    reason and the remedy.
+    """
 
 
 class IsolationMounts:
-    """The library on this node. ``state`` is the agent's state directory, ``host_state`` its path on the host."""
+    """The library on this node. ``state`` is the agent's state directory, ``host_state`` its
+    path on the host.
+    """
 
     def __init__(self, state: Path, host_state: Path, usage: UsageFiles) -> None:
         self._state = state
@@ -175,7 +226,8 @@ class IsolationMounts:
         self._own: Installed | None = None
 
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
-        """Return an isolated container's mounts, apart from its allocation ``directory``; none if there is no library.
+        """Return an isolated container's mounts, apart from its allocation ``directory``; none if
+        there is no library.
 
         The mounted files need not exist yet: ``prepare`` creates them.
         """
@@ -187,7 +239,8 @@ class IsolationMounts:
             log.error("%s gets no library, and will not be started: %s", directory, error)
             return []
         library, preload = (
-            str(self._host_state / path.relative_to(self._state)) for path in (installed.library, installed.preload)
+            str(self._host_state / path.relative_to(self._state))
+            for path in (installed.library, installed.preload)
         )
         return [
             pb.Mount(container_path=CONTAINER_LIBRARY, host_path=library, read_only=True),
@@ -197,9 +250,11 @@ class IsolationMounts:
         ]
 
     def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
-        """Install the library at the paths that a container mounts; return its usage file, None if it is not isolated.
+        """Install the library at the paths that a container mounts; return its usage file, None if
+        it is not isolated.
 
-        ``mounts`` are the mounts in the container's Allocate response, the host's paths by the container's.
+        ``mounts`` are the mounts in the container's Allocate response, the host's paths by the
+        container's.
 
         Raises:
             NotIsolated: the container must not start.
@@ -209,18 +264,27 @@ class IsolationMounts:
         lacking = [path for path in _NEEDED if path not in mounts]
         if lacking:
             raise NotIsolated(
-                f"it was admitted while the node could not isolate it, without {', '.join(lacking)}: {ANEW}"
+                f"it was admitted while the node could not isolate it, without "
+                f"{', '.join(lacking)}: {ANEW}"
             )
-        library, preload = (self._seen(mounts[path]) for path in (CONTAINER_LIBRARY, CONTAINER_PRELOAD))
-        allocation, usage = self._seen(mounts[CONTAINER_DIRECTORY]), self._seen(mounts[CONTAINER_USAGE])
+        library, preload = (
+            self._seen(mounts[path]) for path in (CONTAINER_LIBRARY, CONTAINER_PRELOAD)
+        )
+        allocation, usage = (
+            self._seen(mounts[CONTAINER_DIRECTORY]),
+            self._seen(mounts[CONTAINER_USAGE]),
+        )
         installed = Installed(library, preload)
         if installed != place_named(self._state / LIBRARY_DIRECTORY, library.parent.name):
             raise NotIsolated(
-                f"it was told to mount {library} and {preload}, which are no places of the library: {ANEW}"
+                f"it was told to mount {library} and {preload}, which are no places of the "
+                f"library: {ANEW}"
             )
         own = self._state / "allocations" / directory
         if allocation != own or usage != self._usage.path(directory):
-            raise NotIsolated(f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}")
+            raise NotIsolated(
+                f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}"
+            )
         try:
             self._place()
             install(installed, self._content)
@@ -233,7 +297,11 @@ class IsolationMounts:
 
     def _seen(self, host_path: str) -> Path:
         path = Path(host_path)
-        return self._state / path.relative_to(self._host_state) if path.is_relative_to(self._host_state) else path
+        return (
+            self._state / path.relative_to(self._host_state)
+            if path.is_relative_to(self._host_state)
+            else path
+        )
 
     def _place(self) -> Installed:
         if self._own is None:
@@ -248,35 +316,49 @@ DAEMON_WITHIN_S = 5.0
 
 
 class ContainerPreparation:
-    """The files of all containers on the node, and the daemons that must run before a container does."""
+    """The files of all containers on the node, and the daemons that must run before a container
+    does.
+    """
 
     def __init__(
-        self, store: NodeFiles, paths: HostPaths, mps: MpsDaemons, cdi: CdiFiles | None, arbiter: ArbiterProcess
+        self,
+        store: NodeFiles,
+        paths: HostPaths,
+        mps: MpsDaemons,
+        cdi: CdiFiles | None,
+        arbiter: ArbiterProcess,
     ) -> None:
         host_state = paths.host_state or paths.state
         self._store = store
         self._host_allocations = host_state / "allocations"
         self._host_mps = host_state / MPS_DIRECTORY
         self._isolation = IsolationMounts(store.directory, host_state, store.usage)
-        self._lingering_since: dict[str, float] = {}  # when processes were found that outlived their pod, by directory
+        self._lingering_since: dict[
+            str, float
+        ] = {}  # when processes were found that outlived their pod, by directory
         self._mps = mps
         self._cdi = cdi
         self._arbiter = arbiter
 
     def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
         allocation = self._host_allocations / answer.directory
-        mounts = [pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)]
+        mounts = [
+            pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)
+        ]
         mounts += self._isolation.mounts(mode, answer.directory)
         if PIPE_ENV in answer.environment:
             pipes = self._host_mps / daemon_name(answer.uuids) / "pipe"
             mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
         devices = self._cdi.devices(answer.uuids) if self._cdi is not None else ()
         return pb.ContainerAllocateResponse(
-            envs=dict(answer.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]
+            envs=dict(answer.environment),
+            mounts=mounts,
+            cdi_devices=[pb.CDIDevice(name=name) for name in devices],
         )
 
     def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
-        """Create the directories that the container mounts, and write the record of the Allocate response.
+        """Create the directories that the container mounts, and write the record of the Allocate
+        response.
 
         Raises:
             OSError: they cannot be created.
@@ -302,7 +384,8 @@ class ContainerPreparation:
             raise NotYet(f"the limits cannot be written: {error}") from error
 
     def is_started(self, directory: str, limits: Limits, state: AllocationState) -> bool:
-        """Return whether a container was started with these limits and has all that it mounts: it may be running.
+        """Return whether a container was started with these limits and has all that it mounts: it
+        may be running.
 
         The library that the mounts name, which may be a later one, is installed.
 
@@ -319,10 +402,14 @@ class ContainerPreparation:
         try:
             return self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
         except NotIsolated as error:
-            raise NotYet(f"container {limits.container} of pod {limits.key} does not start: {error}") from error
+            raise NotYet(
+                f"container {limits.container} of pod {limits.key} does not start: {error}"
+            ) from error
 
     async def _until_served(self, limits: Limits) -> None:
-        """Wait for the container's MPS control daemon; a daemon for several GPUs starts when they are allocated."""
+        """Wait for the container's MPS control daemon; a daemon for several GPUs starts when
+        they are allocated.
+        """
         gpus = tuple(share.uuid for share in limits.gpus)
         if limits.mode != Mode.MPS.value or not gpus:
             return
@@ -331,7 +418,9 @@ class ContainerPreparation:
                 await self._mps.until_up(gpus)
         except TimeoutError as error:
             why = f": {problem}" if (problem := self._mps.problem) is not None else ""
-            raise NotYet(f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}") from error
+            raise NotYet(
+                f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}"
+            ) from error
 
     async def _until_left(self, limits: Limits, state: AllocationState) -> None:
         gpus = frozenset(share.uuid for share in limits.gpus)
@@ -340,13 +429,15 @@ class ContainerPreparation:
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
         if gone := self._lingering(gpus, state.directories()):
-            raise NotYet(f"processes of the deleted pod {gone} still hold memory of this container's GPUs")
+            raise NotYet(
+                f"processes of the deleted pod {gone} still hold memory of this container's GPUs"
+            )
 
     def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:
         """Return the deleted pod whose processes still use one of the GPUs.
 
-        It is "" if there is none, or if it has been waited for long enough. ``present`` are the allocation directories
-        of the existing pods.
+        It is "" if there is none, or if it has been waited for long enough. ``present`` are the
+        allocation directories of the existing pods.
         """
         now, usage = time.monotonic(), self._store.usage
         held = [name for name in usage.names() if name not in present and usage.is_held(name)]

@@ -1,21 +1,24 @@
 """Defines device IDs, and the table of the devices that each pod holds.
 
-Device IDs have the format of NVIDIA's device plugin, so that tools that read PodResources, such as DCGM's exporter,
-find the GPU of a pod. The device ID of a whole GPU is its UUID, and that of a MIG instance is the instance's UUID. The
-ID of a part of a GPU (a memory unit, a percent of compute, a time slice) is the GPU's UUID, two colons and a number:
-``GPU-4c8e...::412``. So the IDs of a container always name its GPU, however the kubelet chose them. The number has no
-meaning; ``device_lists`` defines what a part is worth.
+Device IDs have the format of NVIDIA's device plugin, so that tools that read PodResources, such as
+DCGM's exporter, find the GPU of a pod. The device ID of a whole GPU is its UUID, and that of a MIG
+instance is the instance's UUID. The ID of a part of a GPU (a memory unit, a percent of compute, a
+time slice) is the GPU's UUID, two colons and a number: ``GPU-4c8e...::412``. So the IDs of a
+container always name its GPU, however the kubelet chose them. The number has no meaning;
+``device_lists`` defines what a part is worth.
 
-The kubelet's PodResources ``List`` returns the device IDs of each container of each pod. It includes the pod that is
-being admitted, whose containers have no devices yet, and omits init containers that are not sidecars.
+The kubelet's PodResources ``List`` returns the device IDs of each container of each pod. It
+includes the pod that is being admitted, whose containers have no devices yet, and omits init
+containers that are not sidecars.
 
-The table is computed as a whole (``holdings.derive``) and is immutable. A row is what one pod holds according to the
-kubelet's checkpoint, the allocation directory of a running container, or an Allocate response that the kubelet has not
-checkpointed yet.
+The table is computed as a whole (``holdings.derive``) and is immutable. A row is what one pod holds
+according to the kubelet's checkpoint, the allocation directory of a running container, or an
+Allocate response that the kubelet has not checkpointed yet.
 
-The kubelet's calls name no pod, but its checkpoint does: ``KubeletEntry`` is the checkpoint's entry for one resource of
-a container, and ``Limits`` is what the agent wrote into the directory that the container mounts. Each memory ID of a
-pod is worth ``unit_mib``, the unit of the pod itself, for the pod's whole life.
+The kubelet's calls name no pod, but its checkpoint does: ``KubeletEntry`` is the checkpoint's entry
+for one resource of a container, and ``Limits`` is what the agent wrote into the directory that the
+container mounts. Each memory ID of a pod is worth ``unit_mib``, the unit of the pod itself, for the
+pod's whole life.
 """
 
 import hashlib
@@ -45,7 +48,9 @@ def part_id(uuid: str, number: int) -> str:
 def by_gpu(device_ids: Iterable[str]) -> dict[str, frozenset[str]]:
     """Group the IDs by the UUID of their GPU or MIG instance, sorted by UUID."""
     found: dict[str, list[str]] = {}
-    for device_id in device_ids:  # a hot loop: each of the kubelet's requests lists all free IDs of the node
+    for (
+        device_id
+    ) in device_ids:  # a hot loop: each of the kubelet's requests lists all free IDs of the node
         uuid = device_id.partition(_SEPARATOR)[0]
         if uuid in found:
             found[uuid].append(device_id)
@@ -64,7 +69,9 @@ Resources = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod in the kubelet's list: its containers in the order of its spec, with the IDs of each resource."""
+    """A pod in the kubelet's list: its containers in the order of its spec, with the IDs of each
+    resource.
+    """
 
     namespace: str
     name: str
@@ -93,11 +100,13 @@ CONTAINER_DIRECTORY = "/etc/gputile/allocation"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record in one allocation directory: the Allocate response, and after the container's start its limits.
+    """The record in one allocation directory: the Allocate response, and after the container's
+    start its limits.
 
-    ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource; a claim has none. Until
-    the container starts, ``pod``, ``uid`` and ``container`` are those of the presumed caller ("" if there was none),
-    and ``gpus`` is empty. ``mounts`` is what the response mounts, each as container path and host path.
+    ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource; a
+    claim has none. Until the container starts, ``pod``, ``uid`` and ``container`` are those of the
+    presumed caller ("" if there was none), and ``gpus`` is empty. ``mounts`` is what the response
+    mounts, each as container path and host path.
     """
 
     namespace: str
@@ -123,11 +132,12 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class KubeletEntry:
-    """The IDs of one resource that the kubelet has allocated to a container. ``uid`` is the kubelet's UID of the pod.
+    """The IDs of one resource that the kubelet has allocated to a container. ``uid`` is the
+    kubelet's UID of the pod.
 
-    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts`` are all its mounts.
-    If the stored Allocate response cannot be read, ``mounts`` is None and ``directory`` is the one that the container
-    would get.
+    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts``
+    are all its mounts. If the stored Allocate response cannot be read, ``mounts`` is None and
+    ``directory`` is the one that the container would get.
     """
 
     uid: str
@@ -149,10 +159,11 @@ EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """The IDs of one resource that one container got. ``directory`` is the name of its allocation directory.
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation
+    directory.
 
-    ``mounts`` are the mounts in the Allocate response, each as container path and host path; the kubelet repeats them
-    at every start of the container. It is None if they are unknown.
+    ``mounts`` are the mounts in the Allocate response, each as container path and host path; the
+    kubelet repeats them at every start of the container. It is None if they are unknown.
     """
 
     container: str
@@ -166,7 +177,8 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All devices of one pod.
 
-    ``identified`` is False while the owner of the IDs is unknown; ``uid`` is then the name of the directory.
+    ``identified`` is False while the owner of the IDs is unknown; ``uid`` is then the name of the
+    directory.
     """
 
     uid: str
@@ -205,7 +217,9 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     def container_gpus(self) -> dict[str, frozenset[str]]:
         found: dict[str, frozenset[str]] = {}
         for devices in self.devices:
-            found[devices.container] = found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
+            found[devices.container] = (
+                found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
+            )
         return found
 
     def mib(self, gpu: str) -> int:
@@ -220,11 +234,19 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return by_gpu(devices.ids) if devices else EMPTY
 
     def container_devices(self, container: str, resource: str) -> ContainerDevices | None:
-        return next((p for p in self.devices if p.container == container and p.resource == resource), None)
+        return next(
+            (p for p in self.devices if p.container == container and p.resource == resource), None
+        )
 
     def replaced(self, devices: ContainerDevices) -> "PodDevices":
-        """Return a copy in which ``devices`` replace the container's devices of the same resource."""
-        others = tuple(p for p in self.devices if (p.container, p.resource) != (devices.container, devices.resource))
+        """Return a copy in which ``devices`` replace the container's devices of the same
+        resource.
+        """
+        others = tuple(
+            p
+            for p in self.devices
+            if (p.container, p.resource) != (devices.container, devices.resource)
+        )
         return self.only((*others, devices))
 
     def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
@@ -235,7 +257,9 @@ CLAIM_DIRECTORY_PREFIX = "claim-"
 
 
 class PreparedDevice(msgspec.Struct, frozen=True):
-    """A device in the response to the kubelet. ``request`` is the name of the request in the claim."""
+    """A device in the response to the kubelet. ``request`` is the name of the request in the
+    claim.
+    """
 
     request: str
     name: str
@@ -245,10 +269,10 @@ class PreparedDevice(msgspec.Struct, frozen=True):
 class PreparedClaim(PodDevices, frozen=True, dict=True):
     """What a prepared claim holds.
 
-    ``uid`` and ``claim`` are the claim's UID and name; ``namespace`` and ``name`` are the pod's, ``owner`` is its UID.
-    The kubelet names the claim when it prepares it, so the row needs no device IDs. ``shares`` is what the claim has of
-    each GPU, sorted by index; the share of a MIG instance has the instance's UUID. ``whole`` is True if the claim has
-    whole devices.
+    ``uid`` and ``claim`` are the claim's UID and name; ``namespace`` and ``name`` are the pod's,
+    ``owner`` is its UID. The kubelet names the claim when it prepares it, so the row needs no
+    device IDs. ``shares`` is what the claim has of each GPU, sorted by index; the share of a MIG
+    instance has the instance's UUID. ``whole`` is True if the claim has whole devices.
     """
 
     claim: str = ""
@@ -280,7 +304,9 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return sum(share.percent for share in self.shares if share.uuid == gpu)
 
     def used_by(self, container: str, phase: Phase) -> "PreparedClaim":
-        """Return a copy with the container that uses the claim; it has the allocation directory and no device IDs."""
+        """Return a copy with the container that uses the claim; it has the allocation directory
+        and no device IDs.
+        """
         devices = (ContainerDevices(container, phase, DRIVER, (), self.directory),)
         return msgspec.structs.replace(self, devices=devices)
 
@@ -293,8 +319,9 @@ def with_shares(row: PodDevices, shares: tuple[GpuShare, ...]) -> PreparedClaim:
 def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:
     """Return the UUIDs of the GPUs of a container.
 
-    ``gpus`` is the number of GPUs that it shares, 0 if it has whole GPUs. A container that inherits the IDs of an init
-    container gets them in any order, possibly from fewer GPUs; then the GPUs of the pod are returned.
+    ``gpus`` is the number of GPUs that it shares, 0 if it has whole GPUs. A container that inherits
+    the IDs of an init container gets them in any order, possibly from fewer GPUs; then the GPUs of
+    the pod are returned.
     """
     held = pod_devices.container_gpus.get(container, frozenset())
     if gpus and len(held) != gpus:
@@ -305,7 +332,8 @@ def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset
 class DeviceTable:
     """The devices of each pod by its UID. GPUs are named by their UUIDs.
 
-    ``started`` are the allocation directories whose containers were allowed to start since the machine booted.
+    ``started`` are the allocation directories whose containers were allowed to start since the
+    machine booted.
     """
 
     def __init__(self, pods: Iterable[PodDevices] = (), started: Set[str] = frozenset()) -> None:
@@ -336,7 +364,11 @@ class DeviceTable:
         return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
 
     def ids(self, resource: str, gpu: str) -> set[str]:
-        return {each for held in self._by_uid.values() for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
+        return {
+            each
+            for held in self._by_uid.values()
+            for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())
+        }
 
     def mib(self, gpu: str, without: str = "") -> int:
         """Return the MiB of a GPU that pods hold in memory units."""
@@ -347,5 +379,8 @@ class DeviceTable:
         return [
             held
             for held in self._by_uid.values()
-            if any(each.resource == resource and not wanted.isdisjoint(each.ids) for each in held.devices)
+            if any(
+                each.resource == resource and not wanted.isdisjoint(each.ids)
+                for each in held.devices
+            )
         ]

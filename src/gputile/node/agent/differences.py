@@ -1,7 +1,8 @@
 """Compares allocated devices with bookings, and returns the corrections of bookings that differ.
 
-The reconciler writes the corrections; one that fails is returned again in the next comparison. A pod is compared once
-all its containers have their devices. The device table contains those of init containers too.
+The reconciler writes the corrections; one that fails is returned again in the next comparison. A
+pod is compared once all its containers have their devices. The device table contains those of init
+containers too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,12 @@ from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, EventReason
-from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, GpuShare, binding_annotations
+from gputile.core.devices.allocation import (
+    TOOL_ANNOTATIONS,
+    Allocation,
+    GpuShare,
+    binding_annotations,
+)
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState, KnownPod
@@ -21,7 +27,8 @@ from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 class Correction:
     """A correction of a pod: ``annotations`` to write, if any, and an event if ``reason`` is set.
 
-    Without annotations it only reports a problem that the agent cannot correct; ``message`` names the remedy.
+    Without annotations it only reports a problem that the agent cannot correct; ``message`` names
+    the remedy.
     """
 
     pod: KnownPod
@@ -30,10 +37,16 @@ class Correction:
     message: str = ""
 
 
-def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
-    """Build the booking of ``pod`` from its devices; None if the inventory lacks some of its GPUs."""
+def allocation_of(
+    pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int
+) -> Allocation | None:
+    """Build the booking of ``pod`` from its devices; None if the inventory lacks some of its
+    GPUs.
+    """
     request = pod.request
-    if request is None or any(devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices):
+    if request is None or any(
+        devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices
+    ):
         return None
     where = {container.name: _gpus(pod, pod_devices, container) for container in request.containers}
     used = frozenset().union(*where.values())
@@ -45,11 +58,18 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
     def share(gpu: Gpu, *there: ContainerRequest) -> GpuShare:
         if not shared:
             return GpuShare(gpu.uuid, gpu.index, gpu.mib, 100)
-        mib = effective(there, lambda container: container.units * unit // len(where[container.name]))
-        percent = effective(there, lambda container: container.percent // len(where[container.name]))
+        mib = effective(
+            there, lambda container: container.units * unit // len(where[container.name])
+        )
+        percent = effective(
+            there, lambda container: container.percent // len(where[container.name])
+        )
         return GpuShare(gpu.uuid, gpu.index, mib, percent)
 
-    on = {gpu.uuid: tuple(each for each in request.containers if gpu.uuid in where[each.name]) for gpu in gpus}
+    on = {
+        gpu.uuid: tuple(each for each in request.containers if gpu.uuid in where[each.name])
+        for gpu in gpus
+    }
     return Allocation(
         gpus=tuple(share(gpu, *on[gpu.uuid]) for gpu in gpus),
         containers={
@@ -63,8 +83,12 @@ def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfi
     )
 
 
-def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) -> dict[str, str | None]:
-    """Return the annotations to write for the ``allocation`` of ``pod``; the value None removes an annotation."""
+def annotations_of(
+    allocation: Allocation, node_config: NodeConfig, pod: Pod
+) -> dict[str, str | None]:
+    """Return the annotations to write for the ``allocation`` of ``pod``; the value None removes
+    an annotation.
+    """
     gpus = [gpu for share in allocation.gpus if (gpu := node_config.gpu(share.uuid)) is not None]
     written = binding_annotations(allocation, gpus, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -73,7 +97,9 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
 
 
 def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> frozenset[str]:
-    """Return the GPUs of a container. For an init container whose IDs are forgotten, its booked GPUs are assumed."""
+    """Return the GPUs of a container. For an init container whose IDs are forgotten, its booked
+    GPUs are assumed.
+    """
     if any(devices.container == container.name for devices in pod_devices.devices):
         return gpus_of(pod_devices, container.name, pod.shared_gpus)
     booked = frozenset(share.uuid for share in pod.booked(container.name))
@@ -83,12 +109,17 @@ def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -
 
 
 def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
-    """Compare what pods hold, what is booked and what the kubelet lists, and return the corrections."""
+    """Compare what pods hold, what is booked and what the kubelet lists, and return the
+    corrections.
+    """
     found: list[Correction] = []
     for pod in state.pods.values():
         if not pod.alive or pod.request is None:
             continue
-        forgotten, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
+        forgotten, pod_devices = (
+            _forgotten(pod, listing, state.device_table),
+            state.device_table.get(pod.uid),
+        )
         if pod_devices is not None and _complete(pod, pod_devices):
             found += _corrected(pod, pod_devices, state.node_config, now_ns) + forgotten
         else:
@@ -96,19 +127,25 @@ def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[C
     return found
 
 
-def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:
+def _corrected(
+    pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int
+) -> list[Correction]:
     truth = allocation_of(pod, pod_devices, node_config, now_ns)
     if truth is None:
         return []
     if pod.allocation is not None and pod.allocation.containers == truth.containers:
-        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":  # existing tools read it (B9)
+        if (
+            pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false"
+        ):  # existing tools read it (B9)
             return [Correction(pod, {GPUSHARE_ASSIGNED: "true"})]
         return []
     annotations, where = annotations_of(truth, node_config, pod.pod), _gpus_text(truth.gpus)
     if pod.allocation is None:
         text = f"the pod was bound without an allocation and is on {where}"
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
-    if (booked := _gpus_text(pod.allocation.gpus)) == where:  # only the shares of single containers differ
+    if (
+        booked := _gpus_text(pod.allocation.gpus)
+    ) == where:  # only the shares of single containers differ
         return [Correction(pod, annotations)]
     text = f"the kubelet allocated {where} instead of {booked}; the booking was corrected"
     return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]
@@ -128,9 +165,9 @@ def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
 def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
     """Report containers that still run with devices that the kubelet has forgotten.
 
-    The kubelet forgets devices if its checkpoint is lost, or if it rejects a pod whose first containers run and dies
-    before it has reported that to the API server: the next kubelet then adopts these containers (``rejectPod`` in
-    pkg/kubelet).
+    The kubelet forgets devices if its checkpoint is lost, or if it rejects a pod whose first
+    containers run and dies before it has reported that to the API server: the next kubelet then
+    adopts these containers (``rejectPod`` in pkg/kubelet).
     """
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
@@ -139,24 +176,34 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
         container.name
         for container in pod.request.containers
         if container.phase is not Phase.INIT
-        and any(pod.demand(container, each) and not listed.ids(container.name, each) for each in MODE_RESOURCES)
+        and any(
+            pod.demand(container, each) and not listed.ids(container.name, each)
+            for each in MODE_RESOURCES
+        )
         and device_table.runs(pod.uid, container.name)
     ]
     if not names:
         return []
     message = (
-        f"the kubelet has lost the GPU allocation of {', '.join(names)}, which runs on but cannot be restarted: "
+        f"the kubelet has lost the GPU allocation of {', '.join(names)}, which runs on but cannot "
+        f"be restarted: "
         "delete the pod at a convenient time, so that it is admitted again"
     )
     return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
 
 
 def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
-    """Report a pod that runs without devices: it started while no plugin offered what it requests."""
+    """Report a pod that runs without devices: it started while no plugin offered what it
+    requests.
+    """
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []
-    message = "its containers run without the GPUs that they request: delete the pod so that it is admitted again"
+    message = (
+        "its containers run without the GPUs that they request: delete the pod so that it "
+        "is "
+        "admitted again"
+    )
     return [Correction(pod, {}, EventReason.GPU_MISSING, message)]
 
 

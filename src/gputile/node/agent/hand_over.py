@@ -1,13 +1,16 @@
 """Hands a node over from one agent to the next, for example in an upgrade, without failing pods.
 
-Between the end of one device plugin and the registration of the next, the kubelet has no devices and permanently fails
-each pod that it admits. Registering before the old plugin ends does not help: when the older stream ends, the kubelet
-disconnects the plugin that has the resource by then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So
-the new agent first closes the node by an annotation that the scheduler extender obeys. Then it waits until the pods
-that were scheduled before are bound and admitted, takes over, and opens the node when the kubelet watches its devices.
+Between the end of one device plugin and the registration of the next, the kubelet has no devices
+and permanently fails each pod that it admits. Registering before the old plugin ends does not help:
+when the older stream ends, the kubelet disconnects the plugin that has the resource by then
+(``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So the new agent first closes the
+node by an annotation that the scheduler extender obeys. Then it waits until the pods that were
+scheduled before are bound and admitted, takes over, and opens the node when the kubelet watches its
+devices.
 
-The annotation contains its deadline, so that any later agent can remove it if its writer has died. The deadline is
-extended while the kubelet makes progress with its pods, which may take minutes on a slow node.
+The annotation contains its deadline, so that any later agent can remove it if its writer has died.
+The deadline is extended while the kubelet makes progress with its pods, which may take minutes on a
+slow node.
 """
 
 import asyncio
@@ -29,7 +32,8 @@ log = logging.getLogger(__name__)
 
 CLOSED_AT_MOST_S = 60.0
 SEEN_WITHIN_S = 5.0
-OPEN_WITHIN_S = 30.0  # from the last pod's admission until the kubelet watches the new agent's devices
+# from the last pod's admission until the kubelet watches the new agent's devices
+OPEN_WITHIN_S = 30.0
 STUCK_AFTER_S = 40.0  # a busy kubelet may take this long to answer
 LIST_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.1
@@ -40,8 +44,9 @@ TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch call until it counts t
 class HandOver:
     """Does one agent's part in the handover.
 
-    ``closed_for`` is in seconds; ``now`` is Unix time, ``clock`` is monotonic. ``under_way`` is True while this agent
-    keeps the node closed. ``looked`` is the time when it last read the kubelet's list.
+    ``closed_for`` is in seconds; ``now`` is Unix time, ``clock`` is monotonic. ``under_way`` is
+    True while this agent keeps the node closed. ``looked`` is the time when it last read the
+    kubelet's list.
     """
 
     def __init__(
@@ -64,9 +69,11 @@ class HandOver:
         self._text = ""
 
     async def close(self) -> None:
-        """Close the node if another agent serves it, and wait until no pod is on its way to the node.
+        """Close the node if another agent serves it, and wait until no pod is on its way to the
+        node.
 
-        If the API server does not answer, the handover continues without this: no pod can be bound then either.
+        If the API server does not answer, the handover continues without this: no pod can be bound
+        then either.
         """
         if not self._kubelet.state.others or self._state.node is None:
             return
@@ -75,7 +82,10 @@ class HandOver:
             self.under_way = True
             await self._until(self._is_closed, SEEN_WITHIN_S)
             await asyncio.sleep(self._closed_for)
-            pods = [known_pod(pod, self._state.configuration) for pod in await self._cluster.bound_pods()]
+            pods = [
+                known_pod(pod, self._state.configuration)
+                for pod in await self._cluster.bound_pods()
+            ]
         except KubeError as error:
             log.warning("the node is not closed before another agent is replaced: %s", error)
             return
@@ -89,7 +99,9 @@ class HandOver:
         self.under_way = False
 
     def left(self, node: Node) -> float | None:
-        """Return for how many seconds the annotation must stay on the node; None if there is none."""
+        """Return for how many seconds the annotation must stay on the node; None if there is
+        none.
+        """
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None
@@ -98,7 +110,9 @@ class HandOver:
         return 0.0 if text == self._text else self._seconds_left(text)
 
     def _seconds_left(self, text: str) -> float:
-        """Return for how many seconds an annotation holds; 0 if it is invalid, or the clock was set back since."""
+        """Return for how many seconds an annotation holds; 0 if it is invalid, or the clock was
+        set back since.
+        """
         try:
             left = float(text) - self._now()
         except ValueError:
@@ -107,7 +121,9 @@ class HandOver:
 
     async def _write_deadline(self) -> None:
         self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
-        await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
+        await self._cluster.patch_node(
+            {"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}}
+        )
 
     async def _admitted(self, pods: Sequence[KnownPod]) -> None:
         """Wait until the kubelet has admitted ``pods``, as long as their number decreases.
@@ -124,7 +140,9 @@ class HandOver:
             if len(waiting) < fewest:
                 fewest, since = len(waiting), now
             elif now - since > STUCK_AFTER_S:
-                log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
+                log.warning(
+                    "not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5])
+                )
                 return
             if self._seconds_left(self._text) < OPEN_WITHIN_S:
                 try:
@@ -147,14 +165,17 @@ class HandOver:
 
     async def _until(self, true: Callable[[], bool], within: float) -> None:
         deadline = asyncio.get_running_loop().time() + within
-        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - no event is set for these
+        # No event is set for these.
+        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY_S)
 
 
 def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list[str]:
-    """Return the keys of those ``pods`` to which the kubelet has yet to allocate devices, according to its list.
+    """Return the keys of those ``pods`` to which the kubelet has yet to allocate devices, according
+    to its list.
 
-    Init containers that are not sidecars do not count, since the kubelet does not list their devices.
+    Init containers that are not sidecars do not count, since the kubelet does not list their
+    devices.
     """
     waiting = []
     for pod in pods:
@@ -163,10 +184,19 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
         if pod.pod.status.phase not in ("", "Pending"):
             continue
         spec, listed = pod.pod.spec, listing.get(pod.key) if listing is not None else None
-        asked = {container.name: _asked(container) for container in (*spec.init_containers, *spec.containers)}
-        ending = {container.name for container in spec.init_containers if container.restart_policy != "Always"}
+        asked = {
+            container.name: _asked(container)
+            for container in (*spec.init_containers, *spec.containers)
+        }
+        ending = {
+            container.name
+            for container in spec.init_containers
+            if container.restart_policy != "Always"
+        }
         lasting = [(name, resource) for name in asked.keys() - ending for resource in asked[name]]
-        lacking = listed is None or any(not listed.ids(name, resource) for name, resource in lasting)
+        lacking = listed is None or any(
+            not listed.ids(name, resource) for name, resource in lasting
+        )
         if lacking and any(asked.values()):
             waiting.append(pod.key)
     return waiting

@@ -1,12 +1,14 @@
-"""Answers the kubelet's calls: collects the data, lets ``allocation`` decide, and writes the result.
+"""Answers the kubelet's calls: collects the data, lets ``allocation`` decide, and writes the
+result.
 
 For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
 ``allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
 
-A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each request that the agent
-makes meanwhile has a deadline. The agent waits for the kubelet's list for up to three seconds, since a busy node needs
-some time, or for half a second if the previous request failed. The agent waits longer for the API server, but only for
-a pod that is otherwise unknown, since the kubelet never changes what it has allocated to a pod.
+A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each
+request that the agent makes meanwhile has a deadline. The agent waits for the kubelet's list for up
+to three seconds, since a busy node needs some time, or for half a second if the previous request
+failed. The agent waits longer for the API server, but only for a pod that is otherwise unknown,
+since the kubelet never changes what it has allocated to a pod.
 """
 
 import asyncio
@@ -37,9 +39,18 @@ class AllocationHandler:
     """Answers the calls on all device plugins of ``node``. ``compare`` wakes the reconciler."""
 
     def __init__(
-        self, advertiser: Advertiser, node: str, files: ContainerPreparation, compare: Wakeup, metrics: AgentMetrics
+        self,
+        advertiser: Advertiser,
+        node: str,
+        files: ContainerPreparation,
+        compare: Wakeup,
+        metrics: AgentMetrics,
     ) -> None:
-        self._state, self._kubelet, self._records = advertiser.state, advertiser.kubelet, advertiser.records
+        self._state, self._kubelet, self._records = (
+            advertiser.state,
+            advertiser.kubelet,
+            advertiser.records,
+        )
         self._advertiser = advertiser
         self._node = node
         self._files = files
@@ -66,10 +77,16 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Return the preferred IDs. If that fails, return no preference, since an error would fail the pod for good."""
+        """Return the preferred IDs. If that fails, return no preference, since an error would
+        fail the pod for good.
+        """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
-            available, must, size = asked.available_deviceIDs, asked.must_include_deviceIDs, asked.allocation_size
+            available, must, size = (
+                asked.available_deviceIDs,
+                asked.must_include_deviceIDs,
+                asked.allocation_size,
+            )
             ids: tuple[str, ...] = ()
             try:
                 caller = await self._find_caller(resource, size)
@@ -111,7 +128,9 @@ class AllocationHandler:
         return response
 
     async def _prestart(self, resource: str, body: bytes) -> bytes:
-        await self.prestart(resource, tuple(pb.PreStartContainerRequest.FromString(body).devices_ids))
+        await self.prestart(
+            resource, tuple(pb.PreStartContainerRequest.FromString(body).devices_ids)
+        )
         return pb.PreStartContainerResponse().SerializeToString()
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -137,15 +156,21 @@ class AllocationHandler:
     # -- data for decisions
 
     async def _list(self) -> Listing | None:
-        """Request the kubelet's list and update the state from it; return None if it does not answer in time."""
+        """Request the kubelet's list and update the state from it; return None if it does not
+        answer in time.
+        """
         listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
         self._lists = listing is not None
-        self._state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
+        self._state.record_listing(
+            listing, self._kubelet.state.epoch, settled=self._kubelet.settled
+        )
         self._records.read(self._state, time.time_ns())
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller | None:
-        """Identify the caller, after reading candidate pods from the API server if necessary; None if it is unknown."""
+        """Identify the caller, after reading candidate pods from the API server if necessary;
+        None if it is unknown.
+        """
         listing = await self._list()
         forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S
@@ -159,7 +184,9 @@ class AllocationHandler:
         return next(iter(callers(self._state, listing, resource, size)), None)
 
     async def _read_pod(self, key: str) -> bool:
-        """Read a pod from the API server; return whether it answered, even if there is no such pod."""
+        """Read a pod from the API server; return whether it answered, even if there is no such
+        pod.
+        """
         namespace, _, name = key.partition("/")
         try:
             async with asyncio.timeout(READ_WITHIN_S):

@@ -1,11 +1,12 @@
 """Derives the device table from the kubelet's checkpoint and the allocation directories.
 
-The kubelet's checkpoint says which container has which IDs, and which allocation directory it mounts. The record in
-that directory says when the IDs were allocated and what they are worth, and whether the container has started. Joined
-by the name of the directory they are the device table, which is computed again whenever one of them or a pod changes.
+The kubelet's checkpoint says which container has which IDs, and which allocation directory it
+mounts. The record in that directory says when the IDs were allocated and what they are worth, and
+whether the container has started. Joined by the name of the directory they are the device table,
+which is computed again whenever one of them or a pod changes.
 
-The kubelet checkpoints all devices of a container before it calls for the next container, and before the container
-starts. An Allocate response that is not in the checkpoint by then was lost.
+The kubelet checkpoints all devices of a container before it calls for the next container, and
+before the container starts. An Allocate response that is not in the checkpoint by then was lost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -32,8 +33,11 @@ _MOST_KEPT = 1024
 UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has checkpointed the response
 
 
-def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int) -> str:
-    """Record that ``ids`` are allocated to a container; return the name of its allocation directory.
+def answer(
+    state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
+) -> str:
+    """Record that ``ids`` are allocated to a container; return the name of its allocation
+    directory.
 
     Both resources of a container have the same directory. No other container mounts it.
     """
@@ -45,7 +49,11 @@ def answer(state: AllocationState, caller: Caller | None, resource: str, ids: tu
     if own is not None and state.unread and resource in own.devices:
         own = None  # an init container may mount it; the kubelet's list lacks these
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
-        both = own.devices | {resource: ids} if name in state.answered and own.uid == uid else {resource: ids}
+        both = (
+            own.devices | {resource: ids}
+            if name in state.answered and own.uid == uid
+            else {resource: ids}
+        )
     else:
         both = {resource: ids}
         taken = mounted | state.started | state.records.keys()
@@ -80,35 +88,47 @@ def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: in
 
 
 def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
-    """Replace the prepared claims by these ``claims``, by UID; no other row of the table depends on them."""
+    """Replace the prepared claims by these ``claims``, by UID; no other row of the table depends
+    on them.
+    """
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
     state.claims = dict(claims)
     state.device_table = DeviceTable([*others, *claims.values()], state.started)
 
 
 def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
-    """Drop the records of all other allocation directories, which were removed; their containers cannot run."""
+    """Drop the records of all other allocation directories, which were removed; their containers
+    cannot run.
+    """
     state.records = {name: record for name, record in state.records.items() if name in directories}
     state.started &= directories
     derive(state, now_ns)
 
 
 def forget_unwritten(state: AllocationState, resource: str) -> None:
-    """Drop responses for ``resource`` that are not in the kubelet's checkpoint when it makes the next call."""
+    """Drop responses for ``resource`` that are not in the kubelet's checkpoint when it makes the
+    next call.
+    """
     state.answered = {
-        name for name in state.answered if name in state.records and resource not in state.records[name].devices
+        name
+        for name in state.answered
+        if name in state.records and resource not in state.records[name].devices
     }
 
 
 def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
     """Return the entries of the kubelet's list, which replace those of an unreadable checkpoint.
 
-    A container mounts the directory of the latest response with its IDs. A container is omitted while not all its IDs
-    are listed, or if it has other amounts than the known pod requests: it is in a later pod of the same name.
+    A container mounts the directory of the latest response with its IDs. A container is omitted
+    while not all its IDs are listed, or if it has other amounts than the known pod requests: it is
+    in a later pod of the same name.
     """
     last: dict[tuple[str, frozenset[str]], tuple[str, tuple[tuple[str, str], ...] | None]] = {}
     for name, record in sorted(state.records.items(), key=lambda each: each[1].since_ns):
-        last |= {(resource, frozenset(ids)): (name, record.mounts or None) for resource, ids in record.devices.items()}
+        last |= {
+            (resource, frozenset(ids)): (name, record.mounts or None)
+            for resource, ids in record.devices.items()
+        }
     found = []
     for key, listed in state.kubelet.listing.items():
         pod = state.pods.get(key)
@@ -116,15 +136,22 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
             continue
         for container, resource, ids in listed.parts():
             asked, uid = pod.container_request(container), pod.kubelet_uid
-            amounts = [pod.demand(asked, each) if asked is not None else 0 for each in (GPU_MEMORY, GPU_CORE)]
+            amounts = [
+                pod.demand(asked, each) if asked is not None else 0
+                for each in (GPU_MEMORY, GPU_CORE)
+            ]
             if amounts == [len(listed.ids(container, each)) for each in (GPU_MEMORY, GPU_CORE)]:
-                directory, mounts = last.get((resource, ids), (directory_name(uid, container), None))
+                directory, mounts = last.get(
+                    (resource, ids), (directory_name(uid, container), None)
+                )
                 found.append(KubeletEntry(uid, container, resource, ids, directory, mounts))
     return tuple(found)
 
 
 def derive(state: AllocationState, now_ns: int) -> None:
-    """Compute the device table from the kubelet's checkpoint and the records of the allocation directories."""
+    """Compute the device table from the kubelet's checkpoint and the records of the allocation
+    directories.
+    """
     state.answered = {
         name
         for name in state.answered - {entry.directory for entry in state.written}
@@ -138,7 +165,9 @@ def derive(state: AllocationState, now_ns: int) -> None:
 
 
 class _Part(NamedTuple):
-    """The devices of one resource of a container. ``pod`` and ``record`` are None if they are unknown."""
+    """The devices of one resource of a container. ``pod`` and ``record`` are None if they are
+    unknown.
+    """
 
     pod: KnownPod | None
     record: Limits | None
@@ -153,15 +182,28 @@ def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]
         record, pod = state.records.get(entry.directory), pods.get(entry.uid)
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
             asked = pod.container_request(entry.container) if pod is not None else None
-            phase = asked.phase if asked is not None else record.phase if record is not None else Phase.APP
+            phase = (
+                asked.phase
+                if asked is not None
+                else record.phase
+                if record is not None
+                else Phase.APP
+            )
             devices = ContainerDevices(
-                entry.container, phase, entry.resource, _ordered(entry.ids), entry.directory, entry.mounts
+                entry.container,
+                phase,
+                entry.resource,
+                _ordered(entry.ids),
+                entry.directory,
+                entry.mounts,
             )
             yield pod.uid if pod is not None else entry.uid, _Part(pod, record, devices)
 
 
 def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
-    """Yield the devices of running containers that the kubelet has forgotten, and those not checkpointed yet."""
+    """Yield the devices of running containers that the kubelet has forgotten, and those not
+    checkpointed yet.
+    """
     pods = {pod.uid: pod for pod in state.pods.values()}
     mounted = {entry.directory for entry in state.written}
     owners = {(entry.uid, entry.container) for entry in state.written}
@@ -184,17 +226,27 @@ def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
 def _row(state: AllocationState, uid: str, parts: Sequence[_Part]) -> PodDevices:
     pod, record, _ = parts[0]
     key = pod.key if pod is not None else record.key if record is not None else ""
-    row = state.new_row(uid, key, pod, min(each.record.since_ns if each.record else 0 for each in parts))
+    row = state.new_row(
+        uid, key, pod, min(each.record.since_ns if each.record else 0 for each in parts)
+    )
     if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
     made, before = row.only(tuple(each.devices for each in parts)), state.device_table.get(uid)
-    return before if before == made and before is not None else made  # its GPUs are computed already
+    return (
+        before if before == made and before is not None else made
+    )  # its GPUs are computed already
 
 
 def _has_gone(
-    state: AllocationState, entry: KubeletEntry, pod: KnownPod | None, record: Limits | None, now_ns: int
+    state: AllocationState,
+    entry: KubeletEntry,
+    pod: KnownPod | None,
+    record: Limits | None,
+    now_ns: int,
 ) -> bool:
-    """Return whether devices in the kubelet's checkpoint are free: the kubelet writes it at admissions only."""
+    """Return whether devices in the kubelet's checkpoint are free: the kubelet writes it at
+    admissions only.
+    """
     if pod is not None and pod.alive:
         return False
     shown = any(
@@ -215,12 +267,17 @@ def _has_gone(
 
 
 def _holds(
-    state: AllocationState, name: str, record: Limits, pod: KnownPod | None, given: Set[tuple[str, str]]
+    state: AllocationState,
+    name: str,
+    record: Limits,
+    pod: KnownPod | None,
+    given: Set[tuple[str, str]],
 ) -> bool:
     """Return whether a directory holds devices that are not in the kubelet's checkpoint.
 
-    It does if the kubelet has yet to checkpoint the response, or has forgotten a running container. It does not if the
-    kubelet has allocated other devices to the container, or does not list its pod.
+    It does if the kubelet has yet to checkpoint the response, or has forgotten a running container.
+    It does not if the kubelet has allocated other devices to the container, or does not list its
+    pod.
     """
     if name not in state.started:
         return name in state.answered

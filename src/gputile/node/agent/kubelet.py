@@ -1,4 +1,6 @@
-"""Connects the agent to the kubelet through the gateway: calls, device lists and the list of pods."""
+"""Connects the agent to the kubelet through the gateway: calls, device lists and the list of
+pods.
+"""
 
 import asyncio
 import logging
@@ -35,13 +37,17 @@ Answers = Callable[[Call], Awaitable[CallAnswer | CallRefused]]
 
 def devices_message(devices: Sequence[Device]) -> bytes:
     return pb.ListAndWatchResponse(
-        devices=[pb.Device(ID=device_id, health=HEALTHY if well else UNHEALTHY) for device_id, well in devices]
+        devices=[
+            pb.Device(ID=device_id, health=HEALTHY if well else UNHEALTHY)
+            for device_id, well in devices
+        ]
     ).SerializeToString()
 
 
 _MARGIN_S = 0.1
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
-SETTLED_AFTER_S = 10.0  # a restarted kubelet readmits its pods one by one, and lists only those readmitted so far
+# a restarted kubelet readmits its pods one by one, and lists only those readmitted so far
+SETTLED_AFTER_S = 10.0
 
 
 class GatewayGoneError(Exception):
@@ -51,9 +57,9 @@ class GatewayGoneError(Exception):
 class KubeletLink:
     """The agent's connection to the kubelet, through the gateway.
 
-    ``asked`` is the time of the kubelet's last admission call, on the monotonic clock. ``state`` is the latest state
-    that the gateway sent; ``state_received`` is set with the first one, and ``registered`` once the kubelet has
-    registered all resources.
+    ``asked`` is the time of the kubelet's last admission call, on the monotonic clock. ``state`` is
+    the latest state that the gateway sent; ``state_received`` is set with the first one, and
+    ``registered`` once the kubelet has registered all resources.
     """
 
     def __init__(self, link: MessageChannel[FromGateway]) -> None:
@@ -103,11 +109,15 @@ class KubeletLink:
 
     @property
     def settled(self) -> bool:
-        """Whether the kubelet has had time since its start to admit its pods again, so that its list is complete."""
+        """Whether the kubelet has had time since its start to admit its pods again, so that its
+        list is complete.
+        """
         return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
 
     async def until_quiet(self) -> None:
-        """Wait until the kubelet has made no admission call for a moment, for two seconds at most."""
+        """Wait until the kubelet has made no admission call for a moment, for two seconds at
+        most.
+        """
         for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
             quiet = time.monotonic() - self.asked
             if quiet >= QUIET_S:
@@ -115,26 +125,34 @@ class KubeletLink:
             await asyncio.sleep(QUIET_S - quiet)
 
     async def take_charge(self) -> None:
-        """Take over the node from the agents of other gateways; return when they have released it."""
+        """Take over the node from the agents of other gateways; return when they have released
+        it.
+        """
         self._link.send(TakeCharge())
         await self._in_charge.wait()
 
     def advertise(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
         changed = {
-            name: devices_message(found) for name, found in devices.items() if self._advertised.get(name) != found
+            name: devices_message(found)
+            for name, found in devices.items()
+            if self._advertised.get(name) != found
         }
         if changed or devices.keys() != self._advertised.keys():
             self._advertised = dict(devices)
             self._link.send(Advertise(tuple(devices), changed))
 
     def serve_claims(self, health: bytes | None) -> None:
-        """Serve as a DRA driver that reports this health of its devices; None to stop serving claims."""
+        """Serve as a DRA driver that reports this health of its devices; None to stop serving
+        claims.
+        """
         if health != self._health:
             self._health = health
             self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
-        """Return the kubelet's list of pods with their devices; None if it does not answer in ``within`` seconds."""
+        """Return the kubelet's list of pods with their devices; None if it does not answer in
+        ``within`` seconds.
+        """
         self._last += 1
         number = self._last
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -161,7 +179,9 @@ class KubeletLink:
 
 
 def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:
-    """Convert the kubelet's response to plain data. It may have several entries for a resource, one per NUMA node."""
+    """Convert the kubelet's response to plain data. It may have several entries for a resource,
+    one per NUMA node.
+    """
     listing: dict[str, ListedPod] = {}
     for pod in answer.pod_resources:
         containers: dict[str, dict[str, frozenset[str]]] = {}

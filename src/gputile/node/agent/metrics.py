@@ -1,7 +1,8 @@
 """Exports the agent's metrics: its calls and corrections, the node's GPUs, and their containers.
 
-The node's metrics are computed at each scrape, on a separate thread, from data that other threads replace as a whole.
-Only containers whose pods exist have series, so the series of a pod end with the pod.
+The node's metrics are computed at each scrape, on a separate thread, from data that other threads
+replace as a whole. Only containers whose pods exist have series, so the series of a pod end with
+the pod.
 """
 
 import copy
@@ -37,7 +38,9 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
 
 
 class GpuTimes(Collector):
-    """Exports the GPU time of the existing containers. ``rows`` is replaced as a whole: another thread reads it."""
+    """Exports the GPU time of the existing containers. ``rows`` is replaced as a whole: another
+    thread reads it.
+    """
 
     def __init__(self) -> None:
         self.rows: tuple[TimeUsed, ...] = ()
@@ -84,7 +87,8 @@ class AgentMetrics:
         )
         self.contradictions = Counter(
             "gputile_agent_kubelet_calls_refused",
-            "Calls of the kubelet refused because a container would have got a GPU or an amount that is not its own",
+            "Calls of the kubelet refused because a container would have got a GPU or an amount "
+            "that is not its own",
             registry=self.registry,
         )
         self.agents_started = 0
@@ -118,7 +122,9 @@ class NodeMetrics(Collector):
         self._latest = latest
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing, so that registering does not run a whole ``collect`` to learn the names."""
+        """Yield nothing, so that registering does not run a whole ``collect`` to learn the
+        names.
+        """
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
@@ -133,7 +139,8 @@ class NodeMetrics(Collector):
     def _xids(self, indices: Mapping[str, str]) -> Iterator[Metric]:
         found = CounterMetricFamily(
             "gputile_agent_gpu_xids",
-            "XID errors that the driver reported since the agent's start, by code and the UUID of GPU or MIG instance",
+            "XID errors that the driver reported since the agent's start, by code and the UUID of "
+            "GPU or MIG instance",
             labels=("gpu", "uuid", "xid"),
         )
         for (uuid, code), number in self._monitor.xids.items():
@@ -154,12 +161,14 @@ class NodeMetrics(Collector):
         )
         peak = GaugeMetricFamily(
             "gputile_agent_container_memory_peak_bytes",
-            "Peak of the GPU memory that the container has used since its start, bytes; isolated containers only",
+            "Peak of the GPU memory that the container has used since its start, bytes; isolated "
+            "containers only",
             labels=("namespace", "pod", "container", "gpu"),
         )
         refused = CounterMetricFamily(
             "gputile_agent_container_allocations_refused",
-            "Requests for GPU memory above the limit since the container started; isolated containers only",
+            "Requests for GPU memory above the limit since the container started; isolated "
+            "containers only",
             labels=("namespace", "pod", "container", "gpu"),
         )
         share = GaugeMetricFamily(
@@ -177,8 +186,9 @@ class NodeMetrics(Collector):
                 if counted is None:
                     continue
                 usage = counted[place]
-                # The container can write anything into the file, so values are limited to what is possible: the GPU's
-                # memory, and the largest integer that Prometheus counts exactly.
+                # The container can write anything into the file, so values are limited to what is
+                # possible: the GPU's memory, and the largest integer that Prometheus counts
+                # exactly.
                 used.add_metric(labels, min(usage.used, part.total))
                 peak.add_metric(labels, min(usage.peak, part.total))
                 refused.add_metric(labels, min(usage.refused, _MOST_COUNTED))
@@ -186,11 +196,16 @@ class NodeMetrics(Collector):
 
 
 def _node(state: AllocationState) -> Metric:
-    mode, labels, configured = state.node_config.effective_mode, state.labels, state.configuration.gpu_time
+    mode, labels, configured = (
+        state.node_config.effective_mode,
+        state.labels,
+        state.configuration.gpu_time,
+    )
     policy = policy_of(mode.mode, labels, configured).value
     found = GaugeMetricFamily(
         "gputile_agent_node_info",
-        "1, with mode, sharing, memory unit and policy of GPU time in force, and the agent's version",
+        "1, with mode, sharing, memory unit and policy of GPU time in force, and the agent's "
+        "version",
         labels=("mode", "sharing", "unit_mib", "gpu_time_policy", "version"),
     )
     found.add_metric((mode.mode.value, mode.sharing.value, str(mode.unit_mib), policy, VERSION), 1)
@@ -199,9 +214,13 @@ def _node(state: AllocationState) -> Metric:
 
 def _gpus(seen: Observation, holdings: "GpuHoldings") -> Iterator[Metric]:
     info = GaugeMetricFamily(
-        "gputile_agent_gpu_info", "1, with the GPU's UUID and model", labels=("gpu", "uuid", "model")
+        "gputile_agent_gpu_info",
+        "1, with the GPU's UUID and model",
+        labels=("gpu", "uuid", "model"),
     )
-    total = GaugeMetricFamily("gputile_agent_gpu_memory_bytes", "Memory of the GPU, bytes", labels=("gpu",))
+    total = GaugeMetricFamily(
+        "gputile_agent_gpu_memory_bytes", "Memory of the GPU, bytes", labels=("gpu",)
+    )
     booked = GaugeMetricFamily(
         "gputile_agent_gpu_memory_booked_bytes",
         "Memory of the GPU that is allocated to pods, by the kubelet's device IDs, bytes",
@@ -209,13 +228,18 @@ def _gpus(seen: Observation, holdings: "GpuHoldings") -> Iterator[Metric]:
     )
     compute = GaugeMetricFamily(
         "gputile_agent_gpu_compute_booked_ratio",
-        "Part of the GPU's compute that is allocated to pods, by the kubelet's device IDs, from 0 to 1; 0 in modes "
+        "Part of the GPU's compute that is allocated to pods, by the kubelet's device IDs, from 0 "
+        "to 1; 0 in modes "
         "that do not allocate compute",
         labels=("gpu",),
     )
-    pods = GaugeMetricFamily("gputile_agent_gpu_pods", "Pods that have device IDs of the GPU", labels=("gpu",))
+    pods = GaugeMetricFamily(
+        "gputile_agent_gpu_pods", "Pods that have device IDs of the GPU", labels=("gpu",)
+    )
     healthy = GaugeMetricFamily(
-        "gputile_agent_gpu_healthy", "1 while new pods may use the GPU, 0 while it is unhealthy", labels=("gpu",)
+        "gputile_agent_gpu_healthy",
+        "1 while new pods may use the GPU, 0 while it is unhealthy",
+        labels=("gpu",),
     )
     instances = GaugeMetricFamily(
         "gputile_agent_mig_instance_pods",
@@ -224,7 +248,8 @@ def _gpus(seen: Observation, holdings: "GpuHoldings") -> Iterator[Metric]:
     )
     namespaces = GaugeMetricFamily(
         "gputile_agent_namespace_memory_booked_bytes",
-        "Memory of the GPU that is allocated to the namespace's pods, by the kubelet's device IDs, bytes",
+        "Memory of the GPU that is allocated to the namespace's pods, by the kubelet's device IDs, "
+        "bytes",
         labels=("namespace", "gpu"),
     )
     for gpu in seen.machine.gpus:
@@ -258,8 +283,12 @@ def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> I
         "Part of the driver's last sample period in which a kernel ran on the GPU, from 0 to 1",
         labels=("gpu",),
     )
-    celsius = GaugeMetricFamily("gputile_agent_gpu_temperature_celsius", "Temperature of the GPU", labels=("gpu",))
-    watts = GaugeMetricFamily("gputile_agent_gpu_power_watts", "Power that the GPU draws", labels=("gpu",))
+    celsius = GaugeMetricFamily(
+        "gputile_agent_gpu_temperature_celsius", "Temperature of the GPU", labels=("gpu",)
+    )
+    watts = GaugeMetricFamily(
+        "gputile_agent_gpu_power_watts", "Power that the GPU draws", labels=("gpu",)
+    )
     ecc = CounterMetricFamily(
         "gputile_agent_gpu_ecc_errors",
         "ECC errors of the GPU's memory over its lifetime, by kind: corrected or uncorrected",
@@ -275,7 +304,10 @@ def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> I
         ):
             if value is not None:
                 family.add_metric((index,), value)
-        for kind, errors in (("corrected", reading.ecc_corrected), ("uncorrected", reading.ecc_uncorrected)):
+        for kind, errors in (
+            ("corrected", reading.ecc_corrected),
+            ("uncorrected", reading.ecc_uncorrected),
+        ):
             if errors is not None:
                 ecc.add_metric((index, kind), errors)
     yield from (used, busy, celsius, watts, ecc)
@@ -285,7 +317,8 @@ def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> I
 class GpuHoldings:
     """What all pods hold of each GPU, by its index: MiB, percent of compute, number of pods.
 
-    ``namespaces`` are the MiB by namespace and GPU index, ``instances`` the number of pods by UUID of a MIG instance.
+    ``namespaces`` are the MiB by namespace and GPU index, ``instances`` the number of pods by UUID
+    of a MIG instance.
     """
 
     mib: Amounts[int] = field(default_factory=Amounts)
@@ -321,7 +354,9 @@ def _instances(node_config: NodeConfig, held: PodDevices, container: str = "") -
 
 
 def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int]]:
-    """Return the MiB and the percent of compute that a pod has of each existing GPU, by the GPU's index."""
+    """Return the MiB and the percent of compute that a pod has of each existing GPU, by the
+    GPU's index.
+    """
     found: dict[int, tuple[int, int]] = {}
     if isinstance(held, PreparedClaim):
         for share in held.shares:  # several shares may be MIG instances of one GPU
@@ -341,9 +376,11 @@ def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """A container's part of a GPU: ``limit`` bytes of the GPU's ``total`` bytes. ``index`` is the GPU's on its node.
+    """A container's part of a GPU: ``limit`` bytes of the GPU's ``total`` bytes. ``index`` is the
+    GPU's on its node.
 
-    ``time_share`` is the guaranteed part of the GPU's time, from 0 to 1; None if GPU time is not shared out.
+    ``time_share`` is the guaranteed part of the GPU's time, from 0 to 1; None if GPU time is not
+    shared out.
     """
 
     index: int
@@ -352,11 +389,14 @@ class GpuPart:
     time_share: float | None
 
 
-def containers_of(state: AllocationState) -> Iterator[tuple[tuple[str, str, str], str, tuple[GpuPart, ...]]]:
-    """Yield the containers with GPUs of the existing pods, each with its parts of GPUs in the order of its limits.
+def containers_of(
+    state: AllocationState,
+) -> Iterator[tuple[tuple[str, str, str], str, tuple[GpuPart, ...]]]:
+    """Yield the containers with GPUs of the existing pods, each with its parts of GPUs in the order
+    of its limits.
 
-    A container is its namespace, pod and name. With it goes the name of the usage file in which its library counts; ""
-    if it has no library.
+    A container is its namespace, pod and name. With it goes the name of the usage file in which its
+    library counts; "" if it has no library.
     """
     guaranteed = time_shares(state, "").guaranteed
     for held, pod in state.rows_with_pods():

@@ -1,14 +1,16 @@
 """Decides which mode, memory unit and sharing are in force on the node.
 
-The mode and the sharing do not change while GPU pods are on the node, since these would lose their devices (M12). A
-change has two steps: first the node is closed to new pods; then, once no pod can be on its way to the node, the change
-takes effect. Otherwise the kubelet would permanently fail pods that request a resource that is no longer offered. A new
-memory unit takes effect at once (U5, see ``device_lists``). An invalid value changes nothing, and the condition lists
-the valid ones (M2, U2).
+The mode and the sharing do not change while GPU pods are on the node, since these would lose their
+devices (M12). A change has two steps: first the node is closed to new pods; then, once no pod can
+be on its way to the node, the change takes effect. Otherwise the kubelet would permanently fail
+pods that request a resource that is no longer offered. A new memory unit takes effect at once (U5,
+see ``device_lists``). An invalid value changes nothing, and the condition lists the valid ones (M2,
+U2).
 
-gputile offers nothing on a node whose GPUs another device plugin or DRA driver serves. The evidence is a listening
-socket of a plugin in the kubelet's directory, device IDs with the UUIDs of this node's GPUs, a running pod of a known
-plugin, or ``nvidia.com/gpu`` on a node where gputile has never offered it.
+gputile offers nothing on a node whose GPUs another device plugin or DRA driver serves. The evidence
+is a listening socket of a plugin in the kubelet's directory, device IDs with the UUIDs of this
+node's GPUs, a running pod of a known plugin, or ``nvidia.com/gpu`` on a node where gputile has
+never offered it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,21 +53,27 @@ def decide_effective_mode(
 ) -> ModeDecision:
     """Decide the mode, unit and sharing in force from the node's labels, if these are known.
 
-    ``free`` is True if the node has been closed for so long that no pod can be on its way to it. ``keep_unit``
-    postpones a change of the memory unit.
+    ``free`` is True if the node has been closed for so long that no pod can be on its way to it.
+    ``keep_unit`` postpones a change of the memory unit.
     """
     told = state.advertised
     if state.node is None and told.effective_mode is not None:
         return told.decided
     holders = {pod_devices.key for pod_devices in state.device_table}
-    gpu_pods = {pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)}
+    gpu_pods = {
+        pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)
+    }
     labels = state.node.metadata.labels if state.node is not None else {}
     before, configuration = told.effective_mode, state.configuration
     if before is not None and before.claims:  # prepared claims are in the device table already
         known = (each.pod for each in state.pods.values())
-        gpu_pods |= {pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"}
+        gpu_pods |= {
+            pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"
+        }
     if keep_unit and before is not None:
-        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{before.unit_mib}MiB")
+        configuration = msgspec.structs.replace(
+            configuration, gpu_memory_unit=f"{before.unit_mib}MiB"
+        )
     return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
 
 
@@ -78,15 +86,19 @@ def decide_mode(
     *,
     free: bool = True,
 ) -> ModeDecision:
-    """Decide what is in force from the node's labels; ``before`` is None for a node that joins (M11).
+    """Decide what is in force from the node's labels; ``before`` is None for a node that joins
+    (M11).
 
-    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` is True if no other pod can be on its way to it.
+    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` is True if no other pod can be
+    on its way to it.
     """
     current = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
     unit, unit_condition = _unit(current, configuration.unit_mib, gpus)
     current = replace(current, unit_mib=unit)
 
-    def decision(mode: EffectiveMode, reason: ConditionReason, text: str, *, bad: bool = True) -> ModeDecision:
+    def decision(
+        mode: EffectiveMode, reason: ConditionReason, text: str, *, bad: bool = True
+    ) -> ModeDecision:
         told = node_condition(ConditionType.MODE_PENDING, "True" if bad else "False", reason, text)
         return ModeDecision(mode, (told, unit_condition), closing=reason is ConditionReason.CLOSING)
 
@@ -100,42 +112,64 @@ def decide_mode(
     if wanted == current or before is None or (free and not gpu_pods):
         if disabled is not None:
             return decision(wanted, ConditionReason.FEATURE_DISABLED, disabled)
-        return decision(wanted, ConditionReason.MODE_IN_FORCE, f"the node is in {_name(wanted)}", bad=False)
+        return decision(
+            wanted, ConditionReason.MODE_IN_FORCE, f"the node is in {_name(wanted)}", bad=False
+        )
     if gpu_pods:
         names = first_of(sorted(gpu_pods), _NAMED_PODS)
         text = f"{_name(current)} stays in force while GPU pods are on the node: {names}; "
-        return decision(current, ConditionReason.PODS_ON_NODE, f"{text}{_name(wanted)} follows when they are gone")
-    text = f"changing from {_name(current)} to {_name(wanted)}; the node takes no GPU pods for a moment"
+        return decision(
+            current,
+            ConditionReason.PODS_ON_NODE,
+            f"{text}{_name(wanted)} follows when they are gone",
+        )
+    text = (
+        f"changing from {_name(current)} to {_name(wanted)}; the node takes no GPU pods for a "
+        f"moment"
+    )
     return decision(current, ConditionReason.CLOSING, text, bad=False)
 
 
 def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
-    """Return the mode and sharing that the node's labels request, with unit 0, since no label sets the unit.
+    """Return the mode and sharing that the node's labels request, with unit 0, since no label sets
+    the unit.
 
     Raises:
         LabelError: a label is invalid.
     """
     mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
     if mode not in MODES:
-        raise LabelError(f"the label {MODE_LABEL} is {mode!r}; valid are {', '.join(MODES)}{nearest(mode, MODES)}")
+        raise LabelError(
+            f"the label {MODE_LABEL} is {mode!r}; valid are "
+            f"{', '.join(MODES)}{nearest(mode, MODES)}"
+        )
     way = labels.get(SHARING_LABEL, Sharing.NONE.value)
     if way not in tuple(Sharing):
-        raise LabelError(f"the label {SHARING_LABEL} is {way!r}; valid are {', '.join(Sharing)}{nearest(way, Sharing)}")
+        raise LabelError(
+            f"the label {SHARING_LABEL} is {way!r}; valid are "
+            f"{', '.join(Sharing)}{nearest(way, Sharing)}"
+        )
     sharing, replicas = Sharing(way), 1
     if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
-        raise LabelError(f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode}")
+        raise LabelError(
+            f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with "
+            f"{mode}"
+        )
     if sharing is Sharing.TIME_SLICING:
         text = labels.get(REPLICAS_LABEL, "")
         replicas = decimal(text, 3)
         if not 2 <= replicas <= MOST_REPLICAS:
-            raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
+            raise LabelError(
+                f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}"
+            )
     claims = labels.get(CLAIMS_LABEL, "false")
     if claims not in ("true", "false"):
         raise LabelError(f"the label {CLAIMS_LABEL} is {claims!r}; valid are true, false")
     if claims == "true" and (mode == Mode.SHARE.value or sharing is Sharing.TIME_SLICING):
         way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
         raise LabelError(
-            f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates claims, cannot keep "
+            f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates "
+            f"claims, cannot keep "
             "trust groups apart on a GPU"
         )
     shared = shared_mib(labels) if Mode(mode).shared else 0
@@ -154,7 +188,9 @@ def shared_mib(labels: Mapping[str, str]) -> int:
     except QuantityError as error:
         raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
     if text is not None and not mib:
-        raise LabelError(f"the label {SHARED_MEMORY_LABEL} is {text!r}: leave it out, or name a size")
+        raise LabelError(
+            f"the label {SHARED_MEMORY_LABEL} is {text!r}: leave it out, or name a size"
+        )
     return mib
 
 
@@ -166,7 +202,10 @@ def _disabled(mode: Mode, features: Features) -> str | None:
         feature = "topology-aware scheduling (features.topology)"
     else:
         return None
-    return f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node serves whole GPUs"
+    return (
+        f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node "
+        f"serves whole GPUs"
+    )
 
 
 def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[int, NodeCondition]:
@@ -177,13 +216,18 @@ def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[i
             ConditionType.MEMORY_UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error)
         )
     text = f"the memory unit is {unit_mib} MiB"
-    return unit_mib, node_condition(ConditionType.MEMORY_UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text)
+    return unit_mib, node_condition(
+        ConditionType.MEMORY_UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text
+    )
 
 
 def _name(effective_mode: EffectiveMode) -> str:
     by_claims = " by claims" if effective_mode.claims else ""
     if effective_mode.shared_mib:
-        return f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each GPU{by_claims}"
+        return (
+            f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each "
+            f"GPU{by_claims}"
+        )
     if effective_mode.sharing is Sharing.TIME_SLICING:
         return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
@@ -191,12 +235,14 @@ def _name(effective_mode: EffectiveMode) -> str:
     return f"mode {effective_mode.mode.value}{by_claims}"
 
 
-# NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
-# HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
+# NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go),
+# before 0.14 nvidia.sock; HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves
+# aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
 SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock", "aliyungpushare.sock")
 
-# Labels of the pods of NVIDIA's manifests, chart, GPU Operator and DRA driver, and of the plugins of GKE, AKS,
-# gpushare, HAMi and KubeVirt. Device plugins whose IDs have the UUIDs of GPUs need no entry (resources_of_others).
+# Labels of the pods of NVIDIA's manifests, chart, GPU Operator and DRA driver, and of the plugins
+# of GKE, AKS, gpushare, HAMi and KubeVirt. Device plugins whose IDs have the UUIDs of GPUs need no
+# entry (resources_of_others).
 _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("name", "nvidia-device-plugin-ds"),
     ("app", "nvidia-device-plugin-daemonset"),
@@ -211,42 +257,59 @@ _POD_LABELS: tuple[tuple[str, str], ...] = (
 )
 
 
-def resources_of_others(registered: Mapping[str, bytes], uuids: Iterable[str], node: Node | None) -> list[str]:
+def resources_of_others(
+    registered: Mapping[str, bytes], uuids: Iterable[str], node: Node | None
+) -> list[str]:
     """Return the resources under which other device plugins offer GPUs with these UUIDs.
 
-    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. The kubelet does not rewrite it when
-    a plugin ends, but then the node's allocatable of the resource becomes 0.
+    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. The kubelet does
+    not rewrite it when a plugin ends, but then the node's allocatable of the resource becomes 0.
     """
     wanted = [uuid.encode() for uuid in uuids]
     there = node.status.allocatable if node is not None else {}
     return sorted(
         resource
         for resource, ids in registered.items()
-        if (resource not in there or count_of(there, resource)) and any(uuid in ids for uuid in wanted)
+        if (resource not in there or count_of(there, resource))
+        and any(uuid in ids for uuid in wanted)
     )
 
 
 def other_plugin_evidence(
-    sockets: Iterable[str], resources: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
+    sockets: Iterable[str],
+    resources: Iterable[str],
+    pods: Iterable[Pod],
+    node: Node | None,
+    *,
+    served_before: bool,
 ) -> str | None:
     """Return the evidence that another plugin or driver serves the node, None if there is none.
 
-    ``sockets`` are the listening sockets that match ``SOCKET_PATTERNS``, and ``resources`` the result of
-    ``resources_of_others``. ``served_before`` is True if the node may have ``nvidia.com/gpu`` because of gputile.
+    ``sockets`` are the listening sockets that match ``SOCKET_PATTERNS``, and ``resources`` the
+    result of ``resources_of_others``. ``served_before`` is True if the node may have
+    ``nvidia.com/gpu`` because of gputile.
     """
     for socket in sorted(sockets):
         return f"its socket {socket} answers"
     for resource in resources:
         return f"it offers this node's GPUs as {resource}"
     for pod in pods:
-        if pod.status.phase == "Running" and any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS):
+        if pod.status.phase == "Running" and any(
+            pod.metadata.labels.get(name) == value for name, value in _POD_LABELS
+        ):
             return f"pod {pod.key} belongs to it"
-    if node is not None and not served_before and (count := count_of(node.status.allocatable, WHOLE_GPU)):
+    if (
+        node is not None
+        and not served_before
+        and (count := count_of(node.status.allocatable, WHOLE_GPU))
+    ):
         return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
     return None
 
 
-def find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: ProbedMachine) -> str | None:
+def find_other_plugin(
+    state: AllocationState, sockets: Iterable[str], machine: ProbedMachine
+) -> str | None:
     """Return the evidence that another plugin or driver serves the node, None if there is none.
 
     ``sockets`` are the names of the sockets on which other plugins listen.
@@ -255,6 +318,8 @@ def find_other_plugin(state: AllocationState, sockets: Iterable[str], machine: P
     annotated = node is not None and INVENTORY_ANNOTATION in node.metadata.annotations
     served = WHOLE_GPU in told.resources or annotated
     pods = (known.pod for known in state.pods.values())
-    uuids = [gpu.uuid for gpu in machine.gpus] + [each.uuid for gpu in machine.gpus for each in gpu.instances]
+    uuids = [gpu.uuid for gpu in machine.gpus] + [
+        each.uuid for gpu in machine.gpus for each in gpu.instances
+    ]
     rivals = resources_of_others(state.of_other_plugins, uuids, node)
     return other_plugin_evidence(sockets, rivals, pods, node, served_before=served)

@@ -33,7 +33,9 @@ class _Handler(WSGIRequestHandler):
 
 
 class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
-    """Serves each client on its own thread, so that a slow client does not delay the kubelet's probes."""
+    """Serves each client on its own thread, so that a slow client does not delay the kubelet's
+    probes.
+    """
 
     daemon_threads = True
     request_queue_size = 128
@@ -44,7 +46,9 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         super().__init__(("", port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind all addresses of both families, without the base class's DNS lookup of this host's name."""
+        """Bind all addresses of both families, without the base class's DNS lookup of this
+        host's name.
+        """
         self.socket.close()
         self.socket = bind_port(OPTION, "", self.server_address[1])
         self.server_address = self.socket.getsockname()
@@ -73,7 +77,9 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             super().handle_error(request, client_address)
 
 
-def monitoring_app(registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem) -> "WSGIApplication":
+def monitoring_app(
+    registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem
+) -> "WSGIApplication":
     """Return the WSGI application. A failed probe has status 503, and the problem as its text."""
     metrics, probes = make_wsgi_app(registry), {"/healthz": not_healthy, "/readyz": not_ready}
 

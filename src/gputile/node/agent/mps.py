@@ -2,18 +2,21 @@
 
 There is one daemon for each GPU, and one for each set of GPUs that a pod uses together.
 
-A daemon has one pipe directory, which its clients find through ``CUDA_MPS_PIPE_DIRECTORY``. With one daemon per GPU, a
-failing client takes down only the clients of its own GPU. A client can use only one daemon, so a pod on several GPUs
-gets one that serves them all; it takes turns with the daemons of the single GPUs. The memory of each client is limited
-by its own environment (``allocate``).
+A daemon has one pipe directory, which its clients find through ``CUDA_MPS_PIPE_DIRECTORY``. With
+one daemon per GPU, a failing client takes down only the clients of its own GPU. A client can use
+only one daemon, so a pod on several GPUs gets one that serves them all; it takes turns with the
+daemons of the single GPUs. The memory of each client is limited by its own environment
+(``allocate``).
 
-If the agent's process dies and is restarted while its container lives on, the daemons and their clients live on too.
-The agent records the process of each daemon in a file, by which the next agent finds it. The record includes the start
-time of the process, since its process ID may have been reused.
+If the agent's process dies and is restarted while its container lives on, the daemons and their
+clients live on too. The agent records the process of each daemon in a file, by which the next agent
+finds it. The record includes the start time of the process, since its process ID may have been
+reused.
 
-Containers mount the pipe directory and must be able to write there. So it is on a file system that is mounted
-``nosuid``: see ``usage_files``. Its mode lets other users pass through it, since a daemon runs its servers as the users
-of its clients. Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
+Containers mount the pipe directory and must be able to write there. So it is on a file system that
+is mounted ``nosuid``: see ``usage_files``. Its mode lets other users pass through it, since a
+daemon runs its servers as the users of its clients. Source: NVIDIA's "Multi-Process Service",
+chapters "Environment Variables" and "Device Memory Limit".
 """
 
 import asyncio
@@ -43,7 +46,11 @@ GpuUuids = tuple[str, ...]
 
 
 def daemon_name(gpus: GpuUuids) -> str:
-    return gpus[0] if len(gpus) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
+    return (
+        gpus[0]
+        if len(gpus) == 1
+        else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
+    )
 
 
 _STOPPED, _ZOMBIE = 0, "Z"
@@ -54,27 +61,35 @@ _MOST_BYTES = 4096
 class DaemonProcess:
     """One running daemon: a child of this process, or a daemon that an earlier agent started."""
 
-    def __init__(self, pid: int, file: Path, child: asyncio.subprocess.Process | None = None) -> None:
+    def __init__(
+        self, pid: int, file: Path, child: asyncio.subprocess.Process | None = None
+    ) -> None:
         self.pid = pid
         self._file = file
         self._child = child
         self._start = _start_of(pid)
 
     @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str], file: Path) -> "DaemonProcess":
+    async def start(
+        cls, command: Sequence[str], environment: Mapping[str, str], file: Path
+    ) -> "DaemonProcess":
         """Start a daemon, and record its process in ``file``.
 
         Raises:
             OSError: it cannot be started.
         """
-        child = await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.DEVNULL)
+        child = await asyncio.create_subprocess_exec(
+            *command, env=environment, stdin=asyncio.subprocess.DEVNULL
+        )
         daemon = cls(child.pid, file, child)
         daemon._write()
         return daemon
 
     @classmethod
     def left(cls, file: Path) -> "DaemonProcess | None":
-        """Return the daemon that an earlier agent recorded in ``file``; None if it no longer runs."""
+        """Return the daemon that an earlier agent recorded in ``file``; None if it no longer
+        runs.
+        """
         try:
             pid, start = map(int, read_whole(file, _MOST_BYTES).split())
         except (OSError, ValueError):
@@ -93,7 +108,8 @@ class DaemonProcess:
             code = await self._child.wait()
             self._file.unlink(missing_ok=True)
             return f"it ended with status {code}"
-        while self.alive:  # noqa: ASYNC110 - the end of a process that is not a child causes no event
+        # The end of a process that is not a child causes no event.
+        while self.alive:  # noqa: ASYNC110
             await asyncio.sleep(_ALIVE_EVERY_S)
         self._file.unlink(missing_ok=True)
         return "it ended"
@@ -115,7 +131,9 @@ class DaemonProcess:
 
 
 def _start_of(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot (proc_pid_stat(5)); 0 if it does not run."""
+    """Return the start time of a process in clock ticks since boot (proc_pid_stat(5)); 0 if it
+    does not run.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -141,7 +159,8 @@ _PROCESS = "process"  # the file that names the daemon's process
 def cut_back(directory: Path, most: int) -> None:
     """Truncate the files of a directory that use more than ``most`` bytes of the disk.
 
-    A process that continues to write at its old offset leaves a hole in the file, which uses no disk space.
+    A process that continues to write at its old offset leaves a hole in the file, which uses no
+    disk space.
     """
     for path in directory.iterdir():
         with contextlib.suppress(OSError):
@@ -163,10 +182,13 @@ class MpsDaemons:
 
     @property
     def problem(self) -> str | None:
-        """Why mode ``mps`` cannot be served: no program, no safe directory, or no daemon runs. None if it can be."""
+        """Why mode ``mps`` cannot be served: no program, no safe directory, or no daemon runs.
+        None if it can be.
+        """
         if shutil.which(self._program) is None:
             return (
-                f"{self._program} is not installed on this node: set agent.mps in the chart, install NVIDIA's MPS, or "
+                f"{self._program} is not installed on this node: set agent.mps in the chart, "
+                f"install NVIDIA's MPS, or "
                 "choose another mode"
             )
         if (unsafe := self._unsafe()) is not None:
@@ -202,7 +224,9 @@ class MpsDaemons:
 
     async def _supervise(self, gpus: GpuUuids) -> None:
         name = f"the MPS control daemon of {', '.join(gpus)}:"
-        restarts = Restarts(name, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=LONGEST_PAUSE_S)
+        restarts = Restarts(
+            name, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=LONGEST_PAUSE_S
+        )
 
         async def run() -> str:
             try:
@@ -218,8 +242,10 @@ class MpsDaemons:
         length = len(os.fsencode(self.pipes(gpus) / _SOCKET))
         if length > _LONGEST_SOCKET:
             return (
-                f"its sockets in {self.pipes(gpus)} would have names of {length} bytes, and Linux takes "
-                f"{_LONGEST_SOCKET}: name a shorter directory (--state-dir, agent.stateDir in the chart)"
+                f"its sockets in {self.pipes(gpus)} would have names of {length} bytes, and Linux "
+                f"takes "
+                f"{_LONGEST_SOCKET}: name a shorter directory (--state-dir, agent.stateDir in the "
+                f"chart)"
             )
         logs = self._directory.with_name(LOGS) / daemon_name(gpus)
         for directory in (self.pipes(gpus), logs):
@@ -228,10 +254,14 @@ class MpsDaemons:
         daemon = DaemonProcess.left(file)
         if daemon is None:
             daemon = await DaemonProcess.start(
-                (shutil.which(self._program) or self._program, "-f"), self._environment(gpus, logs), file
+                (shutil.which(self._program) or self._program, "-f"),
+                self._environment(gpus, logs),
+                file,
             )
         else:
-            log.info("the MPS control daemon of %s goes on as process %d", ", ".join(gpus), daemon.pid)
+            log.info(
+                "the MPS control daemon of %s goes on as process %d", ", ".join(gpus), daemon.pid
+            )
         ending = asyncio.get_running_loop().create_task(daemon.wait())
         try:
             await asyncio.wait((ending,), timeout=STEADY_AFTER_S)

@@ -1,9 +1,10 @@
 """Describes what the node advertises now: its GPUs, and the mode, unit and sharing in force.
 
-In addition to the six modes, whole GPUs can be shared by NVIDIA's own methods (G3), in mode ``default`` only. The
-node's label ``gputile.io/sharing`` selects the method: ``time-slicing`` lists each GPU ``gputile.io/replicas`` times as
-``nvidia.com/gpu``; ``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>``, and GPUs without MIG as
-``nvidia.com/gpu``. Only kube-scheduler counts MIG instances, since those of one profile are interchangeable.
+In addition to the six modes, whole GPUs can be shared by NVIDIA's own methods (G3), in mode
+``default`` only. The node's label ``gputile.io/sharing`` selects the method: ``time-slicing`` lists
+each GPU ``gputile.io/replicas`` times as ``nvidia.com/gpu``; ``mig`` lists existing MIG instances
+as ``nvidia.com/mig-<profile>``, and GPUs without MIG as ``nvidia.com/gpu``. Only kube-scheduler
+counts MIG instances, since those of one profile are interchangeable.
 """
 
 from collections.abc import Collection
@@ -19,11 +20,15 @@ from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
-LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})  # isolated by gputile's library; in mode mps, MPS isolates
+LIBRARY_MODES: Final = frozenset(
+    {Mode.CGPU, Mode.CORE_MEM}
+)  # isolated by gputile's library; in mode mps, MPS isolates
 
 
 def is_served(resource: str) -> bool:
-    """Return whether an agent serves the resource in any mode: memory, compute, GPUs or MIG instances."""
+    """Return whether an agent serves the resource in any mode: memory, compute, GPUs or MIG
+    instances.
+    """
     return resource in MODE_RESOURCES or resource.startswith(MIG_PREFIX)
 
 
@@ -39,8 +44,8 @@ class Sharing(StrEnum):
 class EffectiveMode:
     """The settings in force: those of the node's labels when a change was last possible.
 
-    ``claims`` is True if the node offers its GPUs by ResourceClaims instead of extended resources. ``shared_mib`` is
-    the memory of each GPU that pods may share, 0 for all of it.
+    ``claims`` is True if the node offers its GPUs by ResourceClaims instead of extended resources.
+    ``shared_mib`` is the memory of each GPU that pods may share, 0 for all of it.
     """
 
     mode: Mode
@@ -90,7 +95,9 @@ class NodeConfig:
         return tuple(gpu for gpu in self.inventory.gpus if gpu.uuid in uuids)
 
     def names(self, uuids: Collection[str]) -> str:
-        """Return the names of GPUs for messages: ``GPU`` and the index, or the UUID if a GPU does not exist."""
+        """Return the names of GPUs for messages: ``GPU`` and the index, or the UUID if a GPU
+        does not exist.
+        """
         there = self.gpus(uuids)
         gone = sorted(set(uuids) - {gpu.uuid for gpu in there})
         return ", ".join([*(f"GPU {gpu.index}" for gpu in there), *gone])
@@ -103,11 +110,19 @@ class NodeConfig:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        # In units of 1 MiB: if the unit in force is larger than every GPU, pods with a smaller unit keep their IDs.
-        return resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(resource, 0) > 0
+        # In units of 1 MiB: if the unit in force is larger than every GPU, pods with a smaller unit
+        # keep their IDs.
+        return (
+            resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(
+                resource, 0
+            )
+            > 0
+        )
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
-        """Return the UUIDs of the devices that a container sees: its MIG instances, or else its GPUs."""
+        """Return the UUIDs of the devices that a container sees: its MIG instances, or else its
+        GPUs.
+        """
         instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
         return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))
 
@@ -119,12 +134,16 @@ def node_config_of(
     other_plugin: str | None,
     mps_problem: str | None,
 ) -> NodeConfig:
-    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` are reasons to withhold it, or None."""
+    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` are reasons to
+    withhold it, or None.
+    """
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     mode, unit = effective_mode.mode.value, effective_mode.unit_mib
     inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
     inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
-    instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
+    instances = (
+        tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
+    )
     withheld = None
     if other_plugin is not None:
         withheld = f"another device plugin hands out the GPUs of this node ({other_plugin})"
@@ -134,7 +153,9 @@ def node_config_of(
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return the MIG instances of all GPUs; those of one GPU are sorted by NVIDIA's instance IDs."""
+    """Return the MIG instances of all GPUs; those of one GPU are sorted by NVIDIA's instance
+    IDs.
+    """
     found = []
     for gpu in machine.gpus:
         ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))
@@ -146,4 +167,6 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
 
 
 def closed(node_config: NodeConfig) -> Inventory:
-    return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)
+    return Inventory(
+        gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib
+    )

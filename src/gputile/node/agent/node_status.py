@@ -1,16 +1,19 @@
 """Writes the node's labels, inventory and conditions, and records an event for each new problem.
 
-``python -m gputile.node.agent.node_status SETTINGS`` removes what an agent wrote on a node whose GPUs were removed. On
-a node without GPUs, ``gputile.node.idle`` repeats this command until it has succeeded once; it makes no other calls to
-the API server. So a node that lost its GPUs does not remain a GPU node (U11).
+``python -m gputile.node.agent.node_status SETTINGS`` removes what an agent wrote on a node whose
+GPUs were removed. On a node without GPUs, ``gputile.node.idle`` repeats this command until it has
+succeeded once; it makes no other calls to the API server. So a node that lost its GPUs does not
+remain a GPU node (U11).
 
-Everything is in one strategic merge patch of the node's ``status`` subresource, like the kubelet's own patches. The API
-server accepts labels and annotations there too, and merges conditions by type, so that those of other writers remain.
+Everything is in one strategic merge patch of the node's ``status`` subresource, like the kubelet's
+own patches. The API server accepts labels and annotations there too, and merges conditions by type,
+so that those of other writers remain.
 
-The labels ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and ``alpha.kubernetes.io/nvidia-gpu-name`` have one
-value, so they are set only if it holds for every GPU (C1, C3). In addition, each model has its own label on every node:
-``model.gputile.io/<model>: "<number of gpus>"``. A node with T4 and V100 GPUs is selected by
-``model.gputile.io/Tesla-T4 Exists``, and avoided by ``DoesNotExist``.
+The labels ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and
+``alpha.kubernetes.io/nvidia-gpu-name`` have one value, so they are set only if it holds for every
+GPU (C1, C3). In addition, each model has its own label on every node: ``model.gputile.io/<model>:
+"<number of gpus>"``. A node with T4 and V100 GPUs is selected by ``model.gputile.io/Tesla-T4
+Exists``, and avoided by ``DoesNotExist``.
 """
 
 import asyncio
@@ -24,7 +27,13 @@ from typing import Any, Final
 import msgspec
 
 from gputile.api.conversion import ConversionError, decode
-from gputile.api.core import Node, NodeCondition, ObjectReference, changed_conditions, node_condition
+from gputile.api.core import (
+    Node,
+    NodeCondition,
+    ObjectReference,
+    changed_conditions,
+    node_condition,
+)
 from gputile.api.well_known import (
     CONDITION_PREFIX,
     GPU_COUNT,
@@ -61,16 +70,22 @@ from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine, Problem, inventory_of
 
-_SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
+_SINGLE: Final = frozenset(
+    (MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL)
+)
 
 
 def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
     counts = Counter(model_label_value(gpu.model) for gpu in gpus)
-    return model_labels(gpus) | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}
+    return model_labels(gpus) | {
+        f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model
+    }
 
 
 def is_ours(label: str) -> bool:
-    """Return whether the agent owns ``label``: it sets the label, and removes it if it no longer holds."""
+    """Return whether the agent owns ``label``: it sets the label, and removes it if it no longer
+    holds.
+    """
     return label in _SINGLE or label.startswith(MODEL_COUNT_PREFIX)
 
 
@@ -79,19 +94,28 @@ def is_ours(label: str) -> bool:
 
 def driver_condition(machine: ProbedMachine) -> NodeCondition:
     if machine.down is not None:
-        return node_condition(ConditionType.DRIVER_PROBLEM, "True", machine.down.reason, machine.down.message)
+        return node_condition(
+            ConditionType.DRIVER_PROBLEM, "True", machine.down.reason, machine.down.message
+        )
     major, minor = machine.cuda
     text = f"driver {machine.driver}, CUDA up to {major}.{minor}, {len(machine.gpus)} GPUs"
-    return node_condition(ConditionType.DRIVER_PROBLEM, "False", ConditionReason.DRIVER_ANSWERS, text)
+    return node_condition(
+        ConditionType.DRIVER_PROBLEM, "False", ConditionReason.DRIVER_ANSWERS, text
+    )
 
 
-def gpu_condition(machine: ProbedMachine, health: Health, effective_mode: EffectiveMode) -> NodeCondition:
+def gpu_condition(
+    machine: ProbedMachine, health: Health, effective_mode: EffectiveMode
+) -> NodeCondition:
     """Report whether all GPUs and MIG instances are healthy, readable, and usable in the mode."""
     kind = ConditionType.CARD_PROBLEM
     unhealthy = [
         f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
         for gpu in machine.gpus
-        for uuid, part in ((gpu.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in gpu.instances))
+        for uuid, part in (
+            (gpu.uuid, ""),
+            *((m.uuid, f" instance {m.profile}") for m in gpu.instances),
+        )
         if uuid in health.reasons
     ]
     problems = [
@@ -99,8 +123,10 @@ def gpu_condition(machine: ProbedMachine, health: Health, effective_mode: Effect
         *(
             Problem(
                 ConditionReason.CARD_WITHOUT_MEMORY,
-                f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label {SHARED_MEMORY_LABEL} to the "
-                "machine's memory that pods may share, or use mode default, with time-slicing for several pods",
+                f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label "
+                f"{SHARED_MEMORY_LABEL} to the "
+                "machine's memory that pods may share, or use mode default, with time-slicing for "
+                "several pods",
             )
             for gpu in machine.gpus
             if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
@@ -112,33 +138,49 @@ def gpu_condition(machine: ProbedMachine, health: Health, effective_mode: Effect
         return node_condition(kind, "True", reason, "; ".join(messages))
     if machine.down is not None:
         return node_condition(kind, "Unknown", machine.down.reason, "no GPU can be reached")
-    return node_condition(kind, "False", ConditionReason.CARDS_HEALTHY, f"{len(machine.gpus)} GPUs are healthy")
+    return node_condition(
+        kind, "False", ConditionReason.CARDS_HEALTHY, f"{len(machine.gpus)} GPUs are healthy"
+    )
 
 
 def other_plugin_condition(evidence: str | None) -> NodeCondition:
     problem = None
     if evidence is not None:
         problem = (
-            f"another device plugin serves the GPUs of this node ({evidence}); gputile offers none: "
-            "to use gputile here, keep the other plugin off the node, for example by its nodeSelector"
+            f"another device plugin serves the GPUs of this node ({evidence}); gputile offers "
+            f"none: "
+            "to use gputile here, keep the other plugin off the node, for example by its "
+            "nodeSelector"
         )
     well = ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
-    return _condition(ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND, problem, well)
+    return _condition(
+        ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND, problem, well
+    )
 
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
     """Report whether the MIG mode of the GPUs matches the node's label (G3)."""
-    wanted, split = effective_mode.sharing is Sharing.MIG, [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
+    wanted, split = (
+        effective_mode.sharing is Sharing.MIG,
+        [gpu for gpu in machine.gpus if gpu.mig is Mig.ON],
+    )
     reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
         able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
-        remedy = "enable MIG (nvidia-smi -mig 1) and create instances" if able else "these GPUs cannot be split"
+        remedy = (
+            "enable MIG (nvidia-smi -mig 1) and create instances"
+            if able
+            else "these GPUs cannot be split"
+        )
         problem = f"the node should offer MIG instances: {remedy}"
     elif wanted and (bare := [gpu for gpu in split if not gpu.instances]):
         problem = f"{_names(bare)} in MIG mode without instances: create some (nvidia-smi mig -cgi)"
     elif split and not wanted:
         reason = ConditionReason.MIG_NOT_OFFERED
-        problem = f"{_names(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
+        problem = (
+            f"{_names(split)} in MIG mode: not offered unless the node's label "
+            f"{SHARING_LABEL} is mig"
+        )
     well = ConditionReason.MIG_AS_ASKED, "the MIG mode matches the node's label"
     return _condition(ConditionType.MIG_PROBLEM, reason, problem, well)
 
@@ -150,7 +192,9 @@ def _names(gpus: Sequence[ProbedGpu]) -> str:
 def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
     well = ConditionReason.NOT_NEEDED_OR_RUNNING, "the MPS control daemon runs, or is not needed"
     problem = problem if effective_mode.mode is Mode.MPS else None
-    return _condition(ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING, problem, well)
+    return _condition(
+        ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING, problem, well
+    )
 
 
 def time_condition(labels: Mapping[str, str]) -> NodeCondition:
@@ -160,11 +204,15 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
     except GpuTimePolicyError as error:
         problem = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
     well = ConditionReason.VALID, "the node's label is valid, or absent"
-    return _condition(ConditionType.TIME_POLICY_REFUSED, ConditionReason.INVALID_LABEL, problem, well)
+    return _condition(
+        ConditionType.TIME_POLICY_REFUSED, ConditionReason.INVALID_LABEL, problem, well
+    )
 
 
 def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
-    """Report whether the node's label for placement is valid; otherwise schedulers follow the configuration (M9)."""
+    """Report whether the node's label for placement is valid; otherwise schedulers follow the
+    configuration (M9).
+    """
     placement, problem = labels.get(PLACEMENT_LABEL), None
     if placement is not None and placement not in PLACEMENTS:
         valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
@@ -174,18 +222,26 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
 
 
 def _condition(
-    kind: ConditionType, reason: ConditionReason, problem: str | None, well: tuple[ConditionReason, str]
+    kind: ConditionType,
+    reason: ConditionReason,
+    problem: str | None,
+    well: tuple[ConditionReason, str],
 ) -> NodeCondition:
-    return node_condition(kind, "False", *well) if problem is None else node_condition(kind, "True", reason, problem)
+    return (
+        node_condition(kind, "False", *well)
+        if problem is None
+        else node_condition(kind, "True", reason, problem)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The desired metadata and status of the node.
 
-    ``labels`` are all labels that the agent owns; ``inventory`` is None if there must be none. ``opened`` is True if no
-    handover between agents keeps the node closed. ``shared_gpus`` is the number of GPUs whose memory is shared; None if
-    another device plugin, such as gpushare's, may write it.
+    ``labels`` are all labels that the agent owns; ``inventory`` is None if there must be none.
+    ``opened`` is True if no handover between agents keeps the node closed. ``shared_gpus`` is the
+    number of GPUs whose memory is shared; None if another device plugin, such as gpushare's, may
+    write it.
     """
 
     labels: Mapping[str, str]
@@ -205,8 +261,9 @@ def wanted_status(
 ) -> Wanted:
     """Return the desired labels, annotations and conditions; for ``opened`` see ``Wanted``.
 
-    ``mps_problem`` is the reason why mode ``mps`` cannot be served; None if it can, or if another mode is in force.
-    ``claims`` is the condition that reports whether GPUs are offered to claims as requested.
+    ``mps_problem`` is the reason why mode ``mps`` cannot be served; None if it can, or if another
+    mode is in force. ``claims`` is the condition that reports whether GPUs are offered to claims as
+    requested.
     """
     inventory, told, config = inventory_for_scheduler(state), state.advertised, state.node_config
     shares = config.mode.shared and config.withheld is None
@@ -232,7 +289,9 @@ def wanted_status(
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
     """Return the strategic merge patch from ``current`` to ``wanted``; None if nothing differs."""
     have = current.metadata.labels
-    labels: dict[str, str | None] = {key: value for key, value in wanted.labels.items() if have.get(key) != value}
+    labels: dict[str, str | None] = {
+        key: value for key, value in wanted.labels.items() if have.get(key) != value
+    }
     labels |= {key: None for key in have if is_ours(key) and key not in wanted.labels}
     metadata: dict[str, Any] = {"labels": labels} if labels else {}
     annotations: dict[str, str | None] = {}
@@ -253,15 +312,17 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
 
 
 def farewell_patch(current: Node) -> dict[str, Any] | None:
-    """Return the strategic merge patch that removes what an agent wrote on the node; None if no agent wrote anything.
+    """Return the strategic merge patch that removes what an agent wrote on the node; None if no
+    agent wrote anything.
 
-    The condition of a silent agent remains, since the controller owns it. If there is neither a condition nor an
-    inventory of an agent, the labels are not the agent's either.
+    The condition of a silent agent remains, since the controller owns it. If there is neither a
+    condition nor an inventory of an agent, the labels are not the agent's either.
     """
     spoken = [
         condition.type
         for condition in current.status.conditions
-        if condition.type.startswith(CONDITION_PREFIX) and condition.type != ConditionType.AGENT_SILENT
+        if condition.type.startswith(CONDITION_PREFIX)
+        and condition.type != ConditionType.AGENT_SILENT
     ]
     inventory = INVENTORY_ANNOTATION in current.metadata.annotations
     if not spoken and not inventory:
@@ -274,22 +335,28 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
 
 
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
-    """Return the status patch that sets the number of GPUs with shared memory as a resource; None removes it (B9).
+    """Return the status patch that sets the number of GPUs with shared memory as a resource; None
+    removes it (B9).
 
-    Both fields are set: the kubelet keeps resources that it does not manage, but copies the capacity to the allocatable
-    only from time to time.
+    Both fields are set: the kubelet keeps resources that it does not manage, but copies the
+    capacity to the allocatable only from time to time.
     """
     resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
-    return {name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count}
+    return {
+        name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count
+    }
 
 
 async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
-    """Patch the node where it differs from ``wanted``, and record events; return whether a patch was sent.
+    """Patch the node where it differs from ``wanted``, and record events; return whether a patch
+    was sent.
 
     Raises:
         KubeError: the node cannot be patched.
     """
-    about = ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1")
+    about = ObjectReference(
+        kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1"
+    )
     before = {condition.type: condition for condition in node.status.conditions}
     for condition in wanted.conditions:
         old = before.get(condition.type)
@@ -305,7 +372,8 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove from the node what an agent wrote; return a message, "" if there was nothing to remove.
+    """Remove from the node what an agent wrote; return a message, "" if there was nothing to
+    remove.
 
     Raises:
         KubeError: the node cannot be read or written.
@@ -319,7 +387,9 @@ async def leave(settings: AgentSettings) -> str:
         patch = farewell_patch(node)
         if patch is None:
             return ""
-        await connection.patch(f"{path}/status", msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
+        await connection.patch(
+            f"{path}/status", msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH
+        )
         return "removed what an agent had said of GPUs that are gone"
 
 

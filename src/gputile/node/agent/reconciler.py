@@ -1,7 +1,7 @@
 """Compares bookings and devices in rounds, and carries out the corrections.
 
-The kubelet may call for devices while a round waits for the API server, so each step uses the state at that moment. A
-correction that fails is found again in the next round.
+The kubelet may call for devices while a round waits for the API server, so each step uses the state
+at that moment. A correction that fails is found again in the next round.
 """
 
 import asyncio
@@ -23,22 +23,33 @@ from gputile.node.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
-LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
+# report only differences that persist this long: list and pods are read at different moments
+LASTS_S = 5.0
 AT_ONCE = 4
 LIST_WITHIN_S = 2.0
 
 
 class Reconciler:
-    """Compares what pods hold, what the kubelet lists and what is booked, and corrects the annotations."""
+    """Compares what pods hold, what the kubelet lists and what is booked, and corrects the
+    annotations.
+    """
 
-    def __init__(self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess) -> None:
-        self._state, self._kubelet, self._records = advertiser.state, advertiser.kubelet, advertiser.records
+    def __init__(
+        self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess
+    ) -> None:
+        self._state, self._kubelet, self._records = (
+            advertiser.state,
+            advertiser.kubelet,
+            advertiser.records,
+        )
         self._store, self._cluster = advertiser.records.store, advertiser.cluster
         self._advertiser = advertiser
         self._metrics = metrics
         self._arbiter = arbiter
         self._writes = asyncio.Semaphore(AT_ONCE)
-        self._since: dict[tuple[str, str], float] = {}  # when a problem was first found, by UID and message
+        self._since: dict[
+            tuple[str, str], float
+        ] = {}  # when a problem was first found, by UID and message
 
     async def round(self) -> bool:
         """Compare once; return whether another round should follow.
@@ -72,7 +83,9 @@ class Reconciler:
         return conflict
 
     def _tidy(self) -> None:
-        """Remove the allocation directories of pods that no longer exist; their containers cannot run."""
+        """Remove the allocation directories of pods that no longer exist; their containers
+        cannot run.
+        """
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
         kept = self._store.keep_only(self._state.directories(), alive)
         keep_only(self._state, kept, time.time_ns())
@@ -111,6 +124,8 @@ class Reconciler:
         elif correction.reason is EventReason.GPU_BOOKING_CORRECTED:
             self._metrics.corrections.inc()
             log.warning("pod %s: %s", pod.key, correction.message)
-        about = ObjectReference(api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)
+        about = ObjectReference(
+            api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
+        )
         self._cluster.record(about, correction.reason, correction.message, kind)
         return False

@@ -1,4 +1,6 @@
-"""Checks whether a pod can be served with the device IDs that the kubelet chose or the agent prefers."""
+"""Checks whether a pod can be served with the device IDs that the kubelet chose or the agent
+prefers.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,11 +34,14 @@ class AllocationRules:
     device_table: DeviceTable
     most_pods: int
 
-    def check(self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False) -> None:
+    def check(
+        self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False
+    ) -> None:
         """Check an allocation. ``pod_devices`` includes ``devices``.
 
-        ``gpus`` is the number of GPUs that it requests. ``reused`` is True if its IDs come from an init container of
-        the pod: the kubelet takes these in any order, and the pod holds the GPUs anyway.
+        ``gpus`` is the number of GPUs that it requests. ``reused`` is True if its IDs come from an
+        init container of the pod: the kubelet takes these in any order, and the pod holds the GPUs
+        anyway.
 
         Raises:
             Occupied: it cannot be served until other pods have released the GPUs.
@@ -57,7 +62,8 @@ class AllocationRules:
         self.check_others(pod_devices)
 
     def check_others(self, held: PodDevices) -> None:
-        """Check that a pod or claim may share its GPUs with the other pods: enough capacity, and the same trust group.
+        """Check that a pod or claim may share its GPUs with the other pods: enough capacity, and
+        the same trust group.
 
         Raises:
             Occupied: it may not; the text names the pods or the limit.
@@ -67,12 +73,14 @@ class AllocationRules:
         self._check_company(held)
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
-        """Return why a container must not start with IDs that another pod holds too; None if it may start.
+        """Return why a container must not start with IDs that another pod holds too; None if it may
+        start.
 
-        The kubelet can allocate the same IDs to two pods. If a pod ends while the kubelet waits for an Allocate
-        response, a ``List`` call makes it recount the IDs in use without those that it is about to allocate
-        (``UpdateAllocatedDevices`` in its device manager). IDs of memory, compute and time slices are interchangeable:
-        for them it is enough that the GPU has room for both pods.
+        The kubelet can allocate the same IDs to two pods. If a pod ends while the kubelet waits for
+        an Allocate response, a ``List`` call makes it recount the IDs in use without those that it
+        is about to allocate (``UpdateAllocatedDevices`` in its device manager). IDs of memory,
+        compute and time slices are interchangeable: for them it is enough that the GPU has room for
+        both pods.
         """
         if devices.resource in SHARED_RESOURCES or self.node_config.replicated:
             return None
@@ -83,13 +91,18 @@ class AllocationRules:
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:
-        """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` do not hold."""
+        """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` do not
+        hold.
+        """
         gpu = self.node_config.gpu(uuid)
         percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
-        return (gpu.mib if gpu is not None else 0) - self.device_table.mib(uuid, uid), CORE_PERCENT - percent
+        return (gpu.mib if gpu is not None else 0) - self.device_table.mib(
+            uuid, uid
+        ), CORE_PERCENT - percent
 
     def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
-        """Check that pods of other trust groups use none of the GPUs, if the mode does not isolate pods.
+        """Check that pods of other trust groups use none of the GPUs, if the mode does not isolate
+        pods.
 
         Pods that are not identified are checked once they are.
 
@@ -103,11 +116,16 @@ class AllocationRules:
             for other in self.device_table.on(uuid, pod_devices.uid):
                 if other.identified and other.trust_group != pod_devices.trust_group:
                     name = self.node_config.names([uuid])
-                    raise Occupied(f"{name} is used by pod {other.key} of another trust group, without isolation")
+                    raise Occupied(
+                        f"{name} is used by pod {other.key} of another trust group, without "
+                        f"isolation"
+                    )
 
     def _check_device(self, resource: str, uuid: str) -> None:
         config, mig = self.node_config, resource.startswith(MIG_PREFIX)
-        device, kind = (config.instance(resource, uuid), "MIG instance") if mig else (config.gpu(uuid), "GPU")
+        device, kind = (
+            (config.instance(resource, uuid), "MIG instance") if mig else (config.gpu(uuid), "GPU")
+        )
         if device is None:
             raise AllocationConflict(f"{kind} {uuid[:64]} is not there")
         if not device.healthy:
@@ -116,42 +134,60 @@ class AllocationRules:
     def _check_room(self, pod_devices: PodDevices) -> None:
         for gpu in self.node_config.gpus(pod_devices.gpus):
             (mib, percent), own = self.left(gpu.uuid, pod_devices.uid), pod_devices.mib(gpu.uuid)
-            holders = ", ".join(sorted(other.key for other in self.device_table.on(gpu.uuid, pod_devices.uid)))
+            holders = ", ".join(
+                sorted(other.key for other in self.device_table.on(gpu.uuid, pod_devices.uid))
+            )
             if own > mib:
                 raise Occupied(
-                    f"GPU {gpu.index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}; held by {holders}"
+                    f"GPU {gpu.index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}; "
+                    f"held by {holders}"
                 )
             if (taken := CORE_PERCENT - percent + pod_devices.percent(gpu.uuid)) > CORE_PERCENT:
                 raise Occupied(
-                    f"GPU {gpu.index} would have {taken} of {CORE_PERCENT} percent of its compute taken; "
+                    f"GPU {gpu.index} would have {taken} of {CORE_PERCENT} percent of its compute "
+                    f"taken; "
                     f"held by {holders}"
                 )
 
     def _check_company(self, pod_devices: PodDevices) -> None:
         for uuid in sorted(pod_devices.gpus):
-            others, name = list(self.device_table.on(uuid, pod_devices.uid)), self.node_config.names([uuid])
+            others, name = (
+                list(self.device_table.on(uuid, pod_devices.uid)),
+                self.node_config.names([uuid]),
+            )
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
                 raise Occupied(f"{name} is held by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
-                raise Occupied(f"{name} holds {len(others)} pods, the most that a GPU may hold here")
+                raise Occupied(
+                    f"{name} holds {len(others)} pods, the most that a GPU may hold here"
+                )
         self.check_trust_groups(pod_devices, sorted(pod_devices.gpus))
 
-    def _check_spread(self, pod_devices: PodDevices, devices: ContainerDevices, by_uuid: IdsByGpu, gpus: int) -> None:
+    def _check_spread(
+        self, pod_devices: PodDevices, devices: ContainerDevices, by_uuid: IdsByGpu, gpus: int
+    ) -> None:
         names = self.node_config.names(by_uuid)
         if len(by_uuid) != gpus:
             asked = "one GPU" if gpus == 1 else f"{gpus} GPUs"
-            raise AllocationConflict(f"the kubelet chose {devices.resource} on {names}; the container asks for {asked}")
+            raise AllocationConflict(
+                f"the kubelet chose {devices.resource} on {names}; the container asks for {asked}"
+            )
         if len({len(held) for held in by_uuid.values()}) > 1:
-            raise AllocationConflict(f"the kubelet chose unequal parts of {devices.resource} on {names}")
+            raise AllocationConflict(
+                f"the kubelet chose unequal parts of {devices.resource} on {names}"
+            )
         for other in SHARED_RESOURCES:
             there = pod_devices.container_ids(devices.container, other)
             if other != devices.resource and there and there.keys() != by_uuid.keys():
                 raise AllocationConflict(
-                    f"the container's {other} is on other GPUs than its {devices.resource} on {names}"
+                    f"the container's {other} is on other GPUs than its {devices.resource} on "
+                    f"{names}"
                 )
 
 
 def rules_of(state: AllocationState, device_table: DeviceTable | None = None) -> AllocationRules:
-    """Return the rules for allocations next to the pods of ``device_table``, by default those of the state."""
+    """Return the rules for allocations next to the pods of ``device_table``, by default those of
+    the state.
+    """
     beside = state.device_table if device_table is None else device_table
     return AllocationRules(state.node_config, beside, state.configuration.max_pods_per_gpu)

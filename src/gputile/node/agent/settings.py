@@ -14,9 +14,10 @@ NODE = msgspec.json.Decoder(Node)
 class HostPaths(msgspec.Struct, frozen=True):
     """Paths on the node.
 
-    ``host_state`` is the host's path of the state directory, for mounts into containers. ``usage`` is the directory for
-    files that containers write, with the same path on the host: see ``usage_files``. If a ``cdi`` directory is set,
-    containers get their devices by CDI too. ``root`` is where the agent sees the host's /usr and /proc/driver.
+    ``host_state`` is the host's path of the state directory, for mounts into containers. ``usage``
+    is the directory for files that containers write, with the same path on the host: see
+    ``usage_files``. If a ``cdi`` directory is set, containers get their devices by CDI too.
+    ``root`` is where the agent sees the host's /usr and /proc/driver.
     """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
@@ -43,7 +44,9 @@ class HostPaths(msgspec.Struct, frozen=True):
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """The command line options. ``config`` is reloaded when it changes; 0 as ``health_port`` means no port."""
+    """The command line options. ``config`` is reloaded when it changes; 0 as ``health_port``
+    means no port.
+    """
 
     node_name: str
     host_paths: HostPaths
@@ -65,4 +68,6 @@ def decode_settings(text: str) -> AgentSettings:
     Raises:
         msgspec.MsgspecError: the text is invalid.
     """
-    return msgspec.json.decode(text, type=AgentSettings, dec_hook=lambda wanted, value: wanted(value))
+    return msgspec.json.decode(
+        text, type=AgentSettings, dec_hook=lambda wanted, value: wanted(value)
+    )

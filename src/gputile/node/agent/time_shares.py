@@ -1,8 +1,9 @@
 """Computes each container's share of GPU time, from devices, pods, labels and configuration.
 
-While no arbiter runs, each container limits itself to a fallback share, by the weights of the containers on its GPU.
-The weights of init containers that are not sidecars do not count for other containers: such an init container runs only
-for a short time, and never at the same time as the containers after it.
+While no arbiter runs, each container limits itself to a fallback share, by the weights of the
+containers on its GPU. The weights of init containers that are not sidecars do not count for other
+containers: such an init container runs only for a short time, and never at the same time as the
+containers after it.
 """
 
 from collections import Counter
@@ -29,10 +30,13 @@ from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClai
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
 
 
-def share_of(policy: GpuTimePolicy, percent: int, weight: int, priority: int, most_containers: int) -> Share:
+def share_of(
+    policy: GpuTimePolicy, percent: int, weight: int, priority: int, most_containers: int
+) -> Share:
     """Return a container's share under ``policy``; at most ``most_containers`` may be on a GPU.
 
-    ``percent`` is the container's part of the GPU: of its compute, or if it requests none, of its memory.
+    ``percent`` is the container's part of the GPU: of its compute, or if it requests none, of its
+    memory.
     """
     part = WHOLE // 100 * min(100, percent)
     match policy:
@@ -67,8 +71,8 @@ MOST_PRIORITY: Final = 2**31 - 1
 class TimeShares:
     """The arbiter's assignment, and the share files of the allocations, by directory name.
 
-    A container follows its file while no arbiter runs. ``guaranteed`` is the content of the files as numbers: the share
-    of each GPU's time by UUID, in parts of ``SHARE_WHOLE``.
+    A container follows its file while no arbiter runs. ``guaranteed`` is the content of the files
+    as numbers: the share of each GPU's time by UUID, in parts of ``SHARE_WHOLE``.
     """
 
     assignment: Assignment
@@ -77,7 +81,8 @@ class TimeShares:
 
 
 class TimeUsed(NamedTuple):
-    """The ``seconds`` for which a container held a GPU in its turns, and the seconds that it ``waited`` for turns.
+    """The ``seconds`` for which a container held a GPU in its turns, and the seconds that it
+    ``waited`` for turns.
 
     ``container`` is its namespace, pod and name; ``gpu`` is the GPU's index on its node.
     """
@@ -96,11 +101,13 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
         return GpuTimePolicy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
 
 
-def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] | None = None) -> TimeShares:
+def time_shares(
+    allocation_state: AllocationState, directory: str, on: Set[str] | None = None
+) -> TimeShares:
     """Return the time shares of all containers on the node.
 
-    With ``on``, only pods that use at least one of these GPUs are included. ``directory`` is the parent of the
-    allocation directories.
+    With ``on``, only pods that use at least one of these GPUs are included. ``directory`` is the
+    parent of the allocation directories.
     """
     node_config, configuration = allocation_state.node_config, allocation_state.configuration
     policy = policy_of(node_config.mode, allocation_state.labels, configuration.gpu_time)
@@ -127,16 +134,25 @@ def time_shares(allocation_state: AllocationState, directory: str, on: Set[str] 
     allocations = tuple(
         AssignedContainer(
             f"{directory}/{name}",
-            tuple(GpuClaim(uuid, s.weight, s.guarantee, s.ceiling, s.priority) for uuid, s in gpus.items()),
+            tuple(
+                GpuClaim(uuid, s.weight, s.guarantee, s.ceiling, s.priority)
+                for uuid, s in gpus.items()
+            ),
         )
         for name, gpus in shares.items()
         if policy is not GpuTimePolicy.NATIVE
     )
-    return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed)
+    return TimeShares(
+        Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed
+    )
 
 
-def gpu_times(allocation_state: AllocationState, spent: Mapping[tuple[str, str], Spent]) -> Iterator[TimeUsed]:
-    """Yield the GPU time of the existing containers. ``spent`` is by path of the allocation directory and GPU UUID."""
+def gpu_times(
+    allocation_state: AllocationState, spent: Mapping[tuple[str, str], Spent]
+) -> Iterator[TimeUsed]:
+    """Yield the GPU time of the existing containers. ``spent`` is by path of the allocation
+    directory and GPU UUID.
+    """
     owners = {
         devices.directory: (held.namespace, held.name, devices.container)
         for held, _ in allocation_state.rows_with_pods()
@@ -157,13 +173,17 @@ def _shares(
     asked = (pod.pod.spec.priority or 0) if pod is not None else 0
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
     weight = min(configuration.gpu_time.most_weight(pod_devices.namespace), _weight(pod))
-    for directory, container in {each.directory: each.container for each in pod_devices.devices}.items():
+    for directory, container in {
+        each.directory: each.container for each in pod_devices.devices
+    }.items():
         shares = {}
         for held in allocation_state.shares(pod_devices, container):
             gpu = allocation_state.node_config.gpu(held.uuid)
             memory = 100 * held.mib // gpu.mib if gpu is not None and gpu.mib else 0
             percent = held.percent or memory or 1
-            shares[held.uuid] = share_of(policy, percent, weight, priority, configuration.max_pods_per_gpu)
+            shares[held.uuid] = share_of(
+                policy, percent, weight, priority, configuration.max_pods_per_gpu
+            )
         if directory and shares:
             yield directory, shares
 
@@ -171,13 +191,19 @@ def _shares(
 def _weight(pod: KnownPod | None) -> int:
     """Return the weight in the pod's annotation; 1 if there is no valid one."""
     try:
-        return parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION]) if pod is not None else 1
+        return (
+            parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION])
+            if pod is not None
+            else 1
+        )
     except (KeyError, ValueError):
         return 1
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
-    """Return the content of an allocation's file ``share``, see docs/reference/arbiter-protocol.md."""
+    """Return the content of an allocation's file ``share``, see
+    docs/reference/arbiter-protocol.md.
+    """
     lines = [f"{SHARE_GPU} {uuid} {share}" for uuid, share in shares.items()]
     first = [SHARE_FIRST_LINE, f"{SHARE_QUANTUM} {quantum_ms * 1000}"]
     return "\n".join([*first, *lines, SHARE_END, ""]).encode()

@@ -1,7 +1,7 @@
 """Runs the arbiter as the agent starts it: ``python -m gputile.node.arbiter --lock FILE``.
 
-It reads assignments from standard input, one per line, and exits when that is closed, so that no arbiter runs without
-an agent. The kernel kills it if the thread that started it ends earlier.
+It reads assignments from standard input, one per line, and exits when that is closed, so that no
+arbiter runs without an agent. The kernel kills it if the thread that started it ends earlier.
 """
 
 import argparse
@@ -30,9 +30,13 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input is closed; report usage every ``report_every`` seconds, or never if it is 0."""
+    """Serve until standard input is closed; report usage every ``report_every`` seconds, or
+    never if it is 0.
+    """
     reader = asyncio.StreamReader(limit=MOST_LINE)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     arbiter = Arbiter()
     async with asyncio.TaskGroup() as background:
         tasks = [background.create_task(_listen_again(arbiter))]
@@ -58,7 +62,9 @@ async def _listen_again(arbiter: Arbiter) -> None:
 
 
 async def _report(arbiter: Arbiter, every: float) -> None:
-    """Report usage on standard output. Reports do not accumulate while the agent does not read them."""
+    """Report usage on standard output. Reports do not accumulate while the agent does not read
+    them.
+    """
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     reported: Used = {}
@@ -71,7 +77,9 @@ async def _report(arbiter: Arbiter, every: float) -> None:
 
 
 def _acquire(lock: int) -> bool:
-    """Wait until no other arbiter of the node runs; return False if the agent closes standard input meanwhile."""
+    """Wait until no other arbiter of the node runs; return False if the agent closes standard
+    input meanwhile.
+    """
     agent = select.poll()
     agent.register(sys.stdin, 0)
     while not agent.poll(0):
@@ -85,9 +93,13 @@ def _acquire(lock: int) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="gputile.node.arbiter", description="Schedule the time on this node's GPUs.")
+    parser = argparse.ArgumentParser(
+        prog="gputile.node.arbiter", description="Schedule the time on this node's GPUs."
+    )
     parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node locks")
-    parser.add_argument("--report-every", type=float, default=0.0, metavar="SECONDS", help="report usage; 0: never")
+    parser.add_argument(
+        "--report-every", type=float, default=0.0, metavar="SECONDS", help="report usage; 0: never"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     # An arbiter that hangs would never release the lock for which the next agent's arbiter waits.

@@ -14,7 +14,9 @@ _SCALE: Final = 1000  # virtual time is in thousandths of a nanosecond, to limit
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's share of one GPU's time. ``guarantee`` and ``ceiling`` are millionths of wall-clock time."""
+    """A container's share of one GPU's time. ``guarantee`` and ``ceiling`` are millionths of
+    wall-clock time.
+    """
 
     weight: int = 1
     guarantee: int = 0
@@ -28,7 +30,9 @@ def virtual_time(spent: int, share: Share) -> int:
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket of time. It fills up to ``most``, at ``rate`` millionths of elapsed time, and may be overdrawn."""
+    """A token bucket of time. It fills up to ``most``, at ``rate`` millionths of elapsed time,
+    and may be overdrawn.
+    """
 
     rate: int
     most: int
@@ -51,14 +55,15 @@ class Bucket:
 class Account:
     """One container's account on one GPU.
 
-    ``virtual`` is the GPU time that it has had, divided by its weight; ``reported`` is the maximum that ``used`` has
-    reached. ``waited`` is its total waiting time before ``waits_since``, which is None while it does not wait.
+    ``virtual`` is the GPU time that it has had, divided by its weight; ``reported`` is the maximum
+    that ``used`` has reached. ``waited`` is its total waiting time before ``waits_since``, which is
+    None while it does not wait.
 
-    ``waiting`` are its waiting processes, in the order of arrival. ``overrun`` are the processes that keep the GPU
-    although they lost their turn, each with the time of the loss. ``tied`` is True if its turns on this GPU begin
-    together with those on other GPUs; ``asks`` is True while it waits for such a joint turn. ``ended_at`` is when a
-    turn on this GPU last reached its end. ``enough_since`` is the time since which its ceiling permits a turn; None
-    while it does not.
+    ``waiting`` are its waiting processes, in the order of arrival. ``overrun`` are the processes
+    that keep the GPU although they lost their turn, each with the time of the loss. ``tied`` is
+    True if its turns on this GPU begin together with those on other GPUs; ``asks`` is True while it
+    waits for such a joint turn. ``ended_at`` is when a turn on this GPU last reached its end.
+    ``enough_since`` is the time since which its ceiling permits a turn; None while it does not.
     """
 
     name: str
@@ -133,7 +138,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Process ``member`` may submit work for another ``remaining``, and must then return the turn."""
+    """Process ``member`` may submit work for another ``remaining``, and must then return the
+    turn.
+    """
 
     member: int
     turn: int
@@ -154,7 +161,8 @@ class Turn:
     charged_until: int
     heard_at: int  # when a holder last sent a message
     holders: set[int] = field(default_factory=set)
-    used: int = 0  # the longest time for which the GPU worked for a process that has returned the turn
+    # the longest time for which the GPU worked for a process that has returned the turn
+    used: int = 0
     contended: int = 0  # for how long other containers waited during the turn
     unbounded: bool = False  # it began without an end, so processes submitted much work in advance
     worked: int = 0  # the sum of ``used`` over the periods after which no process held the turn

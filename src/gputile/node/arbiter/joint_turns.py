@@ -1,10 +1,11 @@
 """Decides which turns begin now.
 
-Turns begin by conservative backfilling. Candidates are planned in the order of their rank, each for the earliest time
-at which the candidates before it have returned all of its GPUs. A turn begins if that time is now, on all of its GPUs
-or on none. A later candidate may use a GPU before that time if it returns the GPU when an earlier one needs it. So no
-candidate waits for a later one, and none occupies a GPU while it waits for another. Kernels may outlast their turns, so
-the GPUs of a candidate that has waited for long are kept free.
+Turns begin by conservative backfilling. Candidates are planned in the order of their rank, each for
+the earliest time at which the candidates before it have returned all of its GPUs. A turn begins if
+that time is now, on all of its GPUs or on none. A later candidate may use a GPU before that time if
+it returns the GPU when an earlier one needs it. So no candidate waits for a later one, and none
+occupies a GPU while it waits for another. Kernels may outlast their turns, so the GPUs of a
+candidate that has waited for long are kept free.
 
 This module uses no clock and no I/O; times are nanoseconds.
 """
@@ -19,8 +20,9 @@ from gputile.node.arbiter.timeslice_scheduler import Rank
 class TurnCandidate:
     """A container that wants a turn on all of ``gpus``.
 
-    If ``until`` is set, the candidate does not begin a turn; the GPUs are only kept free for it until then. If the GPUs
-    will be free within ``kept_for``, no later candidate begins on them before.
+    If ``until`` is set, the candidate does not begin a turn; the GPUs are only kept free for it
+    until then. If the GPUs will be free within ``kept_for``, no later candidate begins on them
+    before.
     """
 
     rank: Rank
@@ -32,7 +34,9 @@ class TurnCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A turn that begins now; ``by`` is when an earlier candidate needs one of its GPUs, None if none does."""
+    """A turn that begins now; ``by`` is when an earlier candidate needs one of its GPUs, None if
+    none does.
+    """
 
     container: str
     gpus: tuple[str, ...]
@@ -47,14 +51,22 @@ class _SharedGpu:
 
 
 def turns_to_begin(
-    now: int, candidates: Iterable[TurnCandidate], busy_until: Mapping[str, int | None], quantum: int, least: int
+    now: int,
+    candidates: Iterable[TurnCandidate],
+    busy_until: Mapping[str, int | None],
+    quantum: int,
+    least: int,
 ) -> list[Begin]:
     """Return the turns that begin at ``now``.
 
-    ``busy_until`` is when each GPU is expected to be free; None means that it is free. A turn is assumed to last one
-    quantum. A turn that would have to end in less than ``least`` does not begin.
+    ``busy_until`` is when each GPU is expected to be free; None means that it is free. A turn is
+    assumed to last one quantum. A turn that would have to end in less than ``least`` does not
+    begin.
     """
-    gpus = {uuid: _SharedGpu(until is None, now if until is None else until) for uuid, until in busy_until.items()}
+    gpus = {
+        uuid: _SharedGpu(until is None, now if until is None else until)
+        for uuid, until in busy_until.items()
+    }
     begun: list[Begin] = []
     for candidate in sorted(candidates, key=lambda candidate: candidate.rank):
         wanted = [gpus[gpu] for gpu in candidate.gpus]

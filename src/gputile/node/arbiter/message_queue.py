@@ -1,9 +1,11 @@
-"""Limits how much of the arbiter's time each container gets, however many messages its processes send.
+"""Limits how much of the arbiter's time each container gets, however many messages its processes
+send.
 
-In each window of time, every container is guaranteed the same number of messages. As many messages in all are shared,
-in rotation, by the containers that send more. If a batch exceeds the rest of a window, the excess counts in the next
-windows. So a container that sends few messages is served at once, however many the others send; containers that flood
-the arbiter wait for the next window, and delay each other first.
+In each window of time, every container is guaranteed the same number of messages. As many messages
+in all are shared, in rotation, by the containers that send more. If a batch exceeds the rest of a
+window, the excess counts in the next windows. So a container that sends few messages is served at
+once, however many the others send; containers that flood the arbiter wait for the next window, and
+delay each other first.
 
 This module does no I/O; the event loop is a parameter.
 """
@@ -12,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-# A message takes some 25 us, so this is half a core at most. A container that follows the protocol never waits: at the
-# end of a turn, each of its up to 64 holders sends BUSY, DONE and perhaps WANT, 192 messages in all.
+# A message takes some 25 us, so this is half a core at most. A container that follows the protocol
+# never waits: at the end of a turn, each of its up to 64 holders sends BUSY, DONE and perhaps WANT,
+# 192 messages in all.
 WINDOW_S: Final = 0.02
 GUARANTEED: Final = 200  # messages per window, for all containers together
 SHARED: Final = 200
@@ -29,7 +32,9 @@ class MessageSource(Protocol):
     container: str
 
     def handle(self, most: int) -> int:
-        """Read and handle messages until none is left or their cost is at least ``most``; return the cost."""
+        """Read and handle messages until none is left or their cost is at least ``most``; return
+        the cost.
+        """
 
     def pause(self) -> None:
         """Stop reading."""
@@ -38,7 +43,9 @@ class MessageSource(Protocol):
         """Resume reading, unless the source is closed."""
 
     def close_if_hung_up(self) -> None:
-        """Close the source if the other end has closed it, which is not noticed while reading is paused."""
+        """Close the source if the other end has closed it, which is not noticed while reading is
+        paused.
+        """
 
 
 class QueueClock(Protocol):
@@ -70,7 +77,9 @@ class MessageQueue:
         """Handle messages of ``source`` now, or queue the source."""
         self._begin_window()
         shares = self._shared < SHARED and not self._waiting
-        if source.container not in self._waiting and (self._has_guarantee(source.container) or shares):
+        if source.container not in self._waiting and (
+            self._has_guarantee(source.container) or shares
+        ):
             self._handle(source)
         else:
             source.pause()
@@ -91,7 +100,9 @@ class MessageQueue:
             self._window_end = now + WINDOW_S
             guaranteed = windows * GUARANTEED / self.containers
             self._spent = {
-                container: spent - guaranteed for container, spent in self._spent.items() if spent > guaranteed
+                container: spent - guaranteed
+                for container, spent in self._spent.items()
+                if spent > guaranteed
             }
             self._shared = max(0, self._shared - windows * SHARED)
 
@@ -108,7 +119,9 @@ class MessageQueue:
     def _next(self) -> str | None:
         """Return the next container to serve; None if no waiting one fits into the window."""
         first = next(iter(self._waiting), None) if self._shared < SHARED else None
-        return next((container for container in self._waiting if self._has_guarantee(container)), first)
+        return next(
+            (container for container in self._waiting if self._has_guarantee(container)), first
+        )
 
     def _serve(self) -> None:
         """Serve one source; other events are handled before the next one."""
@@ -130,4 +143,6 @@ class MessageQueue:
     def _schedule(self) -> None:
         if self._waiting and not self._scheduled:
             self._scheduled = True
-            self._loop.call_at(self._window_end if self._next() is None else self._loop.time(), self._serve)
+            self._loop.call_at(
+                self._window_end if self._next() is None else self._loop.time(), self._serve
+            )

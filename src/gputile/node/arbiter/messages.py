@@ -1,8 +1,8 @@
 """Encodes the messages between the arbiter and its clients, and between the arbiter and the agent.
 
-A message of a client, the library in a container, has 32 bytes: see docs/reference/arbiter-protocol.md. Agent and
-arbiter exchange lines of JSON: the agent sends all containers with their shares, the arbiter reports how long each
-container has held each GPU.
+A message of a client, the library in a container, has 32 bytes: see
+docs/reference/arbiter-protocol.md. Agent and arbiter exchange lines of JSON: the agent sends all
+containers with their shares, the arbiter reports how long each container has held each GPU.
 """
 
 import struct
@@ -83,7 +83,8 @@ def decode(data: bytes) -> Message:
 
 
 def uuid_fields(uuid: str) -> tuple[int, int]:
-    """Return the fields ``a`` and ``b`` of the message ``GPU`` for a UUID such as ``GPU-...`` or ``MIG-...``.
+    """Return the fields ``a`` and ``b`` of the message ``GPU`` for a UUID such as ``GPU-...`` or
+    ``MIG-...``.
 
     Raises:
         ProtocolError: the UUID is invalid.

@@ -1,9 +1,10 @@
 """Schedules turns on all GPUs of a node, including joint turns on several GPUs.
 
-Work that spans GPUs, such as NCCL's, occupies the GPU on which it has started until it gets the others. So a container
-that uses GPUs together gets its turns on all GPUs of this joint set, or on none. ``TimeSliceScheduler`` manages the
-turns and accounts of one GPU, and ``turns_to_begin`` decides which turns begin. This module uses no clock and no I/O;
-times are nanoseconds. See docs/concepts/arbiter.md for the rules.
+Work that spans GPUs, such as NCCL's, occupies the GPU on which it has started until it gets the
+others. So a container that uses GPUs together gets its turns on all GPUs of this joint set, or on
+none. ``TimeSliceScheduler`` manages the turns and accounts of one GPU, and ``turns_to_begin``
+decides which turns begin. This module uses no clock and no I/O; times are nanoseconds. See
+docs/concepts/arbiter.md for the rules.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,8 @@ from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
 from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
-KEPT_QUANTA: Final = 4  # after waiting this many quanta, a set has its GPUs kept free for at most as many
+# after waiting this many quanta, a set has its GPUs kept free for at most as many
+KEPT_QUANTA: Final = 4
 RECHECK_AFTER: Final = 1 * MS  # interval for GPUs that are kept idle
 TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs count as used together after their last joint use
 
@@ -26,22 +28,24 @@ GpuMessages = list[tuple[str, TimesliceMessage]]
 class JointSet:
     """The GPUs that a container uses together, and the state of its current round.
 
-    ``seen`` is the time of the last joint use of each GPU; ``gpus`` are the same GPUs in a fixed order. A round lasts
-    from the container's first turn on any of these GPUs until it has no turn on any of them.
+    ``seen`` is the time of the last joint use of each GPU; ``gpus`` are the same GPUs in a fixed
+    order. A round lasts from the container's first turn on any of these GPUs until it has no turn
+    on any of them.
     """
 
     seen: dict[str, int] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     joined: set[str] = field(default_factory=set)  # GPUs that it got after the round had begun
-    continues: bool = False  # the last round left unfinished work over several GPUs, so it gets all GPUs next
+    # the last round left unfinished work over several GPUs, so it gets all GPUs next
+    continues: bool = False
     continued: bool = False  # this round is such a continuation of the last one
 
 
 class NodeTimeSlices:
     """The turns on the GPUs of a node; see ``TimeSliceScheduler`` for quantum and longest wait.
 
-    Each event returns the resulting messages. ``cost`` is the relative cost of the last event: 1 on a GPU that no
-    container uses together with others.
+    Each event returns the resulting messages. ``cost`` is the relative cost of the last event: 1 on
+    a GPU that no container uses together with others.
     """
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
@@ -97,7 +101,9 @@ class NodeTimeSlices:
         self._gpus[uuid].busy(member, number, now)
         return self._after(uuid, now)
 
-    def done(self, uuid: str, member: int, number: int, used: int, again: bool, now: int) -> GpuMessages:
+    def done(
+        self, uuid: str, member: int, number: int, used: int, again: bool, now: int
+    ) -> GpuMessages:
         """Accept a returned turn; see ``TimeSliceScheduler.done``."""
         account = self._gpus[uuid].done(member, number, used, again, now)
         if account is None:
@@ -127,9 +133,11 @@ class NodeTimeSlices:
         self._record_joint_use(container, uuid, others, now)
 
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
-        """Record that a container uses a GPU together with those of ``others`` on which it has the same limits.
+        """Record that a container uses a GPU together with those of ``others`` on which it has the
+        same limits.
 
-        Work over several GPUs progresses at one rate, so GPUs with another guarantee or ceiling are omitted.
+        Work over several GPUs progresses at one rate, so GPUs with another guarantee or ceiling are
+        omitted.
         """
         account = self._gpus[uuid].accounts.get(container)
         if account is None:
@@ -149,8 +157,16 @@ class NodeTimeSlices:
     def _update_set(self, container: str, now: int) -> None:
         """Recompute which GPUs are granted to a container together."""
         joint = self._sets[container]
-        accounts = {uuid: gpu.accounts[container] for uuid, gpu in self._gpus.items() if container in gpu.accounts}
-        joint.seen = {uuid: at for uuid, at in joint.seen.items() if uuid in accounts and now - at <= TOGETHER_FOR}
+        accounts = {
+            uuid: gpu.accounts[container]
+            for uuid, gpu in self._gpus.items()
+            if container in gpu.accounts
+        }
+        joint.seen = {
+            uuid: at
+            for uuid, at in joint.seen.items()
+            if uuid in accounts and now - at <= TOGETHER_FOR
+        }
         before, joint.gpus = joint.gpus, tuple(sorted(joint.seen)) if len(joint.seen) > 1 else ()
         if not joint.gpus:
             del self._sets[container]
@@ -180,13 +196,17 @@ class NodeTimeSlices:
     def _after(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
         """Update a GPU and the GPUs connected with it, and begin turns.
 
-        ``before`` are the GPUs that were connected before a container was removed. The formula for the cost fits
-        measurements with 2 GPUs and 1 container up to 16 of each.
+        ``before`` are the GPUs that were connected before a container was removed. The formula for
+        the cost fits measurements with 2 GPUs and 1 container up to 16 of each.
         """
         messages: GpuMessages = [(uuid, message) for message in self._gpus[uuid].tick(now)]
         connected = (before or set()) | self._connected(uuid)
         self._changed |= connected
-        concerned = [container for container, joint in self._sets.items() if not connected.isdisjoint(joint.gpus)]
+        concerned = [
+            container
+            for container, joint in self._sets.items()
+            if not connected.isdisjoint(joint.gpus)
+        ]
         self.cost = (len(connected) + len(concerned) + 1) // 2
         for container in concerned:
             if before is not None or now - min(self._sets[container].seen.values()) > TOGETHER_FOR:
@@ -206,10 +226,17 @@ class NodeTimeSlices:
         """If a container is overdue on a GPU and waits for others, count them as used together."""
         gpu = self._gpus[uuid]
         owner = gpu.owner
-        if owner is None or owner.tied or not gpu.is_overdue(now) or gpu.accounts.get(owner.name) is not owner:
+        if (
+            owner is None
+            or owner.tied
+            or not gpu.is_overdue(now)
+            or gpu.accounts.get(owner.name) is not owner
+        ):
             return
         accounts = {other: turns.accounts.get(owner.name) for other, turns in self._gpus.items()}
-        waits = [other for other, account in accounts.items() if account is not None and account.waiting]
+        waits = [
+            other for other, account in accounts.items() if account is not None and account.waiting
+        ]
         self._record_joint_use(owner.name, uuid, waits, now)
 
     def _accounts(self, container: str) -> list[tuple[str, TimeSliceScheduler, Account]]:
@@ -222,14 +249,20 @@ class NodeTimeSlices:
         return [uuid for uuid, gpu, account in self._accounts(container) if gpu.owner is account]
 
     def _sets_within(self, connected: set[str]) -> list[str]:
-        return [container for container, joint in self._sets.items() if connected.issuperset(joint.gpus)]
+        return [
+            container for container, joint in self._sets.items() if connected.issuperset(joint.gpus)
+        ]
 
     def _owned_within(self, connected: set[str]) -> list[tuple[str, list[str]]]:
         """Return the containers that have turns on GPUs of their sets, with these GPUs."""
-        return [(name, owned) for name in self._sets_within(connected) if (owned := self._owned(name))]
+        return [
+            (name, owned) for name in self._sets_within(connected) if (owned := self._owned(name))
+        ]
 
     def _update_requests(self, connected: set[str], now: int) -> None:
-        """Make a container that waits for a GPU of its set request all of them, unless it has a turn on one."""
+        """Make a container that waits for a GPU of its set request all of them, unless it has a
+        turn on one.
+        """
         for container in self._sets_within(connected):
             accounts = self._accounts(container)
             asks = (
@@ -241,13 +274,17 @@ class NodeTimeSlices:
                 account.asks = asks
 
     def _revoke_overdue(self, connected: set[str], now: int) -> None:
-        """Revoke the turns of a container that is overdue on one GPU of its set while it waits for another.
+        """Revoke the turns of a container that is overdue on one GPU of its set while it waits for
+        another.
 
         It gets all of its GPUs next, but not twice in a row.
         """
         for container, owned in self._owned_within(connected):
             joint = self._sets[container]
-            waits = any(account.waiting and gpu.owner is not account for _, gpu, account in self._accounts(container))
+            waits = any(
+                account.waiting and gpu.owner is not account
+                for _, gpu, account in self._accounts(container)
+            )
             overdue = any(self._gpus[uuid].is_overdue(now) for uuid in owned)
             if waits and overdue and not self._joins(container, now):
                 for uuid in owned:
@@ -256,7 +293,9 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, connected: set[str], now: int) -> None:
-        """End a set's turns once no process holds any of them. If several are held, record a joint use."""
+        """End a set's turns once no process holds any of them. If several are held, record a
+        joint use.
+        """
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:
@@ -272,7 +311,9 @@ class NodeTimeSlices:
             ends = [end for uuid in owned if (end := self._gpus[uuid].end) is not None]
             if ends and len(ends) < len(owned):
                 for uuid in owned:
-                    messages += [(uuid, message) for message in self._gpus[uuid].end_by(min(ends), now)]
+                    messages += [
+                        (uuid, message) for message in self._gpus[uuid].end_by(min(ends), now)
+                    ]
         return messages
 
     # -- who begins
@@ -281,8 +322,12 @@ class NodeTimeSlices:
         messages: GpuMessages = []
         free = {uuid for uuid in connected if self._gpus[uuid].owner is None}
         candidates = self._candidates(connected, now) if free else []
-        busy_until = {uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in connected}
-        for begin in turns_to_begin(now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART):
+        busy_until = {
+            uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in connected
+        }
+        for begin in turns_to_begin(
+            now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART
+        ):
             joint = self._sets.get(begin.container)
             if joint is not None and not self._owned(begin.container):
                 joint.joined.clear()
@@ -324,7 +369,9 @@ class NodeTimeSlices:
                 found += self._joins(container, now)
             elif any(account.asks for _, _, account in self._accounts(container)):
                 rank, gpus = self._rank(container, now), self._sets[container].gpus
-                found.append(TurnCandidate(rank, container, gpus, kept_for=self._kept_for(container, now)))
+                found.append(
+                    TurnCandidate(rank, container, gpus, kept_for=self._kept_for(container, now))
+                )
         return found
 
     def _waits_since(self, container: str, now: int) -> int:
@@ -332,9 +379,11 @@ class NodeTimeSlices:
         return min((at for at in since if at is not None), default=now)
 
     def _kept_for(self, container: str, now: int) -> int:
-        """Return the maximum time for which a set's GPUs are kept free; 0 if the set has not waited for long.
+        """Return the maximum time for which a set's GPUs are kept free; 0 if the set has not waited
+        for long.
 
-        Otherwise other containers, whose kernels may outlast their turns, could delay it again and again.
+        Otherwise other containers, whose kernels may outlast their turns, could delay it again and
+        again.
         """
         waited = now - self._waits_since(container, now)
         limits = (self.longest_wait, KEPT_QUANTA * self.quantum)
@@ -345,7 +394,11 @@ class NodeTimeSlices:
 
         In one round, it can join each GPU only once, and none on which its turn has already ended.
         """
-        since = min(began for uuid in self._owned(container) if (began := self._gpus[uuid].since) is not None)
+        since = min(
+            began
+            for uuid in self._owned(container)
+            if (began := self._gpus[uuid].since) is not None
+        )
         return [
             TurnCandidate((1, -1, 0, gpu.lead(account), account.name), container, (uuid,))
             for uuid, gpu, account in self._accounts(container)
@@ -357,23 +410,40 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, container: str, now: int) -> Rank:
-        """Return a set's rank. It uses the container's largest lead, so that it exceeds its share on no GPU."""
+        """Return a set's rank. It uses the container's largest lead, so that it exceeds its
+        share on no GPU.
+        """
         accounts = self._accounts(container)
-        since = max(self._waits_since(container, now), *(gpu.eligible_at(account) for _, gpu, account in accounts))
+        since = max(
+            self._waits_since(container, now),
+            *(gpu.eligible_at(account) for _, gpu, account in accounts),
+        )
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, container)
         if self._sets[container].continues:
             return (1, -1, 0, 0, container)
         owed = all(a.share.guarantee > 0 and a.guarantee.level > 0 for _, _, a in accounts)
         priority = min(a.share.priority for _, _, a in accounts)
-        return (1, 0 if owed else 1, -priority, max(gpu.lead(account) for _, gpu, account in accounts), container)
+        return (
+            1,
+            0 if owed else 1,
+            -priority,
+            max(gpu.lead(account) for _, gpu, account in accounts),
+            container,
+        )
 
     def _length(self, begin: Begin, now: int) -> int:
         """Return the length of a turn; 0 means until another container wants one of its GPUs."""
         gpus = [self._gpus[uuid] for uuid in begin.gpus]
-        bounds = [length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))]
+        bounds = [
+            length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))
+        ]
         if begin.container in self._sets:
-            ends = [end for uuid in self._owned(begin.container) if (end := self._gpus[uuid].end) is not None]
+            ends = [
+                end
+                for uuid in self._owned(begin.container)
+                if (end := self._gpus[uuid].end) is not None
+            ]
             bounds += [max(self.quantum // 4, end - now) for end in ends]
         if begin.by is not None:
             bounds.append(begin.by - now)

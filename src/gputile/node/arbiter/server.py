@@ -46,7 +46,9 @@ CONNECTION_COST: Final = 32  # accepting a connection takes as long as handling 
 class _SocketSource(MessageSource):
     """A socket as a source of messages: it is read only while it is not paused."""
 
-    def __init__(self, container: str, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue) -> None:
+    def __init__(
+        self, container: str, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue
+    ) -> None:
         self.container = container
         self.closed = False
         self._sock = sock
@@ -80,7 +82,9 @@ class Listener(_SocketSource):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory still has this socket: the directory may have been removed and recreated."""
+        """Whether the directory still has this socket: the directory may have been removed and
+        recreated.
+        """
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:
@@ -105,7 +109,8 @@ class Listener(_SocketSource):
 
 
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
-    """Create a listening socket in ``directory``, replacing an existing one; return it with the status of its file.
+    """Create a listening socket in ``directory``, replacing an existing one; return it with the
+    status of its file.
 
     Raises:
         OSError: the directory does not exist or cannot be written.
@@ -117,9 +122,11 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=fd)
-            # The path of a socket is limited to 107 bytes, and the directory's own path may be longer.
+            # The path of a socket is limited to 107 bytes, and the directory's own path may be
+            # longer.
             listening.bind(f"/proc/self/fd/{fd}/{temporary}")
-            os.chmod(temporary, 0o666, dir_fd=fd)  # noqa: S103 - any user of the container may connect
+            # Any user of the container may connect.
+            os.chmod(temporary, 0o666, dir_fd=fd)  # noqa: S103
             listening.listen(MOST_CONNECTIONS)
             file = os.stat(temporary, dir_fd=fd, follow_symlinks=False)
             os.rename(temporary, SOCKET, src_dir_fd=fd, dst_dir_fd=fd)
@@ -138,7 +145,12 @@ class ContainerConnection(_SocketSource):
     """
 
     def __init__(
-        self, container: str, member: int, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue
+        self,
+        container: str,
+        member: int,
+        sock: socket.socket,
+        arbiter: "Arbiter",
+        queue: MessageQueue,
     ) -> None:
         super().__init__(container, sock, arbiter, queue)
         self._member = member
@@ -165,7 +177,9 @@ class ContainerConnection(_SocketSource):
             self._loop.call_soon(self._arbiter.disconnected, self.container, self._member)
 
     def close_if_hung_up(self) -> None:
-        """Close the connection if the process has closed it or died; its unread messages are irrelevant."""
+        """Close the connection if the process has closed it or died; its unread messages are
+        irrelevant.
+        """
         poll = select.poll()
         poll.register(self._sock, 0)
         if poll.poll(0):
@@ -210,8 +224,13 @@ class ContainerConnection(_SocketSource):
             if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
                 raise ProtocolError("GPU is not the container's, or was named twice")
             self._gpus[message.gpu] = uuid
-        elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.gpu in self._gpus:
-            return self._arbiter.handle(self.container, self._member, self._gpus[message.gpu], message)
+        elif (
+            kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE)
+            and message.gpu in self._gpus
+        ):
+            return self._arbiter.handle(
+                self.container, self._member, self._gpus[message.gpu], message
+            )
         else:
             raise ProtocolError(f"unexpected {kind.name}")
         return 1
@@ -293,7 +312,9 @@ class Arbiter:
         now = time.monotonic_ns()
         return {
             name: {
-                uuid: Spent(self._turns.gpu(uuid).used(name), self._turns.gpu(uuid).waited(name, now))
+                uuid: Spent(
+                    self._turns.gpu(uuid).used(name), self._turns.gpu(uuid).waited(name, now)
+                )
                 for uuid in container.uuids.values()
             }
             for name, container in self._containers.items()
@@ -306,7 +327,9 @@ class Arbiter:
     # -- called by connections
 
     def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the GPU that a ``GPU`` message names; None if it is not one of the container's."""
+        """Return the UUID of the GPU that a ``GPU`` message names; None if it is not one of the
+        container's.
+        """
         container = self._containers.get(allocation)
         return container.uuids.get(fields) if container is not None else None
 
@@ -340,7 +363,9 @@ class Arbiter:
             self._send(self._turns.leave(uuid, member, now), now)
 
     def warn(self, allocation: str, text: str) -> None:
-        """Log that a container misbehaves, at most once a minute, so that it cannot fill the log."""
+        """Log that a container misbehaves, at most once a minute, so that it cannot fill the
+        log.
+        """
         container, now = self._containers.get(allocation), time.monotonic()
         if container is not None and now >= container.warn_at:
             container.warn_at = now + WARN_EVERY_S

@@ -1,8 +1,8 @@
 """Schedules turns on one GPU: it receives events and returns messages.
 
-It uses no clock and no I/O; times are nanoseconds. Members are the connected processes, identified by numbers. The
-processes of a container share an account. A turn belongs to an account, and several of its processes may hold the turn
-at the same time. See docs/concepts/arbiter.md for the rules.
+It uses no clock and no I/O; times are nanoseconds. Members are the connected processes, identified
+by numbers. The processes of a container share an account. A turn belongs to an account, and several
+of its processes may hold the turn at the same time. See docs/concepts/arbiter.md for the rules.
 """
 
 from typing import Final
@@ -19,13 +19,21 @@ from gputile.node.arbiter.accounts import (
 )
 
 MS: Final = 1_000_000
-IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for the container whose turn ended, if it would be next
-UNCONTENDED_AFTER: Final = 1000 * MS  # a turn has no end if no other container has used the GPU for this time
-AWAY_AFTER: Final = 100 * MS  # after this time without demand, a container gets no credit for its absence
-LEAST_PART: Final = 4  # at least a quarter of a turn is charged, even if the GPU was idle: it was reserved
+IDLE_HOLD: Final = (
+    1 * MS
+)  # how long the GPU waits for the container whose turn ended, if it would be next
+UNCONTENDED_AFTER: Final = (
+    1000 * MS
+)  # a turn has no end if no other container has used the GPU for this time
+AWAY_AFTER: Final = (
+    100 * MS
+)  # after this time without demand, a container gets no credit for its absence
+# at least a quarter of a turn is charged, even if the GPU was idle: it was reserved
+LEAST_PART: Final = 4
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
-MOST_HOLDERS: Final = 64  # processes that hold a turn at once; the others of the container wait for the next
+# processes that hold a turn at once; the others of the container wait for the next
+MOST_HOLDERS: Final = 64
 SPARE_PART: Final = 6  # a GPU is kept idle for joint turns for at most a sixth of a quantum
 
 USED_WITHIN: Final = 1000 * MS  # GPUs that a process wants within this time count as used together
@@ -35,9 +43,11 @@ Rank = tuple[int, int, int, int, str]
 
 
 class TimeSliceScheduler:
-    """The turns on one GPU. A container that has waited for ``longest_wait`` takes precedence over all others.
+    """The turns on one GPU. A container that has waited for ``longest_wait`` takes precedence over
+    all others.
 
-    ``NodeTimeSlices``, which manages all GPUs, begins the turns and calls ``tick`` after each event.
+    ``NodeTimeSlices``, which manages all GPUs, begins the turns and calls ``tick`` after each
+    event.
     """
 
     def __init__(self, quantum: int, longest_wait: int) -> None:
@@ -64,7 +74,9 @@ class TimeSliceScheduler:
             account.configure(account.share, quantum)
 
     def used(self, container: str) -> int:
-        """Return a container's GPU time. It never decreases, even if overcharged time is refunded."""
+        """Return a container's GPU time. It never decreases, even if overcharged time is
+        refunded.
+        """
         account = self.accounts.get(container)
         if account is None:
             return 0
@@ -134,7 +146,9 @@ class TimeSliceScheduler:
         return member in self.holders or (wanted_at is not None and now - wanted_at <= USED_WITHIN)
 
     def holds(self, member: int, number: int) -> bool:
-        return self._turn is not None and self._turn.number == number and member in self._turn.holders
+        return (
+            self._turn is not None and self._turn.number == number and member in self._turn.holders
+        )
 
     def busy(self, member: int, number: int, now: int) -> None:
         """Record that a holder is alive and waits until the GPU has finished its submitted work."""
@@ -142,9 +156,11 @@ class TimeSliceScheduler:
             self._turn.heard_at = now
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
-        """Accept a returned turn; return the process's account, None if it neither holds the turn nor overruns one.
+        """Accept a returned turn; return the process's account, None if it neither holds the turn
+        nor overruns one.
 
-        ``used`` is the time for which the GPU worked for the process; ``again`` is True if it has more work.
+        ``used`` is the time for which the GPU worked for the process; ``again`` is True if it has
+        more work.
         """
         account, turn, holds = self._members.get(member), self._turn, self.holds(member, number)
         if account is None or not (holds or member in account.overrun):
@@ -211,15 +227,24 @@ class TimeSliceScheduler:
     def is_overdue(self, now: int) -> bool:
         """Return whether a process has kept the turn for half a quantum beyond its end."""
         turn = self._turn
-        return turn is not None and turn.end is not None and bool(turn.holders) and now >= turn.end + self.quantum // 2
+        return (
+            turn is not None
+            and turn.end is not None
+            and bool(turn.holders)
+            and now >= turn.end + self.quantum // 2
+        )
 
     @property
     def end(self) -> int | None:
-        """When the turn ends; None if there is no turn, or if it ends only when another container wants the GPU."""
+        """When the turn ends; None if there is no turn, or if it ends only when another
+        container wants the GPU.
+        """
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU is expected to be free. An overdue turn is expected to double its overrun."""
+        """Return when the GPU is expected to be free. An overdue turn is expected to double its
+        overrun.
+        """
         turn = self._turn
         if turn is None:
             return now
@@ -236,7 +261,9 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
-        """End a turn that processes still hold. They are charged for the overrun when they return the turn."""
+        """End a turn that processes still hold. They are charged for the overrun when they
+        return the turn.
+        """
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
@@ -248,8 +275,12 @@ class TimeSliceScheduler:
             self._end(now)
 
     def idle_hold(self, now: int) -> tuple[Account, int] | None:
-        """Return the account for which the GPU is kept free after its turn, and until when; or None."""
-        if self._idle_hold is not None and (now >= self._idle_hold[1] or self._idle_hold[0].waiting):
+        """Return the account for which the GPU is kept free after its turn, and until when; or
+        None.
+        """
+        if self._idle_hold is not None and (
+            now >= self._idle_hold[1] or self._idle_hold[0].waiting
+        ):
             self._idle_hold = None
         return self._idle_hold
 
@@ -270,7 +301,9 @@ class TimeSliceScheduler:
             turn.contended += contended
             turn.account.last_active = now
             turn.charged_until = max(until, turn.charged_until)
-        active = [a.virtual for a in self.accounts.values() if a.wants or (turn and turn.account is a)]
+        active = [
+            a.virtual for a in self.accounts.values() if a.wants or (turn and turn.account is a)
+        ]
         self._virtual = max(self._virtual, min(active, default=self._virtual))
 
     def _wait(self, account: Account, member: int, now: int) -> None:
@@ -295,8 +328,12 @@ class TimeSliceScheduler:
             self._forgive(account)
 
     def _forgive(self, account: Account) -> None:
-        """Limit to one quantum the debt for work that the container submitted while it was alone on the GPU."""
-        account.virtual = min(account.virtual, self._virtual + virtual_time(self.quantum, account.share))
+        """Limit to one quantum the debt for work that the container submitted while it was alone
+        on the GPU.
+        """
+        account.virtual = min(
+            account.virtual, self._virtual + virtual_time(self.quantum, account.share)
+        )
         account.guarantee.level = max(account.guarantee.level, -self.quantum)
 
     def _end(self, now: int) -> None:
@@ -323,7 +360,9 @@ class TimeSliceScheduler:
         if turn.end is None and (account.capped or any(self.eligible_at(a) <= now for a in others)):
             turn.end = max(now, turn.since + self.quantum)
             turn.heard_at = max(turn.heard_at, now)
-            messages += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
+            messages += [
+                Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)
+            ]
         if turn.end is None or now < turn.end:
             length = 0 if turn.end is None else turn.end - now
             for member in list(account.waiting)[: MOST_HOLDERS - len(turn.holders)]:
@@ -361,12 +400,16 @@ class TimeSliceScheduler:
         if not account.capped:
             return 0
         at = account.ceiling.full_enough_at(self._enough)
-        return at if at > account.ceiling.at or account.enough_since is None else account.enough_since
+        return (
+            at if at > account.ceiling.at or account.enough_since is None else account.enough_since
+        )
 
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
-        """Begin a container's turn on the free GPU for ``length``; 0 means until another container wants the GPU.
+        """Begin a container's turn on the free GPU for ``length``; 0 means until another container
+        wants the GPU.
 
-        If none of its processes waits, the turn is kept for a short time for a process that wants it.
+        If none of its processes waits, the turn is kept for a short time for a process that wants
+        it.
         """
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
@@ -377,7 +420,9 @@ class TimeSliceScheduler:
         return self._continue(self._turn, now)
 
     def length(self, account: Account, now: int) -> int:
-        """Return the length of an account's next turn; 0 means until another container wants the GPU."""
+        """Return the length of an account's next turn; 0 means until another container wants the
+        GPU.
+        """
         if account.capped:
             return min(self.quantum, account.ceiling.level)
         return 0 if self._is_uncontended(account, now) else self.quantum
@@ -399,7 +444,11 @@ class TimeSliceScheduler:
 
     def rank(self, account: Account, now: int) -> Rank:
         """Return an account's rank among those on this GPU."""
-        since = now if account.waits_since is None else max(account.waits_since, self.eligible_at(account))
+        since = (
+            now
+            if account.waits_since is None
+            else max(account.waits_since, self.eligible_at(account))
+        )
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, account.name)
         owed = account.share.guarantee > 0 and account.guarantee.level > 0

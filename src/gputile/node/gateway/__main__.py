@@ -30,16 +30,20 @@ STOP_WITHIN_S = 8.0
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     """Run agents until one exits for good; return its exit status.
 
-    An agent is not restarted if it exits without an error, or before it has taken over the node: the next one would do
-    the same.
+    An agent is not restarted if it exits without an error, or before it has taken over the node:
+    the next one would do the same.
     """
-    restarts = Restarts("the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S)
+    restarts = Restarts(
+        "the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
+    )
     while True:
         restarts.start()
         try:
             status = await _run_agent(command, gateway)
             ended = f"ended with status {status}"
-        except OSError as error:  # such as a lack of descriptors: it may pass, and the kubelet's calls wait
+        except (
+            OSError
+        ) as error:  # such as a lack of descriptors: it may pass, and the kubelet's calls wait
             if not gateway.in_charge:
                 raise
             status, ended = 1, f"cannot be started: {error}"
@@ -80,7 +84,9 @@ async def serve(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT, or until an agent exits for good; return the exit status."""
     token = secrets.token_hex(8)
     gateway = Gateway(
-        arguments.device_plugin_dir, arguments.pod_resources_socket, NodeLock(arguments.claim_file, token)
+        arguments.device_plugin_dir,
+        arguments.pod_resources_socket,
+        NodeLock(arguments.claim_file, token),
     )
     loop = asyncio.get_running_loop()
     serving = loop.create_task(gateway.run())
@@ -106,15 +112,22 @@ async def serve(arguments: argparse.Namespace) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="gputile.node.gateway", description="Serve the kubelet for the node's agent.")
+    parser = argparse.ArgumentParser(
+        prog="gputile.node.gateway", description="Serve the kubelet for the node's agent."
+    )
     parser.add_argument("--device-plugin-dir", type=Path, required=True)
     parser.add_argument("--pod-resources-socket", type=Path, required=True)
     parser.add_argument(
-        "--claim-file", type=Path, required=True, help="the lock on the node: names the gateway that serves it"
+        "--claim-file",
+        type=Path,
+        required=True,
+        help="the lock on the node: names the gateway that serves it",
     )
     parser.add_argument("--log-format", type=LogFormat, default=LogFormat.JSON)
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("command", nargs="+", help="the agent; the lock's token is added to its arguments")
+    parser.add_argument(
+        "command", nargs="+", help="the agent; the lock's token is added to its arguments"
+    )
     arguments = parser.parse_args()
     set_up_logging(arguments.log_format, arguments.verbose)
     sys.exit(asyncio.run(serve(arguments)))

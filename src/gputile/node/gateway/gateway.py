@@ -1,7 +1,8 @@
 """Relays the calls of a node's kubelet to the agent that currently runs.
 
 Calls that arrive while no agent runs, or that an agent leaves unanswered, wait for the next agent.
-``Allocate`` has no deadline in the kubelet and blocks its admission of all pods, so the wait has a deadline here.
+``Allocate`` has no deadline in the kubelet and blocks its admission of all pods, so the wait has a
+deadline here.
 """
 
 import asyncio
@@ -39,13 +40,14 @@ from gputile.node.gateway.registration import (
 log = logging.getLogger(__name__)
 
 AGENT_TIMEOUT_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
-# A call is refused if this many agents have died with it and it has waited for AGENT_TIMEOUT_S. The wait matters since
-# an operator may kill several agents in quick succession.
+# A call is refused if this many agents have died with it and it has waited for AGENT_TIMEOUT_S. The
+# wait matters since an operator may kill several agents in quick succession.
 MOST_TRIES = 3
 SILENCE_TIMEOUT_S = 90.0
 ABANDONED_AFTER_S = 20.0
 LIST = "/v1.PodResourcesLister/List"
-LIST_RETRY_S = 0.015  # the kubelet answers 100 calls a second, in bursts of ten, and refuses the others
+# the kubelet answers 100 calls a second, in bursts of ten, and refuses the others
+LIST_RETRY_S = 0.015
 
 
 @dataclass(slots=True)
@@ -57,7 +59,9 @@ class _Pending:
 
 
 class Relay:
-    """The kubelet's pending calls. ``lost`` is when the agent ended, on the event loop's clock; None while one runs."""
+    """The kubelet's pending calls. ``lost`` is when the agent ended, on the event loop's clock;
+    None while one runs.
+    """
 
     def __init__(self) -> None:
         self.lost: float | None = None
@@ -84,14 +88,22 @@ class Relay:
         """
         loop = asyncio.get_running_loop()
         self._last += 1
-        pending = _Pending(Call(self._last, method, resource, body), loop.create_future(), loop.time())
+        pending = _Pending(
+            Call(self._last, method, resource, body), loop.create_future(), loop.time()
+        )
         self._pending[self._last] = pending
         try:
             self._send(pending)
             while not pending.answer.done():
-                left = AGENT_TIMEOUT_S if self.lost is None else self.lost + AGENT_TIMEOUT_S - loop.time()
+                left = (
+                    AGENT_TIMEOUT_S
+                    if self.lost is None
+                    else self.lost + AGENT_TIMEOUT_S - loop.time()
+                )
                 if left <= 0:
-                    raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the agent of this node does not run")
+                    raise RefusedError(
+                        grpc.StatusCode.UNAVAILABLE, "the agent of this node does not run"
+                    )
                 await asyncio.wait((pending.answer,), timeout=left)
             return pending.answer.result()
         finally:
@@ -113,7 +125,11 @@ class Relay:
             return
         waited = asyncio.get_running_loop().time() - pending.since
         if pending.tries >= MOST_TRIES and waited >= AGENT_TIMEOUT_S:
-            log.error("refusing %s for %s: no agent has survived this call", pending.call.method, pending.call.resource)
+            log.error(
+                "refusing %s for %s: no agent has survived this call",
+                pending.call.method,
+                pending.call.resource,
+            )
             error = RefusedError(grpc.StatusCode.UNAVAILABLE, "this call crashes the node's agent")
             pending.answer.set_exception(error)
             return
@@ -122,7 +138,9 @@ class Relay:
 
 
 async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes | None:
-    """Return the kubelet's ListPodResourcesResponse; None if it does not answer in ``within`` seconds."""
+    """Return the kubelet's ListPodResourcesResponse; None if it does not answer in ``within``
+    seconds.
+    """
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(LIST)
     problem = "no answer"
     try:
@@ -139,15 +157,18 @@ async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes 
 
 
 class AbandonedError(Exception):
-    """The gateway that took over from this one has ended, so this gateway must be restarted to serve the node."""
+    """The gateway that took over from this one has ended, so this gateway must be restarted to
+    serve the node.
+    """
 
 
 class Gateway:
-    """Serves one kubelet with successive agents: call ``attend`` for each of them while ``run`` runs.
+    """Serves one kubelet with successive agents: call ``attend`` for each of them while ``run``
+    runs.
 
-    The agent's requests are only recorded; the loop in ``run`` executes them. ``device_plugins`` is the kubelet's
-    directory for the sockets of plugins, ``pod_resources`` its PodResources socket. ``in_charge`` is True once an agent
-    has taken over the node.
+    The agent's requests are only recorded; the loop in ``run`` executes them. ``device_plugins`` is
+    the kubelet's directory for the sockets of plugins, ``pod_resources`` its PodResources socket.
+    ``in_charge`` is True once an agent has taken over the node.
     """
 
     def __init__(self, device_plugins: Path, pod_resources: Path, node_lock: NodeLock) -> None:
@@ -155,7 +176,9 @@ class Gateway:
         self._node_lock = node_lock
         self._relay = Relay()
         # One channel is kept, since gRPC leaks memory for each channel that is created and closed.
-        self._pod_resources = grpc.aio.insecure_channel(f"unix:{pod_resources}", options=CLIENT_OPTIONS)
+        self._pod_resources = grpc.aio.insecure_channel(
+            f"unix:{pod_resources}", options=CLIENT_OPTIONS
+        )
         self._watch = SocketWatch(device_plugins)
         self._registrar = Registrar(device_plugins, self._relay.call, self._send_state)
         self._claims = ClaimsPlugin(pod_resources.parent.parent / REGISTRY, self._relay.call)
@@ -194,7 +217,9 @@ class Gateway:
                 raise AbandonedError("the gateway that took over has ended")
             return
         if self._relay.lost is not None and now - self._relay.lost > AGENT_TIMEOUT_S:
-            self._registrar.advertise((), {})  # otherwise each pod would wait for an agent, and then fail
+            self._registrar.advertise(
+                (), {}
+            )  # otherwise each pod would wait for an agent, and then fail
         await self._registrar.reconcile()
         await self._claims.reconcile()
         self._send_state()
@@ -215,9 +240,11 @@ class Gateway:
         await asyncio.gather(self._registrar.stop(), self._claims.stop())
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one agent until it closes the connection, sends an invalid message, or is silent for too long.
+        """Serve one agent until it closes the connection, sends an invalid message, or is silent
+        for too long.
 
-        A working agent is never silent for long, since it regularly requests the kubelet's list of pods.
+        A working agent is never silent for long, since it regularly requests the kubelet's list of
+        pods.
         """
         self._starts += 1
         self._others = not self.in_charge and self._registrar.has_others()
@@ -269,7 +296,12 @@ class Gateway:
     def _send_state(self) -> None:
         registrar = self._registrar
         state = State(
-            self.in_charge, registrar.registered, registrar.epoch, self._starts, self._others, registrar.listening
+            self.in_charge,
+            registrar.registered,
+            registrar.epoch,
+            self._starts,
+            self._others,
+            registrar.listening,
         )
         if self._agent is not None and state != self._sent:
             self._sent = state

@@ -1,7 +1,8 @@
 """Defines the messages between gateway and agent, and their lock on the node.
 
-Both come from the same installation and start together, so the messages have no version. A message is encoded as its
-length in four bytes, big endian, and MessagePack. The kubelet's own messages remain in their wire format.
+Both come from the same installation and start together, so the messages have no version. A message
+is encoded as its length in four bytes, big endian, and MessagePack. The kubelet's own messages
+remain in their wire format.
 """
 
 import asyncio
@@ -34,20 +35,26 @@ class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
 
 
 class Advertise(msgspec.Struct, frozen=True, tag="offer"):
-    """Request of the agent to serve exactly ``resources``; ``changed`` has the new ListAndWatchResponse of some."""
+    """Request of the agent to serve exactly ``resources``; ``changed`` has the new
+    ListAndWatchResponse of some.
+    """
 
     resources: tuple[str, ...]
     changed: dict[str, bytes]
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """Request of the agent to serve as a DRA driver with this NodeWatchResourcesResponse; None stops that."""
+    """Request of the agent to serve as a DRA driver with this NodeWatchResourcesResponse; None
+    stops that.
+    """
 
     health: bytes | None
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
-    """Request of the agent to call the kubelet's PodResources List, for at most ``within`` seconds."""
+    """Request of the agent to call the kubelet's PodResources List, for at most ``within``
+    seconds.
+    """
 
     number: int
     within: float
@@ -71,10 +78,10 @@ class CallRefused(msgspec.Struct, frozen=True, tag="refusal"):
 class State(msgspec.Struct, frozen=True, tag="state"):
     """The state of the gateway, which it sends to the agent after each change.
 
-    ``in_charge``: this gateway has taken over the node. ``registered``: the kubelet has registered all resources.
-    ``listening``: the kubelet watches the devices of all of them. ``epoch``: when the current kubelet was first seen,
-    in seconds of CLOCK_MONOTONIC. ``starts``: how many agents were started. ``others``: another gateway served the node
-    when this agent started.
+    ``in_charge``: this gateway has taken over the node. ``registered``: the kubelet has registered
+    all resources. ``listening``: the kubelet watches the devices of all of them. ``epoch``: when
+    the current kubelet was first seen, in seconds of CLOCK_MONOTONIC. ``starts``: how many agents
+    were started. ``others``: another gateway served the node when this agent started.
     """
 
     in_charge: bool = False
@@ -86,7 +93,9 @@ class State(msgspec.Struct, frozen=True, tag="state"):
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """A relayed call of the kubelet: ``method`` of the plugin for ``resource``, or of the DRA driver."""
+    """A relayed call of the kubelet: ``method`` of the plugin for ``resource``, or of the DRA
+    driver.
+    """
 
     number: int
     method: str
@@ -95,7 +104,9 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """The gateway's response to ``ListDevices``: a ListPodResourcesResponse, None if it did not come in time."""
+    """The gateway's response to ``ListDevices``: a ListPodResourcesResponse, None if it did not
+    come in time.
+    """
 
     number: int
     body: bytes | None
@@ -111,7 +122,10 @@ class MessageChannel(Generic[Received]):
     """One end of the connection. ``decoder`` decodes the messages of the other end."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: "msgspec.msgpack.Decoder[Received]"
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        decoder: "msgspec.msgpack.Decoder[Received]",
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -146,19 +160,24 @@ class MessageChannel(Generic[Received]):
         self._writer.close()
 
 
-def to_agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageChannel[FromAgent]:
+def to_agent(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> MessageChannel[FromAgent]:
     return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromAgent))
 
 
-def to_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageChannel[FromGateway]:
+def to_gateway(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> MessageChannel[FromGateway]:
     return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromGateway))
 
 
 class NodeLock:
-    """Decides which gateway serves the node if there are two, as in an upgrade: the one that acquired the lock last.
+    """Decides which gateway serves the node if there are two, as in an upgrade: the one that
+    acquired the lock last.
 
-    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token`` identifies a
-    gateway with its agent.
+    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token``
+    identifies a gateway with its agent.
     """
 
     def __init__(self, file: Path, token: str) -> None:
@@ -177,14 +196,18 @@ class NodeLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether no other gateway has acquired the lock since. If the file cannot be read, the last result is kept."""
+        """Whether no other gateway has acquired the lock since. If the file cannot be read, the
+        last result is kept.
+        """
         with contextlib.suppress(OSError):
             self._held = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
         return self._held
 
 
 def has_listener(path: Path) -> bool:
-    """Return whether a process listens on the socket ``path``: the socket of a dead process may remain."""
+    """Return whether a process listens on the socket ``path``: the socket of a dead process may
+    remain.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

@@ -1,10 +1,11 @@
 """Keeps the resources and the DRA driver registered with the kubelet, whatever restarts.
 
-When a kubelet starts, it removes all sockets from its device plugin directory and recreates its own. So the inode of
-its socket identifies a kubelet, and a plugin whose socket was removed serves on a new one. inotify(7) reports this at
-once, which matters: the kubelet then admits pods immediately, and permanently fails those whose devices are not
-registered by then. If the kubelet does not listen to a registered plugin, the plugin registers again. If the kubelet
-does not answer, registration is retried at growing intervals.
+When a kubelet starts, it removes all sockets from its device plugin directory and recreates its
+own. So the inode of its socket identifies a kubelet, and a plugin whose socket was removed serves
+on a new one. inotify(7) reports this at once, which matters: the kubelet then admits pods
+immediately, and permanently fails those whose devices are not registered by then. If the kubelet
+does not listen to a registered plugin, the plugin registers again. If the kubelet does not answer,
+registration is retried at growing intervals.
 """
 
 import asyncio
@@ -13,7 +14,15 @@ import ctypes
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -35,8 +44,14 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocati
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gputile-"
 CLIENT_OPTIONS = (
-    ("grpc.default_authority", "localhost"),  # strict servers reject the default, the percent-encoded socket path
-    ("grpc.max_receive_message_length", 16 * MIB),  # the kubelet's own limit for PodResources: DefaultMaxMsgSize
+    (
+        "grpc.default_authority",
+        "localhost",
+    ),  # strict servers reject the default, the percent-encoded socket path
+    (
+        "grpc.max_receive_message_length",
+        16 * MIB,
+    ),  # the kubelet's own limit for PodResources: DefaultMaxMsgSize
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -44,7 +59,10 @@ CLIENT_OPTIONS = (
 )
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 16 * MIB),  # GetPreferredAllocation can name each device twice
+    (
+        "grpc.max_receive_message_length",
+        16 * MIB,
+    ),  # GetPreferredAllocation can name each device twice
 )
 RECONCILE_EVERY_S = 1.5
 REGISTER_TIMEOUT_S = 5.0
@@ -52,7 +70,10 @@ STOP_GRACE_S = 1.0
 HAND_OVER_TIMEOUT_S = 3.0
 HAND_OVER_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet creates its socket a moment before it accepts connections
+FIRST_PAUSE_S, LONGEST_PAUSE_S = (
+    0.05,
+    30.0,
+)  # the kubelet creates its socket a moment before it accepts connections
 
 REGISTRY = "plugins_registry"  # in the kubelet's root directory
 DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
@@ -61,7 +82,9 @@ DRA_REGISTRATION = "pluginregistration.Registration"
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 Forward = Callable[[str, str, bytes], Awaitable[bytes]]
-"""Forwards a call (method, resource, request) to the agent, and returns the response; raises RefusedError."""
+"""Forwards a call (method, resource, request) to the agent, and returns the response; raises
+RefusedError.
+"""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 KubeletIdentity = tuple[int, int, int]
@@ -76,16 +99,19 @@ class RefusedError(Exception):
 
 
 class KubeletSocket:
-    """A gRPC server for the kubelet, which relays calls to the agent as bytes and streams the latest message.
+    """A gRPC server for the kubelet, which relays calls to the agent as bytes and streams the
+    latest message.
 
-    Each ``subject`` (a resource, or the DRA driver) has its own socket, since most calls do not name the resource. A
-    socket's name is never reused: a server that stops gracefully unlinks its name, even if another server has bound
-    that name since.
+    Each ``subject`` (a resource, or the DRA driver) has its own socket, since most calls do not
+    name the resource. A socket's name is never reused: a server that stops gracefully unlinks its
+    name, even if another server has bound that name since.
 
     ``streams`` is the number of open streams; ``on_listen`` is called when one opens.
     """
 
-    def __init__(self, subject: str, forward: Forward, on_listen: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, subject: str, forward: Forward, on_listen: Callable[[], None] = lambda: None
+    ) -> None:
         self.subject = subject
         self.path: Path | None = None
         self.streams = 0
@@ -106,12 +132,18 @@ class KubeletSocket:
         self.path = path
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers(
-            tuple(grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items())
+            tuple(
+                grpc.method_handlers_generic_handler(name, handlers)
+                for name, handlers in services.items()
+            )
         )
         try:
             self._server.add_insecure_port(f"unix:{path}")
             await _completed(self._server.start())
-        except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError if it cannot create a socket
+        except (
+            OSError,
+            RuntimeError,
+        ) as error:  # gRPC raises RuntimeError if it cannot create a socket
             log.error("cannot serve %s: %s", self.subject, error)
             await self.stop()
 
@@ -127,9 +159,17 @@ class KubeletSocket:
         self._wake_streams()
 
     def relayed(self, methods: Iterable[str]) -> Handlers:
-        return {name: grpc.unary_unary_rpc_method_handler(partial(self._relay, name)) for name in methods}
+        return {
+            name: grpc.unary_unary_rpc_method_handler(partial(self._relay, name))
+            for name in methods
+        }
 
-    async def stream(self, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: ARG002 - gRPC's signature
+    # The parameters are those of gRPC.
+    async def stream(
+        self,
+        request: bytes,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
+    ) -> AsyncIterator[bytes]:
         server, sent = self._server, None
         self.streams += 1
         self._on_listen()
@@ -155,7 +195,9 @@ class KubeletSocket:
 
 
 async def _completed(work: Coroutine[None, None, None]) -> None:
-    """Finish ``work`` even if cancelled: a half-started server keeps its socket and cannot be stopped."""
+    """Finish ``work`` even if cancelled: a half-started server keeps its socket and cannot be
+    stopped.
+    """
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
@@ -165,7 +207,9 @@ async def _completed(work: Coroutine[None, None, None]) -> None:
 
 
 class Plugin(KubeletSocket):
-    """Serves one resource to the kubelet. ``registered_at`` is when the current kubelet registered this socket."""
+    """Serves one resource to the kubelet. ``registered_at`` is when the current kubelet
+    registered this socket.
+    """
 
     registered_at: float | None = None
 
@@ -176,7 +220,9 @@ class Plugin(KubeletSocket):
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.stream),
             **self.relayed(RELAYED),
         }
-        await self.serve(directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock", {SERVICE: handlers})
+        await self.serve(
+            directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock", {SERVICE: handlers}
+        )
 
     async def stop(self) -> None:
         self.registered_at = None
@@ -186,10 +232,15 @@ class Plugin(KubeletSocket):
         """Register with the kubelet; return the reason if that fails."""
         path = self.path
         request = pb.RegisterRequest(
-            version=VERSION, endpoint=path.name if path else "", resource_name=self.subject, options=OPTIONS
+            version=VERSION,
+            endpoint=path.name if path else "",
+            resource_name=self.subject,
+            options=OPTIONS,
         )
         register: grpc.aio.UnaryUnaryMultiCallable[pb.RegisterRequest, pb.Empty]
-        register = kubelet.unary_unary(REGISTER, pb.RegisterRequest.SerializeToString, pb.Empty.FromString)
+        register = kubelet.unary_unary(
+            REGISTER, pb.RegisterRequest.SerializeToString, pb.Empty.FromString
+        )
         try:
             await register(request, timeout=REGISTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -198,17 +249,17 @@ class Plugin(KubeletSocket):
         log.info("registered %s", self.subject)
         return None
 
-    async def _options(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature
+    async def _options(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
         return OPTIONS.SerializeToString()
 
 
 class ClaimsPlugin(KubeletSocket):
     """Serves the DRA driver to the kubelet while it has a ``health``.
 
-    The kubelet finds the driver by a socket in ``directory``, its ``plugins_registry``, and keeps it registered while
-    the socket exists. The same socket serves the registration and the driver. It has a new name each time, so that two
-    gateways can serve at the same time in an upgrade: the kubelet calls the one that registered last. The kubelet
-    retries failed calls.
+    The kubelet finds the driver by a socket in ``directory``, its ``plugins_registry``, and keeps
+    it registered while the socket exists. The same socket serves the registration and the driver.
+    It has a new name each time, so that two gateways can serve at the same time in an upgrade: the
+    kubelet calls the one that registered last. The kubelet retries failed calls.
     """
 
     def __init__(self, directory: Path, forward: Forward) -> None:
@@ -217,7 +268,9 @@ class ClaimsPlugin(KubeletSocket):
         self._has_health = False
 
     def set_health(self, health: bytes | None) -> None:
-        """Stream a NodeWatchResourcesResponse to the kubelet; None stops serving at the next ``reconcile``."""
+        """Stream a NodeWatchResourcesResponse to the kubelet; None stops serving at the next
+        ``reconcile``.
+        """
         self._has_health = health is not None
         if health is not None:
             self.announce(health)
@@ -234,7 +287,10 @@ class ClaimsPlugin(KubeletSocket):
             if not has_listener(path):
                 path.unlink(missing_ok=True)
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        registration: Handlers = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._registered)}
+        registration: Handlers = {
+            "GetInfo": unary(self._info),
+            "NotifyRegistrationStatus": unary(self._registered),
+        }
         health: Handlers = {"NodeWatchResources": stream(self.stream)}
         services = {
             DRA_REGISTRATION: registration,
@@ -243,9 +299,12 @@ class ClaimsPlugin(KubeletSocket):
         }
         await self.serve(self._directory / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock", services)
 
-    async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's signature, as below
+    async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
         info = pb.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(self.path), supported_versions=list(DRA_VERSIONS)
+            type="DRAPlugin",
+            name=DRIVER,
+            endpoint=str(self.path),
+            supported_versions=list(DRA_VERSIONS),
         )
         return info.SerializeToString()
 
@@ -261,12 +320,15 @@ class ClaimsPlugin(KubeletSocket):
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
 
-    ``advertise`` only records what to serve; ``reconcile`` starts and stops the servers. The caller repeats it after
-    ``pause`` seconds, or when sockets change. ``epoch`` is when the current kubelet was first seen, on the event loop's
-    clock. ``on_change`` is called when ``epoch`` or ``listening`` changes.
+    ``advertise`` only records what to serve; ``reconcile`` starts and stops the servers. The caller
+    repeats it after ``pause`` seconds, or when sockets change. ``epoch`` is when the current
+    kubelet was first seen, on the event loop's clock. ``on_change`` is called when ``epoch`` or
+    ``listening`` changes.
     """
 
-    def __init__(self, directory: Path, forward: Forward, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, directory: Path, forward: Forward, on_change: Callable[[], None] = lambda: None
+    ) -> None:
         self.epoch = 0.0
         self._directory = directory
         self._forward = forward
@@ -280,7 +342,9 @@ class Registrar:
     @property
     def registered(self) -> bool:
         """Whether the kubelet has registered all resources."""
-        return bool(self._plugins) and all(plugin.registered_at is not None for plugin in self._plugins.values())
+        return bool(self._plugins) and all(
+            plugin.registered_at is not None for plugin in self._plugins.values()
+        )
 
     @property
     def listening(self) -> bool:
@@ -299,7 +363,9 @@ class Registrar:
         return any(path not in own and has_listener(path) for path in found)
 
     async def sweep(self) -> None:
-        """Wait until an older gateway has removed its sockets; remove those of a gateway that has died."""
+        """Wait until an older gateway has removed its sockets; remove those of a gateway that
+        has died.
+        """
         for _ in range(int(HAND_OVER_TIMEOUT_S / HAND_OVER_POLL_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:
@@ -310,8 +376,12 @@ class Registrar:
             await asyncio.sleep(HAND_OVER_POLL_S)
 
     def advertise(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
-        """Serve exactly ``resources``; ``changed`` maps those with changed devices to a new ListAndWatchResponse."""
-        self._withdrawn += [self._plugins.pop(name) for name in self._plugins.keys() - set(resources)]
+        """Serve exactly ``resources``; ``changed`` maps those with changed devices to a new
+        ListAndWatchResponse.
+        """
+        self._withdrawn += [
+            self._plugins.pop(name) for name in self._plugins.keys() - set(resources)
+        ]
         for resource in resources:
             if resource not in self._plugins:
                 self._plugins[resource] = Plugin(resource, self._forward, self._on_change)
@@ -325,7 +395,10 @@ class Registrar:
 
     async def reconcile(self) -> None:
         await self._stop_withdrawn()
-        now, kubelet = asyncio.get_running_loop().time(), _identity(self._directory / KUBELET_SOCKET)
+        now, kubelet = (
+            asyncio.get_running_loop().time(),
+            _identity(self._directory / KUBELET_SOCKET),
+        )
         if kubelet != self._kubelet:
             self._kubelet, self.epoch = kubelet, now
             for plugin in self._plugins.values():
@@ -337,7 +410,11 @@ class Registrar:
             await asyncio.gather(*(plugin.start(self._directory) for plugin in lost))
         for plugin in self._plugins.values():
             registered_at = plugin.registered_at
-            if registered_at is not None and not plugin.streams and now - registered_at > LISTEN_TIMEOUT_S:
+            if (
+                registered_at is not None
+                and not plugin.streams
+                and now - registered_at > LISTEN_TIMEOUT_S
+            ):
                 log.warning("the kubelet does not listen to %s; registering again", plugin.subject)
                 plugin.registered_at = None
         unregistered = [p for p in self._plugins.values() if p.exists and p.registered_at is None]
@@ -345,7 +422,9 @@ class Registrar:
             await self._register(unregistered, now)
 
     async def _stop_withdrawn(self) -> None:
-        """Remove the sockets of resources that are no longer advertised: the kubelet then drops their devices."""
+        """Remove the sockets of resources that are no longer advertised: the kubelet then drops
+        their devices.
+        """
         withdrawn, self._withdrawn = self._withdrawn, []
         await asyncio.gather(*(plugin.stop() for plugin in withdrawn))
 
@@ -353,14 +432,23 @@ class Registrar:
         target = f"unix:{self._directory / KUBELET_SOCKET}"
         async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
             problems = await asyncio.gather(*(plugin.register(channel) for plugin in plugins))
-        failed = {p.subject: problem for p, problem in zip(plugins, problems, strict=True) if problem is not None}
+        failed = {
+            p.subject: problem
+            for p, problem in zip(plugins, problems, strict=True)
+            if problem is not None
+        }
         if not failed:
             self._pause = 0.0
             return
         self._pause = min(2 * self._pause or FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._next_try = now + self._pause
         resource, problem = next(iter(failed.items()))
-        log.warning("the kubelet does not register %s: %s; trying again in %s s", resource, problem, self._pause)
+        log.warning(
+            "the kubelet does not register %s: %s; trying again in %s s",
+            resource,
+            problem,
+            self._pause,
+        )
 
 
 def _identity(path: Path) -> KubeletIdentity | None:
@@ -376,7 +464,9 @@ _WATCHED = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
 
 
 class SocketWatch:
-    """Watches a directory for created and removed sockets. If it cannot be watched, ``changed`` only waits."""
+    """Watches a directory for created and removed sockets. If it cannot be watched, ``changed``
+    only waits.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

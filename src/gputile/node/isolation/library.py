@@ -1,12 +1,14 @@
 """Finds and installs the library of native/, and encodes its limits.
 
-A container loads it through /etc/ld.so.preload, a read-only mount. The dynamic loader reads that file for every
-program, whatever its environment, and without CAP_SYS_ADMIN no process in the container can remove the mount. The
-variable LD_PRELOAD would be lost at the first `env -i`. The loader of Nix reads another file instead.
+A container loads it through /etc/ld.so.preload, a read-only mount. The dynamic loader reads that
+file for every program, whatever its environment, and without CAP_SYS_ADMIN no process in the
+container can remove the mount. The variable LD_PRELOAD would be lost at the first `env -i`. The
+loader of Nix reads another file instead.
 
-The limits are lines of text, since the library has no JSON parser; native/accounting/limits.h describes them. The agent
-writes them, and they are mounted read-only. The usage file has a fixed size, is initially all zeros, and is mapped by
-all processes of the container (native/accounting/shared_usage.c).
+The limits are lines of text, since the library has no JSON parser; native/accounting/limits.h
+describes them. The agent writes them, and they are mounted read-only. The usage file has a fixed
+size, is initially all zeros, and is mapped by all processes of the container
+(native/accounting/shared_usage.c).
 """
 
 import hashlib
@@ -25,7 +27,8 @@ from gputile.support.files import UnusableFileError, read_whole, write_whole
 NAME: Final = "libgputile-cuda.so"
 CONTAINER_LIBRARY: Final = f"/etc/gputile/{NAME}"
 CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"  # ld.so(8)
-CONTAINER_NIX_PRELOAD: Final = "/etc/ld-nix.so.preload"  # nixpkgs, glibc's dont-use-system-ld-so-preload.patch
+# nixpkgs, glibc's dont-use-system-ld-so-preload.patch
+CONTAINER_NIX_PRELOAD: Final = "/etc/ld-nix.so.preload"
 CONTAINER_USAGE: Final = "/etc/gputile/usage"  # native/hooks/init.c
 _PRELOAD = "ld.so.preload"
 _MOST_BYTES = 64 * MIB
@@ -52,7 +55,8 @@ def library_path() -> Path:
     path = Path(__file__).with_name(NAME)
     if not path.exists():
         raise LibraryMissing(
-            f"this gputile has no {NAME}, so it cannot isolate GPUs: install it from a wheel for this machine's "
+            f"this gputile has no {NAME}, so it cannot isolate GPUs: install it from a wheel for "
+            f"this machine's "
             "processor, or with a C compiler"
         )
     return path
@@ -61,7 +65,8 @@ def library_path() -> Path:
 def place_in(directory: Path, content: bytes) -> Installed:
     """Return where a library with this content is installed under ``directory``.
 
-    Each version has its own directory, so a new version changes nothing for containers that have started.
+    Each version has its own directory, so a new version changes nothing for containers that have
+    started.
     """
     return place_named(directory, hashlib.sha256(content).hexdigest()[:16])
 
@@ -73,7 +78,8 @@ def place_named(directory: Path, version: str) -> Installed:
 def install(installed: Installed, content: bytes) -> None:
     """Install the library and its ld.so.preload, unless they are installed already.
 
-    A library whose version matches its directory is kept; a missing or damaged one is replaced by ``content``.
+    A library whose version matches its directory is kept; a missing or damaged one is replaced by
+    ``content``.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -92,8 +98,8 @@ def install(installed: Installed, content: bytes) -> None:
 def must_be_loadable(installed: Installed) -> None:
     """Check that the library's file system is not mounted ``noexec`` (mount(8)).
 
-    A container's mount of the library inherits that flag. The loader then reports that the library cannot be preloaded,
-    and runs the program without it.
+    A container's mount of the library inherits that flag. The loader then reports that the library
+    cannot be preloaded, and runs the program without it.
 
     Raises:
         LibraryNotLoadable: the file system is mounted ``noexec``.
@@ -102,8 +108,10 @@ def must_be_loadable(installed: Installed) -> None:
     directory = installed.library.parent
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         raise LibraryNotLoadable(
-            f"the file system of {directory} is mounted noexec, so a container could run without the library in it, "
-            "and without limits: mount it without noexec, or name a directory on another one (--state-dir, "
+            f"the file system of {directory} is mounted noexec, so a container could run without "
+            f"the library in it, "
+            "and without limits: mount it without noexec, or name a directory on another one "
+            "(--state-dir, "
             "agent.stateDir in the chart)"
         )
 
@@ -116,7 +124,8 @@ def _content(path: Path) -> bytes | None:
 
 
 def remove_placeholder(path: Path) -> None:
-    """Remove an empty directory at the path of a file: containerd creates one if the source of a mount is missing.
+    """Remove an empty directory at the path of a file: containerd creates one if the source of a
+    mount is missing.
 
     Raises:
         OSError: the directory is not empty.
@@ -137,26 +146,34 @@ _WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 @dataclass(frozen=True, slots=True)
 class GpuLimit:
-    """A container's limit on one GPU: MiB of memory, and percent of time (0: it has no share of time)."""
+    """A container's limit on one GPU: MiB of memory, and percent of time (0: it has no share of
+    time).
+    """
 
     uuid: str
     mib: int
     percent: int = 0
 
 
-def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | None = None) -> bytes:
+def encode_limits(
+    gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | None = None
+) -> bytes:
     """Return the content of a limits file.
 
-    ``turn`` is the path of the arbiter's socket in the container, "" for none. ``overhead_mib`` is the maximum that a
-    process is charged for contexts and modules on a GPU where these cannot be measured; None means the library's
-    default.
+    ``turn`` is the path of the arbiter's socket in the container, "" for none. ``overhead_mib`` is
+    the maximum that a process is charged for contexts and modules on a GPU where these cannot be
+    measured; None means the library's default.
 
     Raises:
         ValueError: there are no GPUs, too many, or one without a UUID.
     """
     known = tuple(gpus)
-    if not 0 < len(known) <= native_layouts.MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):
-        raise ValueError(f"limits are for 1 to {native_layouts.MOST_GPUS} GPUs with a UUID each: {known}")
+    if not 0 < len(known) <= native_layouts.MOST_GPUS or any(
+        not _WORD.fullmatch(gpu.uuid) for gpu in known
+    ):
+        raise ValueError(
+            f"limits are for 1 to {native_layouts.MOST_GPUS} GPUs with a UUID each: {known}"
+        )
     lines = [f"{native_layouts.LIMITS_NAME} {native_layouts.LIMITS_VERSION}"]
     if overhead_mib is not None:
         lines.append(f"{native_layouts.LIMITS_OVERHEAD} {overhead_mib}")

@@ -1,12 +1,13 @@
 """Uses a GPU as a CUDA program does, so that a self-test can measure what the library permits.
 
-``python -m gputile.node.isolation.probe memory WAY MIB`` allocates up to MIB in small pieces by one way of allocation,
-and prints how much it got. ``python -m gputile.node.isolation.probe time SECONDS`` keeps the GPU busy by filling
-memory, which every driver can do without a kernel, and prints the number of fills per second.
+``python -m gputile.node.isolation.probe memory WAY MIB`` allocates up to MIB in small pieces by one
+way of allocation, and prints how much it got. ``python -m gputile.node.isolation.probe time
+SECONDS`` keeps the GPU busy by filling memory, which every driver can do without a kernel, and
+prints the number of fills per second.
 
-It runs in a separate process, with the library, on the first visible GPU. Once it has a context, it prints a line and
-waits for a line of input, so that several probes start together. It uses the driver API of cuda.h, and so runs on a
-real driver and on the simulated one.
+It runs in a separate process, with the library, on the first visible GPU. Once it has a context, it
+prints a line and waits for a line of input, so that several probes start together. It uses the
+driver API of cuda.h, and so runs on a real driver and on the simulated one.
 """
 
 import ctypes
@@ -16,7 +17,8 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Final
 
-PIECE_MIB: Final = 32  # the granularity of a real driver for a pool, and for an allocation node of a graph
+# the granularity of a real driver for a pool, and for an allocation node of a graph
+PIECE_MIB: Final = 32
 _PIECE: Final = PIECE_MIB << 20
 _OUT_OF_MEMORY: Final = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _ON_DEVICE: Final = 1  # CU_MEM_LOCATION_TYPE_DEVICE
@@ -24,7 +26,13 @@ _FLOAT: Final = 0x20  # CU_AD_FORMAT_FLOAT
 
 
 class _AllocationProp(ctypes.Structure):
-    _fields_ = (("type", c_int), ("handles", c_int), ("place", c_int), ("device", c_int), ("rest", c_uint64 * 2))
+    _fields_ = (
+        ("type", c_int),
+        ("handles", c_int),
+        ("place", c_int),
+        ("device", c_int),
+        ("rest", c_uint64 * 2),
+    )
 
 
 class _ArrayDescriptor(ctypes.Structure):
@@ -33,8 +41,9 @@ class _ArrayDescriptor(ctypes.Structure):
 
 class _AllocNode(ctypes.Structure):
     _fields_ = (
-        ("type", c_int), ("handles", c_int), ("place", c_int), ("device", c_int), ("pool", c_uint64 * 9),
-        ("access", c_void_p), ("count", c_size_t), ("bytes", c_size_t), ("pointer", c_uint64),
+        ("type", c_int), ("handles", c_int), ("place", c_int), ("device", c_int),
+        ("pool", c_uint64 * 9), ("access", c_void_p), ("count", c_size_t), ("bytes", c_size_t),
+        ("pointer", c_uint64),
     )  # fmt: skip
 
 
@@ -144,7 +153,11 @@ def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
 def main(arguments: list[str]) -> int:
     """Return the exit code: 1 if the driver failed."""
     cuda, context = ctypes.CDLL("libcuda.so.1"), c_void_p()
-    result = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(byref(context), 0) or cuda.cuCtxSetCurrent(context)
+    result = (
+        cuda.cuInit(0)
+        or cuda.cuDevicePrimaryCtxRetain(byref(context), 0)
+        or cuda.cuCtxSetCurrent(context)
+    )
     _print("ready")
     sys.stdin.readline()
     try:

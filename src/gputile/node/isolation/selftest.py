@@ -1,7 +1,7 @@
 """Tests on a machine that memory limits and shares of GPU time are enforced.
 
-Memory: for each way to allocate memory, a probe requests twice its limit and must get just the limit. Time: the probes
-of several containers keep the GPU busy at the same time, under an arbiter.
+Memory: for each way to allocate memory, a probe requests twice its limit and must get just the
+limit. Time: the probes of several containers keep the GPU busy at the same time, under an arbiter.
 """
 
 import os
@@ -19,13 +19,20 @@ import msgspec
 
 from gputile.api.wording import described
 from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import SOCKET, AssignedContainer, Assignment, GpuClaim, encode_line
+from gputile.node.arbiter.messages import (
+    SOCKET,
+    AssignedContainer,
+    Assignment,
+    GpuClaim,
+    encode_line,
+)
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
 
 TOGETHER: Final = 4
-# A probe may miss its limit by a context and the granularity of a pool; see docs/concepts/isolation.md.
+# A probe may miss its limit by a context and the granularity of a pool; see
+# docs/concepts/isolation.md.
 SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0
@@ -36,7 +43,9 @@ _WITHIN_S: Final = 120
 
 
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The result for one way to allocate memory; ``processes`` is the number of processes that shared the limit."""
+    """The result for one way to allocate memory; ``processes`` is the number of processes that
+    shared the limit.
+    """
 
     way: Annotated[str, described("The way in which the probe allocated memory.")]
     processes: Annotated[int, described("The number of processes that shared the limit.")]
@@ -48,10 +57,12 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
-    """Yield a row for each way, and one for each of two allocations whose processes all allocate at the same time.
+    """Yield a row for each way, and one for each of two allocations whose processes all allocate at
+    the same time.
 
-    ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different limits, and each must
-    reach its own. For each of its processes it may miss as much as a single process missed of its limit.
+    ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different
+    limits, and each must reach its own. For each of its processes it may miss as much as a single
+    process missed of its limit.
 
     Raises:
         LibraryMissing: this installation has no library.
@@ -61,12 +72,22 @@ def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> It
     missed = limit_mib - alone[0].got_mib + PIECE_MIB
     limits = [limit_mib, limit_mib // 2]
     yield from _memory_rows(
-        alone[0].way, TOGETHER // len(limits), uuid, limits, environment, missed * TOGETHER // len(limits)
+        alone[0].way,
+        TOGETHER // len(limits),
+        uuid,
+        limits,
+        environment,
+        missed * TOGETHER // len(limits),
     )
 
 
 def _memory_rows(
-    way: str, processes: int, uuid: str, limits_mib: Sequence[int], environment: Mapping[str, str], slack_mib: int
+    way: str,
+    processes: int,
+    uuid: str,
+    limits_mib: Sequence[int],
+    environment: Mapping[str, str],
+    slack_mib: int,
 ) -> list[MemoryRow]:
     asked = 2 * max(limits_mib)
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory, ExitStack() as stack:
@@ -75,13 +96,20 @@ def _memory_rows(
             allocation = Path(directory, str(number))
             _make_allocation(allocation, encode_limits([GpuLimit(uuid, limit)]))
             probe = ["memory", way, str(asked)]
-            running.append([_start_probe(probe, allocation, environment, stack) for _ in range(processes)])
+            running.append(
+                [_start_probe(probe, allocation, environment, stack) for _ in range(processes)]
+            )
         everyone = [process for group in running for process in group]
         for process in everyone:
             _go(process)
         # Each probe keeps its memory until all have reported.
-        answers = [[process.stdout.readline() if process.stdout else "" for process in group] for group in running]
-        errors = {process.pid: process.communicate("\n", timeout=_WITHIN_S)[1] for process in everyone}
+        answers = [
+            [process.stdout.readline() if process.stdout else "" for process in group]
+            for group in running
+        ]
+        errors = {
+            process.pid: process.communicate("\n", timeout=_WITHIN_S)[1] for process in everyone
+        }
     rows = []
     for group, limit, got_each in zip(running, limits_mib, answers, strict=True):
         got = sum(int(answer or 0) for answer in got_each)
@@ -92,14 +120,24 @@ def _memory_rows(
 
 
 def _start_probe(
-    arguments: Sequence[str], allocation: Path | None, environment: Mapping[str, str], stack: ExitStack
+    arguments: Sequence[str],
+    allocation: Path | None,
+    environment: Mapping[str, str],
+    stack: ExitStack,
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait until it has its context. If ``allocation`` is None, it runs without the library."""
+    """Start a probe and wait until it has its context. If ``allocation`` is None, it runs
+    without the library.
+    """
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
-    command, pipe = [sys.executable, "-m", "gputile.node.isolation.probe", *arguments], subprocess.PIPE
-    probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
+    command, pipe = (
+        [sys.executable, "-m", "gputile.node.isolation.probe", *arguments],
+        subprocess.PIPE,
+    )
+    probe = subprocess.Popen(
+        command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0
+    )
     stack.enter_context(probe)
     stack.callback(probe.kill)
     if probe.stdout is not None:
@@ -120,39 +158,54 @@ def _make_allocation(allocation: Path, limits: bytes) -> None:
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The expected and the measured part of a GPU's time; 1.0 is what a process gets without the library.
+    """The expected and the measured part of a GPU's time; 1.0 is what a process gets without the
+    library.
 
-    ``bound`` is the condition on ``got``. It is "" if only the ratio counts, since switching turns takes time too.
+    ``bound`` is the condition on ``got``. It is "" if only the ratio counts, since switching turns
+    takes time too.
     """
 
     what: Annotated[str, described("The name of the measurement.")]
     wanted: Annotated[
-        float, described("The expected part of the GPU's time; 1 is what a process gets without the library.")
+        float,
+        described(
+            "The expected part of the GPU's time; 1 is what a process gets without the library."
+        ),
     ]
     got: Annotated[float, described("The measured part of the GPU's time.")]
     wanted_ratio: Annotated[
         float,
-        described("The expected part, divided by that of the first container of this case; 0 for the first container."),
+        described(
+            "The expected part, divided by that of the first container of this case; 0 for the "
+            "first container."
+        ),
     ]
     ratio: Annotated[
         float,
-        described("The measured part, divided by that of the first container of this case; 0 for the first container."),
+        described(
+            "The measured part, divided by that of the first container of this case; 0 for the "
+            "first container."
+        ),
     ]
     holds: Annotated[bool, described("Whether both the bound and the ratio held.")]
     failed: Annotated[str, described('The error; "" if there was none.')] = ""
-    bound: Annotated[str, described('The condition on the measured part; "" if only the ratio counts.')] = ""
+    bound: Annotated[
+        str, described('The condition on the measured part; "" if only the ratio counts.')
+    ] = ""
 
 
 class ProbeError(RuntimeError):
     """A probe failed."""
 
 
-def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECONDS) -> Iterator[TimeRow]:
+def time_rows(
+    uuid: str, environment: Mapping[str, str], seconds: float = SECONDS
+) -> Iterator[TimeRow]:
     """Yield rows for one container alone, for two with ceilings, and for two with weights.
 
-    Each case is repeated until it holds, at most eight times. Two containers are judged by their mean over all rounds;
-    one alone by its best round, since other work on the machine sometimes slows down a single process.
-    ``environment`` makes a process see only the GPU ``uuid``.
+    Each case is repeated until it holds, at most eight times. Two containers are judged by their
+    mean over all rounds; one alone by its best round, since other work on the machine sometimes
+    slows down a single process. ``environment`` makes a process see only the GPU ``uuid``.
 
     Raises:
         LibraryMissing: this installation has no library.
@@ -161,7 +214,11 @@ def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECOND
     cases = (
         (("alone",), [GpuClaim(uuid)], (1.0,)),
         (("30 % of two", "60 % of two"), capped, (0.3, 0.6)),
-        (("weight 1 of two", "weight 3 of two"), [GpuClaim(uuid, 1), GpuClaim(uuid, 3)], (0.25, 0.75)),
+        (
+            ("weight 1 of two", "weight 3 of two"),
+            [GpuClaim(uuid, 1), GpuClaim(uuid, 3)],
+            (0.25, 0.75),
+        ),
     )
     for names, claims, wanted in cases:
         rows: list[TimeRow] = []
@@ -172,11 +229,16 @@ def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECOND
                 with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
                     fills = _arbitrated(Path(directory), uuid, environment, claims, seconds)
             except ProbeError as error:
-                rows = [TimeRow(name, 0.0, 0.0, 0.0, 0.0, holds=False, failed=str(error)) for name in names]
+                rows = [
+                    TimeRow(name, 0.0, 0.0, 0.0, 0.0, holds=False, failed=str(error))
+                    for name in names
+                ]
                 break
             rounds.append([fill / rate for fill in fills])
             combine = max if len(claims) == 1 else mean
-            rows = _judge(names, claims, wanted, [combine(parts) for parts in zip(*rounds, strict=True)])
+            rows = _judge(
+                names, claims, wanted, [combine(parts) for parts in zip(*rounds, strict=True)]
+            )
             if all(row.holds for row in rows):
                 break
         yield from rows
@@ -196,20 +258,32 @@ def _judge(
         elif len(claims) == 1:
             bound = f"at least {LEAST_ALONE:.1%}"
             holds = got[i] >= LEAST_ALONE
-        rows.append(TimeRow(name, wanted[i], round(got[i], 3), wanted_ratio, round(ratio, 3), holds, bound=bound))
+        rows.append(
+            TimeRow(
+                name, wanted[i], round(got[i], 3), wanted_ratio, round(ratio, 3), holds, bound=bound
+            )
+        )
     return rows
 
 
 def _arbitrated(
-    directory: Path, uuid: str, environment: Mapping[str, str], claims: Sequence[GpuClaim], seconds: float
+    directory: Path,
+    uuid: str,
+    environment: Mapping[str, str],
+    claims: Sequence[GpuClaim],
+    seconds: float,
 ) -> list[float]:
     directories = [directory / str(number) for number in range(len(claims))]
     for allocation in directories:
-        _make_allocation(allocation, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(allocation / SOCKET)))
+        _make_allocation(
+            allocation, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(allocation / SOCKET))
+        )
     allocations = (
-        AssignedContainer(str(allocation), (claim,)) for allocation, claim in zip(directories, claims, strict=True)
+        AssignedContainer(str(allocation), (claim,))
+        for allocation, claim in zip(directories, claims, strict=True)
     )
-    # It has its own process group, like the probes: Ctrl-C reaches only this process, which then ends them.
+    # It has its own process group, like the probes: Ctrl-C reaches only this process, which then
+    # ends them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
     try:
@@ -226,10 +300,17 @@ def _arbitrated(
         arbiter.communicate()
 
 
-def _fills(environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float) -> list[float]:
-    """Return the fills per second of simultaneous probes; one without an allocation runs without the library."""
+def _fills(
+    environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float
+) -> list[float]:
+    """Return the fills per second of simultaneous probes; one without an allocation runs without
+    the library.
+    """
     with ExitStack() as stack:
-        probes = [_start_probe(["time", str(seconds)], allocation, environment, stack) for allocation in directories]
+        probes = [
+            _start_probe(["time", str(seconds)], allocation, environment, stack)
+            for allocation in directories
+        ]
         for probe in probes:
             _go(probe)
         outputs = [probe.communicate(timeout=seconds + _WITHIN_S) for probe in probes]

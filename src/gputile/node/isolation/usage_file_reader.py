@@ -1,7 +1,8 @@
-"""Reads the usage that the library has counted, from a file that all processes of a container write.
+"""Reads the usage that the library has counted, from a file that all processes of a container
+write.
 
-The container may write anything into the file. It may also hold the file's lock forever, so the reader does not lock
-the file: values that are read during an update may be inconsistent.
+The container may write anything into the file. It may also hold the file's lock forever, so the
+reader does not lock the file: values that are read during an update may be inconsistent.
 """
 
 import fcntl
@@ -25,7 +26,9 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _WORD: Final = 8
 _SLOT_BYTES: Final = 16  # of a process: its PID and its start
 _USED: Final = _HEADER.size + USAGE_SLOTS * _SLOT_BYTES
-_PEAK: Final = _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD  # behind ``used`` and a word for each GPU
+_PEAK: Final = (
+    _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD
+)  # behind ``used`` and a word for each GPU
 _MOST_LOCKS: Final = 64
 _KERNEL_LOCKS: Final = Path("/proc/locks")  # proc_locks(5)
 _MOST_LISTED: Final = 10_000  # locks of the whole machine; any container can create more
@@ -44,7 +47,8 @@ class GpuUsage(NamedTuple):
 
 
 def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
-    """Return a container's usage of its first ``gpus`` GPUs, in the order of its limits; None if unreadable.
+    """Return a container's usage of its first ``gpus`` GPUs, in the order of its limits; None if
+    unreadable.
 
     Only running processes count: the slots of others are no longer locked.
     """
@@ -61,7 +65,8 @@ def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
 
 
 def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
-    """Return whether a process has locked one of ``count`` slots from ``first`` on, in an open usage file.
+    """Return whether a process has locked one of ``count`` slots from ``first`` on, in an open
+    usage file.
 
     Raises:
         OSError: the file system has no locks.
@@ -70,9 +75,11 @@ def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
 
 
 def slots_listed(path: Path) -> bool:
-    """Return whether /proc/locks lists a lock on a slot of a usage file that this process may not open.
+    """Return whether /proc/locks lists a lock on a slot of a usage file that this process may not
+    open.
 
-    The kernel lists locks to every process. If there are too many to read, one of them may be on the file.
+    The kernel lists locks to every process. If there are too many to read, one of them may be on
+    the file.
 
     Raises:
         OSError: there is no such file, or no /proc/locks.
@@ -98,15 +105,17 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
     held = [_words(file, _USED + gpu * USAGE_SLOTS * _WORD, top) for gpu in range(gpus)]
     live = _locked(file, top) if any(map(any, held)) else bytes(top)
     return tuple(
-        GpuUsage(sum(compress(held[gpu], live)), counters[gpu], counters[MOST_GPUS + gpu]) for gpu in range(gpus)
+        GpuUsage(sum(compress(held[gpu], live)), counters[gpu], counters[MOST_GPUS + gpu])
+        for gpu in range(gpus)
     )
 
 
 def _locked(file: int, slots: int) -> bytes:
-    """Return 1 for each of the first ``slots`` slots that a process has locked, and 0 for the others.
+    """Return 1 for each of the first ``slots`` slots that a process has locked, and 0 for the
+    others.
 
-    A call of the kernel reports only one lock in a range, and takes longer the more locks exist. A container may hold
-    hundreds, so after ``_MOST_LOCKS`` calls the remaining slots count as locked.
+    A call of the kernel reports only one lock in a range, and takes longer the more locks exist. A
+    container may hold hundreds, so after ``_MOST_LOCKS`` calls the remaining slots count as locked.
     """
     found = bytearray(slots)
     left = [(0, slots)]
@@ -127,7 +136,9 @@ def _locked(file: int, slots: int) -> bytes:
 
 
 def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return the start and the end of a lock on these bytes, None if there is none; 0 as end means the end of file."""
+    """Return the start and the end of a lock on these bytes, None if there is none; 0 as end
+    means the end of file.
+    """
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)

@@ -1,7 +1,7 @@
 """Calls NVIDIA's Python binding of NVML, and describes failed calls.
 
-nvidia-ml-py has no type annotations, so its results are untyped here. NVIDIA's "NVML API Reference" describes the
-calls.
+nvidia-ml-py has no type annotations, so its results are untyped here. NVIDIA's "NVML API Reference"
+describes the calls.
 """
 
 from collections.abc import Callable
@@ -41,11 +41,13 @@ _PROBLEMS: dict[int, Problem] = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Problem(
         ConditionReason.DRIVER_MISSING,
         "libnvidia-ml.so.1 is not found: install the NVIDIA driver on this node, "
-        "and let the agent see it (the NVIDIA container runtime with NVIDIA_DRIVER_CAPABILITIES=utility)",
+        "and let the agent see it (the NVIDIA container runtime with "
+        "NVIDIA_DRIVER_CAPABILITIES=utility)",
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Problem(
         ConditionReason.DRIVER_NOT_LOADED,
-        "the NVIDIA driver is installed, but its kernel module is not loaded: run `modprobe nvidia` "
+        "the NVIDIA driver is installed, but its kernel module is not loaded: run `modprobe "
+        "nvidia` "
         "and look for its error in the kernel's log",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Problem(
@@ -59,23 +61,28 @@ _PROBLEMS: dict[int, Problem] = {
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: Problem(
         ConditionReason.CARD_LOST,
-        "the GPU has fallen off the bus: look for its XID in the kernel's log, reset it (`nvidia-smi --gpu-reset`) "
+        "the GPU has fallen off the bus: look for its XID in the kernel's log, reset it "
+        "(`nvidia-smi --gpu-reset`) "
         "or reboot the node; replace it if it happens again",
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: Problem(
-        ConditionReason.CARD_NEEDS_RESET, "the GPU must be reset before use: drain it and run `nvidia-smi --gpu-reset`"
+        ConditionReason.CARD_NEEDS_RESET,
+        "the GPU must be reset before use: drain it and run `nvidia-smi --gpu-reset`",
     ),
 }
 
 
 def problem_of(code: int, function: str = "") -> Problem:
-    """Return the problem for NVML's error ``code``. ``function`` is the failed call, named for unknown codes."""
+    """Return the problem for NVML's error ``code``. ``function`` is the failed call, named for
+    unknown codes.
+    """
     if code in _PROBLEMS:
         return _PROBLEMS[code]
     where = f" to {function}" if function else ""
     return Problem(
         ConditionReason.DRIVER_ERROR,
-        f"NVML answered {pynvml.NVMLError(code)} ({code}){where}: see the kernel's log for messages of NVRM and XIDs",
+        f"NVML answered {pynvml.NVMLError(code)} ({code}){where}: see the kernel's log for "
+        f"messages of NVRM and XIDs",
     )
 
 
@@ -114,7 +121,8 @@ nvml: Final = Calls()
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
-    """Return the result of ``function``, or ``default`` if the GPU or the driver does not have this property.
+    """Return the result of ``function``, or ``default`` if the GPU or the driver does not have this
+    property.
 
     Raises:
         CallError: the call fails for another reason.

@@ -1,8 +1,8 @@
 """Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
 
-It computes health from signs, which the probe reads. A certain sign makes a GPU unhealthy at once, a doubtful one only
-if it repeats. A GPU recovers after a quiet time and several good examinations in a row; the quiet time doubles if the
-GPU fails again soon.
+It computes health from signs, which the probe reads. A certain sign makes a GPU unhealthy at once,
+a doubtful one only if it repeats. A GPU recovers after a quiet time and several good examinations
+in a row; the quiet time doubles if the GPU fails again soon.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,9 +37,11 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The result of an examination of the GPU or MIG instance ``uuid``: its ``trouble``, None if it is healthy.
+    """The result of an examination of the GPU or MIG instance ``uuid``: its ``trouble``, None if it
+    is healthy.
 
-    ``doubtful`` trouble may be transient, such as a call that timed out; other trouble is certain, such as a lost GPU.
+    ``doubtful`` trouble may be transient, such as a call that timed out; other trouble is certain,
+    such as a lost GPU.
     """
 
     uuid: str
@@ -65,7 +67,9 @@ class HealthState:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a machine's GPUs and MIG instances by UUID; those without an entry are healthy."""
+    """The health of a machine's GPUs and MIG instances by UUID; those without an entry are
+    healthy.
+    """
 
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -75,15 +79,23 @@ class Health:
     @property
     def reasons(self) -> dict[str, str]:
         """The reasons of the unhealthy GPUs and instances, by UUID."""
-        return {uuid: condition.reason for uuid, condition in self.conditions.items() if not condition.healthy}
+        return {
+            uuid: condition.reason
+            for uuid, condition in self.conditions.items()
+            if not condition.healthy
+        }
 
 
 WELL = HealthState()
 
 
 def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return the initial health of an agent whose predecessor has published these ``unhealthy`` GPUs."""
-    begin = HealthState(healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s)
+    """Return the initial health of an agent whose predecessor has published these ``unhealthy``
+    GPUs.
+    """
+    begin = HealthState(
+        healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s
+    )
     return Health(MappingProxyType(dict.fromkeys(unhealthy, begin)))
 
 
@@ -105,7 +117,11 @@ def without(health: Health, gone: Iterable[str]) -> Health:
 
 def _step(condition: HealthState, sign: Sign, now_s: float) -> HealthState:
     if isinstance(sign, XidSeen):
-        return condition if sign.code in APPLICATION_XIDS else _troubled(condition, f"XID {sign.code}", now_s)
+        return (
+            condition
+            if sign.code in APPLICATION_XIDS
+            else _troubled(condition, f"XID {sign.code}", now_s)
+        )
     if sign.trouble is not None:
         doubts = condition.doubts + 1
         if sign.doubtful and condition.healthy and doubts < DOUBTS_TO_LEAVE:
@@ -124,4 +140,6 @@ def _troubled(condition: HealthState, reason: str, now_s: float) -> HealthState:
     if condition.healthy and condition.returned_at_s is not None:
         relapsed = now_s - condition.returned_at_s < FORGIVEN_AFTER_S
         quiet_s = min(2 * quiet_s, LONGEST_QUIET_S) if relapsed else FIRST_QUIET_S
-    return replace(condition, healthy=False, reason=reason, good=0, troubled_at_s=now_s, quiet_s=quiet_s)
+    return replace(
+        condition, healthy=False, reason=reason, good=0, troubled_at_s=now_s, quiet_s=quiet_s
+    )

@@ -1,7 +1,8 @@
 """Watches the machine's GPUs through a probe, and keeps the latest observation.
 
-It tolerates failures of the driver and of GPUs. If the driver is missing, fails or is replaced, it is reopened with
-growing pauses. A GPU that vanished stays in the list, unhealthy and with its index, until it answers again.
+It tolerates failures of the driver and of GPUs. If the driver is missing, fails or is replaced, it
+is reopened with growing pauses. A GPU that vanished stays in the list, unhealthy and with its
+index, until it answers again.
 """
 
 import time
@@ -32,18 +33,22 @@ NO_INVENTORY: Final = Inventory(gpus=())
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The machine and the health of its GPUs. While ``machine.down`` is set, the known GPUs remain, as unhealthy."""
+    """The machine and the health of its GPUs. While ``machine.down`` is set, the known GPUs
+    remain, as unhealthy.
+    """
 
     machine: ProbedMachine
     health: Health
 
 
 class GpuMonitor:
-    """Watches the machine in repeated calls of ``step``, which block, so they need a separate thread.
+    """Watches the machine in repeated calls of ``step``, which block, so they need a separate
+    thread.
 
-    ``known`` is the inventory that the previous agent published: GPUs keep their indices, and unhealthy ones start as
-    unhealthy. Other threads read ``seen``, the latest ``readings``, and ``xids``, the number of XIDs since the start by
-    UUID and code. Each of these is replaced as a whole.
+    ``known`` is the inventory that the previous agent published: GPUs keep their indices, and
+    unhealthy ones start as unhealthy. Other threads read ``seen``, the latest ``readings``, and
+    ``xids``, the number of XIDs since the start by UUID and code. Each of these is replaced as a
+    whole.
     """
 
     def __init__(
@@ -86,7 +91,9 @@ class GpuMonitor:
                 self.readings = self._probe.readings()
         except NvmlError as error:
             self._go_down(error.problem)
-        return self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons
+        return (
+            self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons
+        )
 
     def close(self) -> None:
         if self._probe is not None:
@@ -109,7 +116,9 @@ class GpuMonitor:
         self.seen = Observation(machine, after(self.seen.health, signs, self._clock()))
 
     def _retry_later(self) -> None:
-        self._reopen_at_s = self._clock() + min(FIRST_RETRY_S * 2.0**self._failures, LONGEST_RETRY_S)
+        self._reopen_at_s = self._clock() + min(
+            FIRST_RETRY_S * 2.0**self._failures, LONGEST_RETRY_S
+        )
         self._failures = min(self._failures + 1, 32)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
@@ -123,14 +132,18 @@ class GpuMonitor:
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Give each GPU an index that never changes: the driver renumbers the others when a GPU vanishes."""
+        """Give each GPU an index that never changes: the driver renumbers the others when a GPU
+        vanishes.
+        """
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}
         for gpu in machine.gpus:
             if gpu.uuid not in self._index:
                 taken = set(self._index.values())
-                self._index[gpu.uuid] = next(i for i in chain((gpu.index,), count()) if i not in taken)
+                self._index[gpu.uuid] = next(
+                    i for i in chain((gpu.index,), count()) if i not in taken
+                )
 
     def _apply(self, signs: tuple[Sign, ...]) -> None:
         if not signs:
@@ -140,7 +153,9 @@ class GpuMonitor:
         self.seen = replace(self.seen, health=after(self.seen.health, signs, self._clock()))
         examined = [sign for sign in signs if isinstance(sign, Examined)]
         lost = {sign.uuid for sign in examined if sign.trouble is not None and not sign.doubtful}
-        self._lost = (self._lost - {sign.uuid for sign in examined} | lost) & _uuids(self.seen.machine)
+        self._lost = (self._lost - {sign.uuid for sign in examined} | lost) & _uuids(
+            self.seen.machine
+        )
         if self._lost:
             if self._reopen_at_s == inf:
                 self._retry_later()
@@ -153,7 +168,10 @@ def _uuids(machine: ProbedMachine) -> frozenset[str]:
 
 
 def _merged(
-    now: ProbedMachine, known: ProbedMachine, vanished: Iterable[ProbedGpu], index: Mapping[str, int]
+    now: ProbedMachine,
+    known: ProbedMachine,
+    vanished: Iterable[ProbedGpu],
+    index: Mapping[str, int],
 ) -> ProbedMachine:
     """Return ``now`` with the ``vanished`` GPUs of ``known`` added, sorted by ``index``."""
     speed = {
@@ -162,6 +180,8 @@ def _merged(
         for i, one in enumerate(machine.gpus)
         for j, other in enumerate(machine.gpus)
     }
-    gpus = sorted((replace(c, index=index[c.uuid]) for c in (*now.gpus, *vanished)), key=lambda gpu: gpu.index)
+    gpus = sorted(
+        (replace(c, index=index[c.uuid]) for c in (*now.gpus, *vanished)), key=lambda gpu: gpu.index
+    )
     rows = tuple(tuple(speed.get((one.uuid, other.uuid), 0.0) for other in gpus) for one in gpus)
     return replace(now, gpus=tuple(gpus), bandwidth=rows)

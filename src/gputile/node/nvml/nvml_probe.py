@@ -2,10 +2,10 @@
 
 A measurement that a GPU does not have, such as its utilization in MIG mode, is None.
 
-The bandwidth between two GPUs is in GB/s per direction. With NVLink it is the sum of the active links of the pair.
-Links to an NVSwitch all count, since a GPU can use all of them to reach any other GPU. Without NVLink it is the PCIe
-bandwidth of the slower GPU, scaled by the topology between the two. The scale is an estimate: only the order of the
-values on one machine matters (T2).
+The bandwidth between two GPUs is in GB/s per direction. With NVLink it is the sum of the active
+links of the pair. Links to an NVSwitch all count, since a GPU can use all of them to reach any
+other GPU. Without NVLink it is the PCIe bandwidth of the slower GPU, scaled by the topology between
+the two. The scale is an estimate: only the order of the values on one machine matters (T2).
 """
 
 import ctypes
@@ -22,7 +22,15 @@ import pynvml  # type: ignore[import-untyped]
 from gputile.api.quantity import MIB
 from gputile.node.nvml.binding import ABSENT, CERTAIN, DOWN, CallError, Handle, nvml, optional
 from gputile.node.nvml.gpu_health import Examined, Sign, XidSeen
-from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, NvmlError, ProbedGpu, ProbedMachine, Problem
+from gputile.node.nvml.probe import (
+    GpuReading,
+    Mig,
+    MigInstance,
+    NvmlError,
+    ProbedGpu,
+    ProbedMachine,
+    Problem,
+)
 
 _NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
 _MOST_EVENTS: Final = 64  # at most, in one call of ``watch_health``
@@ -59,7 +67,9 @@ class RealProbe:
                 listed.append((handle, _read_gpu(handle, index)))
             except CallError as error:
                 _raise_if_down(error)
-                problems.append(Problem(error.problem.reason, f"GPU {index}: {error.problem.message}"))
+                problems.append(
+                    Problem(error.problem.reason, f"GPU {index}: {error.problem.message}")
+                )
         before, self._listed = self._listed, tuple(listed)
         if _uuids(before) != _uuids(self._listed):
             self._bandwidth = self._read_bandwidth()
@@ -74,7 +84,9 @@ class RealProbe:
         )
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait for XID events; if the wait fails, for example because a GPU is lost, examine the GPUs instead."""
+        """Wait for XID events; if the wait fails, for example because a GPU is lost, examine the
+        GPUs instead.
+        """
         if self._events is None:
             time.sleep(seconds)
             return ()
@@ -89,7 +101,9 @@ class RealProbe:
                 time.sleep(min(seconds, _FAILED_WAIT_S))
                 examined = self.examine()
                 healthy = {sign.uuid for sign in examined if sign.trouble is None}
-                self._listen(tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in healthy))
+                self._listen(
+                    tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in healthy)
+                )
                 return (*signs, *examined)
             left_ms = 0
         return tuple(signs)
@@ -162,7 +176,9 @@ class RealProbe:
                 nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: Any) -> Iterator[XidSeen]:
-        """Yield the signs of an XID event: for the MIG instances that it names, or else for the GPU."""
+        """Yield the signs of an XID event: for the MIG instances that it names, or else for the
+        GPU.
+        """
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return
         # Compare the handles: a GPU that just fell off the bus does not answer with its UUID.
@@ -174,7 +190,8 @@ class RealProbe:
         named = [
             instance
             for instance in gpu.instances
-            if instance.gi == event.gpuInstanceId and event.computeInstanceId in (instance.ci, _NO_INSTANCE)
+            if instance.gi == event.gpuInstanceId
+            and event.computeInstanceId in (instance.ci, _NO_INSTANCE)
         ]
         for uuid in [instance.uuid for instance in named] or [gpu.uuid]:
             yield XidSeen(uuid, code)
@@ -205,10 +222,12 @@ def _address(handle: Handle) -> int | None:
     return ctypes.cast(cast(Any, handle), ctypes.c_void_p).value
 
 
-# GB/s per direction of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to H100 25, B200 50).
+# GB/s per direction of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to
+# H100 25, B200 50).
 _NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 50.0, 8: 50.0}
 _NVLINK_UNKNOWN_GB_S: Final = 25.0
-# GB/s per direction of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
+# GB/s per direction of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64
+# GT/s).
 _PCIE_LANE_GB_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _PCIE_UNKNOWN_GB_S: Final = 16 * _PCIE_LANE_GB_S[3]
 # The part of the PCIe bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t.
@@ -224,7 +243,9 @@ _SCALE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end ("" for an NVSwitch)."""
+    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end
+    ("" for an NVSwitch).
+    """
 
     handle: Handle
     bus_id: str
@@ -242,7 +263,9 @@ def _read_wiring(handle: Handle, gpu: ProbedGpu) -> Wiring:
 
 
 def _nvlinks(handle: Handle) -> dict[str, float]:
-    """Return the sum of a GPU's active NVLinks in GB/s, by the bus ID at their other end ("" for an NVSwitch)."""
+    """Return the sum of a GPU's active NVLinks in GB/s, by the bus ID at their other end ("" for
+    an NVSwitch).
+    """
     found: dict[str, float] = {}
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -253,7 +276,12 @@ def _nvlinks(handle: Handle) -> dict[str, float]:
             raise
         if not active:
             continue
-        kind = optional(pynvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+        kind = optional(
+            pynvml.NVML_NVLINK_DEVICE_TYPE_GPU,
+            nvml.nvmlDeviceGetNvLinkRemoteDeviceType,
+            handle,
+            number,
+        )
         if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             peer = ""
         elif kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
@@ -303,7 +331,13 @@ def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
     own = memory.total if memory is not None else 0
     total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     current, _ = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
-    mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == pynvml.NVML_DEVICE_MIG_ENABLE else Mig.OFF
+    mig = (
+        Mig.INCAPABLE
+        if current < 0
+        else Mig.ON
+        if current == pynvml.NVML_DEVICE_MIG_ENABLE
+        else Mig.OFF
+    )
     return ProbedGpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -329,7 +363,10 @@ def _trouble_of(handle: Handle) -> str | None:
     if failed:
         return "a faulty memory row could not be remapped: replace the GPU"
     if pending or optional(0, nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
-        return "faulty memory will be remapped at the next reset: reset the GPU (`nvidia-smi --gpu-reset`)"
+        return (
+            "faulty memory will be remapped at the next reset: reset the GPU (`nvidia-smi "
+            "--gpu-reset`)"
+        )
     action_field = [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
     field = next(iter(optional((), nvml.nvmlDeviceGetFieldValues, handle, action_field)), None)
     if field is not None and field.nvmlReturn == 0 and field.value.uiVal:
@@ -339,8 +376,12 @@ def _trouble_of(handle: Handle) -> str | None:
 
 
 def _numa_node(handle: Handle) -> int:
-    """Return the NUMA node whose memory is local to the GPU; -1 if there are none or several, as in some VMs."""
-    words = optional((), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    """Return the NUMA node whose memory is local to the GPU; -1 if there are none or several, as
+    in some VMs.
+    """
+    words = optional(
+        (), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
+    )
     mask = sum(word << 64 * i for i, word in enumerate(words))
     return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
 
@@ -362,8 +403,9 @@ def _instances(handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:
 def _profile(instance: Handle, gpu_bytes: int) -> str:
     """Return NVIDIA's name of the instance's size, such as ``1g.10gb``.
 
-    It is the end of the instance's name, or else computed from its slices and memory. The computed memory is that of
-    the instance in eighths of the GPU's memory, converted to GB, as in NVIDIA's go-nvlib.
+    It is the end of the instance's name, or else computed from its slices and memory. The computed
+    memory is that of the instance in eighths of the GPU's memory, converted to GB, as in NVIDIA's
+    go-nvlib.
     """
     named = _PROFILE.search(nvml.nvmlDeviceGetName(instance))
     if named:
@@ -382,7 +424,10 @@ def _read_measurements(handle: Handle, gpu: ProbedGpu) -> GpuReading:
     rates = optional(None, nvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = optional(None, nvml.nvmlDeviceGetPowerUsage, handle)
     lifetime = pynvml.NVML_AGGREGATE_ECC
-    corrected, uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    corrected, uncorrected = (
+        pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+    )
     return GpuReading(
         uuid=gpu.uuid,
         used=memory.used if memory is not None else None,
@@ -390,5 +435,7 @@ def _read_measurements(handle: Handle, gpu: ProbedGpu) -> GpuReading:
         celsius=optional(None, nvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         watts=milliwatts / 1000 if milliwatts is not None else None,
         ecc_corrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, corrected, lifetime),
-        ecc_uncorrected=optional(None, nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, lifetime),
+        ecc_uncorrected=optional(
+            None, nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, lifetime
+        ),
     )

@@ -1,4 +1,6 @@
-"""Defines the results of a probe of the machine's GPUs, and derives the inventory for the scheduler."""
+"""Defines the results of a probe of the machine's GPUs, and derives the inventory for the
+scheduler.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,7 +27,9 @@ class NvmlError(Exception):
 
 
 class Mig(StrEnum):
-    """Whether a GPU is in MIG mode (NVIDIA Multi-Instance GPU), in which only its instances are usable."""
+    """Whether a GPU is in MIG mode (NVIDIA Multi-Instance GPU), in which only its instances are
+    usable.
+    """
 
     INCAPABLE = "incapable"
     OFF = "off"
@@ -34,7 +38,8 @@ class Mig(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A MIG instance. ``profile`` is NVIDIA's name of its size (``1g.10gb``), ``mib`` its memory in MiB.
+    """A MIG instance. ``profile`` is NVIDIA's name of its size (``1g.10gb``), ``mib`` its memory in
+    MiB.
 
     ``gi`` and ``ci`` are the IDs of its GPU instance and its compute instance.
     """
@@ -50,9 +55,10 @@ class MigInstance:
 class ProbedGpu:
     """A GPU as NVML describes it.
 
-    ``model``, ``mib`` and ``bus_id`` are the values of ``nvidia-smi --query-gpu=gpu_name,memory.total,pci.bus_id``.
-    ``numa`` and ``minor`` (of /dev/nvidiaN) are -1 if unknown. A ``unified`` GPU, such as GB10, has no memory of its
-    own: ``mib`` is then the machine's memory.
+    ``model``, ``mib`` and ``bus_id`` are the values of ``nvidia-smi
+    --query-gpu=gpu_name,memory.total,pci.bus_id``. ``numa`` and ``minor`` (of /dev/nvidiaN) are -1
+    if unknown. A ``unified`` GPU, such as GB10, has no memory of its own: ``mib`` is then the
+    machine's memory.
     """
 
     index: int
@@ -76,9 +82,9 @@ class ProbedGpu:
 class ProbedMachine:
     """The GPUs of one machine, ordered by index.
 
-    ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU of ``gpus``, in GB/s per direction. ``cuda``
-    is the highest CUDA version that the driver supports, as (major, minor). ``down`` is the reason why no GPU can be
-    reached; ``problems`` are the problems of single GPUs.
+    ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU of ``gpus``, in GB/s per
+    direction. ``cuda`` is the highest CUDA version that the driver supports, as (major, minor).
+    ``down`` is the reason why no GPU can be reached; ``problems`` are the problems of single GPUs.
     """
 
     gpus: tuple[ProbedGpu, ...] = ()
@@ -93,7 +99,8 @@ class ProbedMachine:
 class GpuReading:
     """A GPU's measurements. A measurement is None if the GPU does not provide it.
 
-    ``used`` is memory in bytes. ``busy_percent`` is NVML's utilization. ECC errors are counted over the GPU's lifetime.
+    ``used`` is memory in bytes. ``busy_percent`` is NVML's utilization. ECC errors are counted over
+    the GPU's lifetime.
     """
 
     uuid: str
@@ -113,15 +120,21 @@ def inventory_of(
     replicas: int = 0,
     shared_mib: int = 0,
 ) -> Inventory:
-    """Return the inventory of ``machine`` that is published for the scheduler, with the effective mode and unit.
+    """Return the inventory of ``machine`` that is published for the scheduler, with the effective
+    mode and unit.
 
-    ``shared_mib`` limits the memory of each GPU in the modes that share by memory; 0 means no limit. A GPU in MIG mode
-    is omitted, since no pod can have all of it. A unified GPU is omitted in the modes that share by memory, unless
-    ``shared_mib`` sets how much of the machine's memory pods may share.
+    ``shared_mib`` limits the memory of each GPU in the modes that share by memory; 0 means no
+    limit. A GPU in MIG mode is omitted, since no pod can have all of it. A unified GPU is omitted
+    in the modes that share by memory, unless ``shared_mib`` sets how much of the machine's memory
+    pods may share.
     """
     by_memory = bool(mode) and Mode(mode).shared
     left_out = by_memory and not shared_mib
-    whole = [i for i, gpu in enumerate(machine.gpus) if gpu.mig is not Mig.ON and not (gpu.unified and left_out)]
+    whole = [
+        i
+        for i, gpu in enumerate(machine.gpus)
+        if gpu.mig is not Mig.ON and not (gpu.unified and left_out)
+    ]
     gpus = tuple(
         Gpu(
             index=gpu.index,
@@ -133,5 +146,9 @@ def inventory_of(
         )
         for gpu in (machine.gpus[i] for i in whole)
     )
-    rows = tuple(tuple(machine.bandwidth[i][j] for j in whole) for i in whole) if machine.bandwidth else ()
+    rows = (
+        tuple(tuple(machine.bandwidth[i][j] for j in whole) for i in whole)
+        if machine.bandwidth
+        else ()
+    )
     return Inventory(gpus=gpus, mode=mode, unit_mib=unit_mib, replicas=replicas, bandwidth=rows)

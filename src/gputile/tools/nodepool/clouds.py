@@ -1,7 +1,8 @@
 """Writes a cloud's commands and manifests for a node pool, with labels, taint and autoscaler hints.
 
-An autoscaler needs the resources that a new node will advertise (U8). They are computed with the agent's own code, so
-hint and node agree for every unit. ``docs/guides/nodepools.md`` names the source of each option and field.
+An autoscaler needs the resources that a new node will advertise (U8). They are computed with the
+agent's own code, so hint and node agree for every unit. ``docs/guides/nodepools.md`` names the
+source of each option and field.
 """
 
 import json
@@ -43,8 +44,13 @@ class PoolSetup:
 
 
 def command(program: str, *options: str | tuple[str, str], why: str = "") -> ShellCommand:
-    """Return a command with one option a line; a pair is an option and its value, quoted if necessary."""
-    words = [option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}" for option in options]
+    """Return a command with one option a line; a pair is an option and its value, quoted if
+    necessary.
+    """
+    words = [
+        option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}"
+        for option in options
+    ]
     return ShellCommand(" \\\n  ".join([program, *words]), why)
 
 
@@ -60,14 +66,17 @@ def written(notes: Iterable[str | None]) -> tuple[str, ...]:
 
 GPU_OPERATOR = (
     ShellCommand(
-        "kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-",
-        f"The Operator's pods reach GPUs past any booking, which gputile refuses where {UNSAFE_ACCESS_LABEL} does not "
+        "kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply "
+        "--filename=-",
+        f"The Operator's pods reach GPUs past any booking, which gputile refuses where "
+        f"{UNSAFE_ACCESS_LABEL} does not "
         "allow it.",
     ),
     ShellCommand(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
     ShellCommand(
         "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update",
-        "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.",
+        "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's "
+        "agent is it.",
     ),
     command(
         "helm install gpu-operator nvidia/gpu-operator",
@@ -75,7 +84,9 @@ GPU_OPERATOR = (
         "--set devicePlugin.enabled=false",
     ),
 )
-"""Source: NVIDIA GPU Operator, "Installing the NVIDIA GPU Operator", chart value ``devicePlugin.enabled``."""
+"""Source: NVIDIA GPU Operator, "Installing the NVIDIA GPU Operator", chart value
+``devicePlugin.enabled``.
+"""
 
 
 TAINT_VALUE: Final = "present"  # GKE's value
@@ -84,7 +95,9 @@ _TAINT: Final = f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
 
 
 def node_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels with which the nodes register (M11), including those of a described GPU model."""
+    """Return the labels with which the nodes register (M11), including those of a described GPU
+    model.
+    """
     return joining_labels(pool) | pool.labels
 
 
@@ -95,7 +108,9 @@ def template_labels(pool: NodePool) -> dict[str, str]:
 
 def advertised(pool: NodePool) -> dict[str, int]:
     """Return the resources that a node will advertise, without those of amount 0."""
-    return {n: c for n, c in resources_for_mode(pool.mode, pool.devices, pool.unit_mib).items() if c}
+    return {
+        n: c for n, c in resources_for_mode(pool.mode, pool.devices, pool.unit_mib).items() if c
+    }
 
 
 def sum_note(pool: NodePool) -> str | None:
@@ -104,16 +119,22 @@ def sum_note(pool: NodePool) -> str | None:
         return None
     total, each = advertised(pool)[GPU_MEMORY], pool.devices[0].mib // pool.unit_mib
     return (
-        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not that one GPU has "
-        f"{each}. Without autoscaling.nodeTypes a pod that asks for more than {each} on one GPU would bring a node in "
+        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not "
+        f"that one GPU has "
+        f"{each}. Without autoscaling.nodeTypes a pod that asks for more than {each} on one GPU "
+        f"would bring a node in "
         "vain."
     )
 
 
 def node_type_note(pool: NodePool) -> str:
-    """Return the note on the pool's node type in the configuration, with which the controller requests its nodes."""
+    """Return the note on the pool's node type in the configuration, with which the controller
+    requests its nodes.
+    """
     keys = {
-        "eks": "karpenter.sh/nodepool" if pool.autoscaler == "karpenter" else "eks.amazonaws.com/nodegroup",
+        "eks": "karpenter.sh/nodepool"
+        if pool.autoscaler == "karpenter"
+        else "eks.amazonaws.com/nodegroup",
         "aks": "kubernetes.azure.com/agentpool",
         "gke": "cloud.google.com/gke-nodepool",
     }
@@ -170,42 +191,62 @@ def _cluster_config(pool: NodePool) -> dict[str, Any]:
 
 
 def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
-    """Return the tags that eksctl does not write: advertised resources, and labels that the agent sets."""
+    """Return the tags that eksctl does not write: advertised resources, and labels that the
+    agent sets.
+    """
     joined = node_labels(pool)
-    tags = {f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()}
-    return tags | {f"{_ASG_TEMPLATE}/label/{k}": v for k, v in template_labels(pool).items() if k not in joined}
+    tags = {
+        f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()
+    }
+    return tags | {
+        f"{_ASG_TEMPLATE}/label/{k}": v for k, v in template_labels(pool).items() if k not in joined
+    }
 
 
 def _tag_commands(pool: NodePool) -> tuple[ShellCommand, ...]:
     region, cluster, name = (shlex.quote(each) for each in (pool.location, pool.cluster, pool.name))
     find = (
-        f"GROUP=$(aws eks describe-nodegroup --region {region} --cluster-name {cluster} --nodegroup-name {name} \\\n"
+        f"GROUP=$(aws eks describe-nodegroup --region {region} --cluster-name {cluster} "
+        f"--nodegroup-name {name} \\\n"
         "  --query 'nodegroup.resources.autoScalingGroups[0].name' --output text)"
     )
     tags = [
-        f'"ResourceId=$GROUP,ResourceType=auto-scaling-group,Key={key},Value={value},PropagateAtLaunch=true"'
+        f'"ResourceId=$GROUP,ResourceType=auto-scaling-group,'
+        f'Key={key},Value={value},PropagateAtLaunch=true"'
         for key, value in _autoscaler_tags(pool).items()
     ]
     why = (
-        "What a new node will advertise, so that a group of no nodes can grow: eksctl tags the group with labels only."
+        "What a new node will advertise, so that a group of no nodes can grow: eksctl tags the "
+        "group with labels only."
     )
-    tag = f"aws autoscaling create-or-update-tags --region {region} --tags \\\n  " + " \\\n  ".join(tags)
+    tag = f"aws autoscaling create-or-update-tags --region {region} --tags \\\n  " + " \\\n  ".join(
+        tags
+    )
     return ShellCommand(find, why), ShellCommand(tag)
 
 
-def _karpenter_setup(pool: NodePool, before: tuple[ShellCommand, ...], values: tuple[str, ...]) -> PoolSetup:
+def _karpenter_setup(
+    pool: NodePool, before: tuple[ShellCommand, ...], values: tuple[str, ...]
+) -> PoolSetup:
     name = f"{pool.name}.karpenter.yaml"
     overlay = _overlay(pool)
     return PoolSetup(
-        (*before, File(name, (_karpenter_pool(pool), *overlay)), ShellCommand(f"kubectl apply -f {name}")),
+        (
+            *before,
+            File(name, (_karpenter_pool(pool), *overlay)),
+            ShellCommand(f"kubectl apply -f {name}"),
+        ),
         written(
             (
-                "NodeOverlay is alpha: install Karpenter with --set settings.featureGates.nodeOverlay=true, or it does "
+                "NodeOverlay is alpha: install Karpenter with --set "
+                "settings.featureGates.nodeOverlay=true, or it does "
                 "not know what the nodes will advertise, and adds none."
                 if overlay
                 else None,
-                f"The NodePool uses the EC2NodeClass {pool.name}, which has to be there: its image decides the driver.",
-                f"Karpenter has no least number of nodes; minNodes {pool.min_nodes} is not expressed."
+                f"The NodePool uses the EC2NodeClass {pool.name}, which has to be there: its image "
+                f"decides the driver.",
+                f"Karpenter has no least number of nodes; minNodes {pool.min_nodes} is not "
+                f"expressed."
                 if pool.min_nodes
                 else None,
                 f"limits holds the pool to {pool.max_nodes} nodes by their GPUs.",
@@ -226,8 +267,14 @@ def _karpenter_pool(pool: NodePool) -> dict[str, Any]:
             "template": {
                 "metadata": {"labels": node_labels(pool)},
                 "spec": {
-                    "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
-                    "requirements": [{"key": _INSTANCE_TYPE, "operator": "In", "values": [pool.instance_type]}],
+                    "nodeClassRef": {
+                        "group": "karpenter.k8s.aws",
+                        "kind": "EC2NodeClass",
+                        "name": pool.name,
+                    },
+                    "requirements": [
+                        {"key": _INSTANCE_TYPE, "operator": "In", "values": [pool.instance_type]}
+                    ],
                     "taints": [{"key": WHOLE_GPU, "value": TAINT_VALUE, "effect": TAINT_EFFECT}],
                 },
             },
@@ -258,7 +305,10 @@ _SCALE_SET_TEMPLATE: Final = "k8s.io_cluster-autoscaler_node-template_resources_
 
 
 def _aks_setup(pool: NodePool) -> PoolSetup:
-    tags = {_SCALE_SET_TEMPLATE + name.replace("/", "_"): str(count) for name, count in advertised(pool).items()}
+    tags = {
+        _SCALE_SET_TEMPLATE + name.replace("/", "_"): str(count)
+        for name, count in advertised(pool).items()
+    }
     add = command(
         "az aks nodepool add",
         ("--resource-group", pool.resource_group),
@@ -284,15 +334,18 @@ def _aks_autoscaler_note(pool: NodePool) -> str | None:
     if pool.min_nodes or set(advertised(pool)) == {WHOLE_GPU}:
         return None
     return (
-        "The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not promise that its "
-        "managed autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; it learns from the "
+        "The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not "
+        "promise that its "
+        "managed autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; "
+        "it learns from the "
         "node."
     )
 
 
 _GKE_NO_PLUGIN: Final = "gke-no-default-nvidia-gpu-device-plugin"
 _GKE_DRIVER: Final = ShellCommand(
-    "kubectl apply -f https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/"
+    "kubectl apply -f "
+    "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/"
     "nvidia-driver-installer/cos/daemonset-preloaded.yaml",
     "The driver, on Container-Optimized OS.",
 )
@@ -308,10 +361,14 @@ def _gke_setup(pool: NodePool) -> PoolSetup:
         ("--cluster", pool.cluster),
         ("--location", pool.location),
         ("--machine-type", pool.instance_type),
-        ("--accelerator", f"type={pool.accelerator},count={pool.gpus.count},gpu-driver-version={driver}"),
+        (
+            "--accelerator",
+            f"type={pool.accelerator},count={pool.gpus.count},gpu-driver-version={driver}",
+        ),
         ("--node-labels", ",".join(f"{key}={value}" for key, value in labels.items())),
         ("--node-taints", _TAINT),
-        f"--enable-autoscaling --num-nodes {pool.min_nodes} --min-nodes {pool.min_nodes} --max-nodes {pool.max_nodes}",
+        f"--enable-autoscaling --num-nodes {pool.min_nodes} --min-nodes {pool.min_nodes} "
+        f"--max-nodes {pool.max_nodes}",
     )
     return PoolSetup(
         (create, _GKE_DRIVER) if own else (create,),
@@ -323,10 +380,13 @@ def _gke_setup(pool: NodePool) -> PoolSetup:
 def _gke_plugin_note(own: bool) -> str:
     if own:
         return (
-            f"The label {_GKE_NO_PLUGIN} keeps GKE's device plugin, and the driver installer in its pod, off the nodes."
+            f"The label {_GKE_NO_PLUGIN} keeps GKE's device plugin, and the driver installer "
+            f"in "
+            f"its pod, off the nodes."
         )
     return (
-        "GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands back: nothing is "
+        "GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands "
+        "back: nothing is "
         "advertised twice. For the other modes use own-driver."
     )
 
@@ -336,7 +396,8 @@ def _gke_autoscaler_note(pool: NodePool) -> str | None:
     if not lacking or pool.min_nodes:
         return None
     return (
-        f"GKE's autoscaler has no hint for {', '.join(lacking)}: it learns from a node that is there, so that a pool "
+        f"GKE's autoscaler has no hint for {', '.join(lacking)}: it learns from a node that is "
+        f"there, so that a pool "
         "of no nodes does not grow. Set minNodes to 1."
     )
 

@@ -26,7 +26,9 @@ WAYS = {
     "aks": ("own-plugin", "gpu-operator"),
     "gke": ("managed-driver", "own-driver"),
 }
-_POOL_NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
+_POOL_NAME_RULE: Final = (
+    "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
+)
 
 
 Way = Literal["accelerated-image", "gpu-operator", "own-plugin", "managed-driver", "own-driver"]
@@ -34,34 +36,50 @@ Autoscaler = Literal["cluster-autoscaler", "karpenter"]
 AUTOSCALERS: Final = get_args(Autoscaler)
 
 
-class _PoolSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A section of the description; an unknown field is an error, because it may be a typing error."""
+class _PoolSection(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
+):
+    """A section of the description; an unknown field is an error, because it may be a typing
+    error.
+    """
 
 
 class Gpus(_PoolSection, frozen=True, kw_only=True):
-    """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB."""
+    """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints,
+    such as 23028MiB.
+    """
 
     count: Annotated[int, described("The number of GPUs of a node.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[
-        MemorySize, described("The memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB.")
+        MemorySize,
+        described(
+            "The memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB."
+        ),
     ]
-    model: Annotated[str, described("The model of the GPUs, as nvidia-smi prints it.", max_length=96)] = ""
+    model: Annotated[
+        str, described("The model of the GPUs, as nvidia-smi prints it.", max_length=96)
+    ] = ""
 
 
 class NodePool(_PoolSection, frozen=True, kw_only=True):
     """A pool of equal GPU nodes.
 
-    ``location`` is the region (EKS) or the location (GKE); ``resource_group`` is for AKS. ``accelerator`` is GKE's name
-    of the GPU, such as nvidia-l4. ``autoscaler`` names the program that adds nodes.
+    ``location`` is the region (EKS) or the location (GKE); ``resource_group`` is for AKS.
+    ``accelerator`` is GKE's name of the GPU, such as nvidia-l4. ``autoscaler`` names the program
+    that adds nodes.
     """
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of this file.")] = (
-        "gputile.io/v1alpha1"
-    )
+    api_version: Annotated[
+        Literal["gputile.io/v1alpha1"], described("The version of this file.")
+    ] = "gputile.io/v1alpha1"
     kind: Annotated[Literal["NodePool"], described("The kind of this file.")] = "NodePool"
     provider: Annotated[Literal["eks", "aks", "gke"], described("The cloud.")]
-    way: Annotated[Way, described("How the nodes get driver and device plugin: one of the provider's ways.")]
-    name: Annotated[str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _POOL_NAME_RULE, "The pool's name.")]
+    way: Annotated[
+        Way, described("How the nodes get driver and device plugin: one of the provider's ways.")
+    ]
+    name: Annotated[
+        str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _POOL_NAME_RULE, "The pool's name.")
+    ]
     cluster: Annotated[str, described("The cluster's name.", min_length=1)]
     location: Annotated[str, described("EKS: the region; GKE: the location.")] = ""
     resource_group: Annotated[str, described("AKS: the resource group.")] = ""
@@ -72,10 +90,13 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     max_nodes: Annotated[int, described("The largest number of nodes.", ge=1, le=1000)] = 3
     mode: Annotated[Mode, described("The node mode.")] = Mode.EXCLUSIVE
     placement: Annotated[
-        Placement | None, described("The value of the label ack.node.gpu.placement; absent: no label.")
+        Placement | None,
+        described("The value of the label ack.node.gpu.placement; absent: no label."),
     ] = None
     gpu_memory_unit: Annotated[MemorySize, described("The cluster's memory unit.")] = "1GiB"
-    autoscaler: Annotated[Autoscaler, described("The autoscaler that adds nodes.")] = "cluster-autoscaler"
+    autoscaler: Annotated[Autoscaler, described("The autoscaler that adds nodes.")] = (
+        "cluster-autoscaler"
+    )
     labels: Annotated[dict[str, str], described("Further node labels.")] = {}
 
     @property
@@ -87,7 +108,10 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     def devices(self) -> tuple[Gpu, ...]:
         """A node's GPUs as its agent will report them."""
         mib = parse_mib(self.gpus.memory)
-        return tuple(Gpu(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model) for i in range(self.gpus.count))
+        return tuple(
+            Gpu(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model)
+            for i in range(self.gpus.count)
+        )
 
 
 class DescriptionError(ValueError):
@@ -123,7 +147,8 @@ def _problems(pool: NodePool) -> list[str]:
         found.append(f"name is {pool.name!r}: AKS takes at most 12 letters and digits")
     if pool.way == "managed-driver" and pool.mode is not Mode.EXCLUSIVE:
         found.append(
-            f"mode is {pool.mode.value!r}: with managed-driver GKE's installer comes in the pod of GKE's device "
+            f"mode is {pool.mode.value!r}: with managed-driver GKE's installer comes in the pod of "
+            f"GKE's device "
             "plugin, which serves whole GPUs only; use way own-driver, or mode default"
         )
     return found
@@ -131,10 +156,22 @@ def _problems(pool: NodePool) -> list[str]:
 
 def _missing(pool: NodePool) -> list[str]:
     needed = {"eks": ("location",), "aks": ("resource_group",), "gke": ("location", "accelerator")}
-    names = {"location": "location", "resource_group": "resourceGroup", "accelerator": "accelerator"}
-    found = [f"{names[f]} is missing: {pool.provider} needs it" for f in needed[pool.provider] if not getattr(pool, f)]
-    other = [field for field in names if getattr(pool, field) and field not in needed[pool.provider]]
-    return found + [f"{names[field]} means nothing for {pool.provider}: leave it out" for field in other]
+    names = {
+        "location": "location",
+        "resource_group": "resourceGroup",
+        "accelerator": "accelerator",
+    }
+    found = [
+        f"{names[f]} is missing: {pool.provider} needs it"
+        for f in needed[pool.provider]
+        if not getattr(pool, f)
+    ]
+    other = [
+        field for field in names if getattr(pool, field) and field not in needed[pool.provider]
+    ]
+    return found + [
+        f"{names[field]} means nothing for {pool.provider}: leave it out" for field in other
+    ]
 
 
 def _sizes(pool: NodePool) -> list[str]:
@@ -146,11 +183,19 @@ def _sizes(pool: NodePool) -> list[str]:
             found.append(f"{field}: {error}")
     unit, gpu = sizes.get("gpuMemoryUnit", SMALLEST_UNIT_MIB), sizes.get("gpus.memory")
     if unit < SMALLEST_UNIT_MIB:
-        found.append(f"gpuMemoryUnit is {pool.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB")
+        found.append(
+            f"gpuMemoryUnit is {pool.gpu_memory_unit}: the smallest valid unit is "
+            f"{SMALLEST_UNIT_MIB}MiB"
+        )
     elif gpu is not None and gpu > MOST_MIB:
-        found.append(f"gpus.memory is {pool.gpus.memory}: the most that a GPU may have is {MOST_MIB}MiB")
+        found.append(
+            f"gpus.memory is {pool.gpus.memory}: the most that a GPU may have is {MOST_MIB}MiB"
+        )
     elif gpu is not None and gpu < unit:
-        found.append(f"gpus.memory is {pool.gpus.memory}: a GPU is smaller than one unit of {pool.gpu_memory_unit}")
+        found.append(
+            f"gpus.memory is {pool.gpus.memory}: a GPU is smaller than one unit of "
+            f"{pool.gpu_memory_unit}"
+        )
     return found
 
 
@@ -159,27 +204,39 @@ _KUBELETS: Final = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io")
 
 
 def _label_problems(pool: NodePool) -> Iterator[str]:
-    """Yield problems of the labels: those that contradict the description, and those that a kubelet refuses."""
+    """Yield problems of the labels: those that contradict the description, and those that a
+    kubelet refuses.
+    """
     known = joining_labels(pool) | agent_labels(pool)
     for key, value in pool.labels.items():
         domain = key.rpartition("/")[0]
         if key in known and value != known[key]:
-            yield f"labels: {key} is {value!r}, but by the description the nodes have {known[key]!r}: leave it out"
+            yield (
+                f"labels: {key} is {value!r}, but by the description the nodes have "
+                f"{known[key]!r}: leave it out"
+            )
         elif _KUBERNETES.fullmatch(domain) and not _KUBELETS.fullmatch(domain):
             yield (
-                f"labels: {key}: a kubelet takes no label of kubernetes.io or k8s.io that it does not know, so that "
+                f"labels: {key}: a kubelet takes no label of kubernetes.io or k8s.io that it does "
+                f"not know, so that "
                 "no node would join: use a domain of your own, or node.kubernetes.io"
             )
 
 
 def joining_labels(pool: NodePool) -> dict[str, str]:
-    """Return gputile's labels with which the nodes register (M11), including those of a described GPU model."""
+    """Return gputile's labels with which the nodes register (M11), including those of a
+    described GPU model.
+    """
     labels = {MODE_LABEL: pool.mode.value}
     if pool.placement is not None:
         labels[PLACEMENT_LABEL] = pool.placement
     if pool.gpus.model:
         # A kubelet may not set unknown labels of kubernetes.io, so the agent sets the legacy label.
-        labels |= {key: value for key, value in model_labels(pool.devices).items() if key != LEGACY_MODEL_LABEL}
+        labels |= {
+            key: value
+            for key, value in model_labels(pool.devices).items()
+            if key != LEGACY_MODEL_LABEL
+        }
     return labels
 
 

@@ -1,7 +1,7 @@
 """Admits a new pod as a cluster does, as far as admission decides which GPUs the pod gets.
 
-It sets the priority of the pod's PriorityClass and the host ports of a pod with ``hostNetwork``. It also completes and
-refuses pods as gputile's webhook and policies do, with the code of the webhook.
+It sets the priority of the pod's PriorityClass and the host ports of a pod with ``hostNetwork``. It
+also completes and refuses pods as gputile's webhook and policies do, with the code of the webhook.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,12 +14,23 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.webhooks import AdmissionRequest, GroupVersionKind
-from gputile.api.well_known import GPU_RESOURCES, LEGACY_AFFINITY_ANNOTATION, MIG_PREFIX, UNSAFE_ACCESS_LABEL
+from gputile.api.well_known import (
+    GPU_RESOURCES,
+    LEGACY_AFFINITY_ANNOTATION,
+    MIG_PREFIX,
+    UNSAFE_ACCESS_LABEL,
+)
 from gputile.api.wording import shown
 from gputile.api.workloads import ListedPriorityClass
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.admission.legacy_forms import apply_patch
-from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable
+from gputile.core.admission.review import (
+    AdmissionPolicy,
+    UnreadableReview,
+    Verdict,
+    mutate,
+    unreadable,
+)
 from gputile.core.devices.request import asks_for_gpu
 from gputile.core.refusal import AdmissionRule, Refusal
 from gputile.tools.simulator.fields import Json
@@ -27,9 +38,9 @@ from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Ori
 
 _POD = GroupVersionKind(version="v1", kind="Pod")
 _PREEMPTING: Final = "PreemptLowerPriority"
-# The rules that the policies enforce for every pod. All other rules are the webhook's. It is only called for pods that
-# name a GPU resource, have ResourceClaims or have the old affinity annotation (examples/webhook/webhook.yaml,
-# matchConditions).
+# The rules that the policies enforce for every pod. All other rules are the webhook's. It is only
+# called for pods that name a GPU resource, have ResourceClaims or have the old affinity annotation
+# (examples/webhook/webhook.yaml, matchConditions).
 _OF_ALLOCATIONS: Final = frozenset({AdmissionRule.FORGED, AdmissionRule.COUNT_CHANGED})
 _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
     {
@@ -65,7 +76,10 @@ SYSTEM_CLASSES: Final[PriorityClasses] = MappingProxyType(
 def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
     """Return the PriorityClasses of a cluster by name, with those of the system."""
     found = (
-        (each.metadata.name, PriorityClass(each.value, each.preemption_policy or _PREEMPTING, each.global_default))
+        (
+            each.metadata.name,
+            PriorityClass(each.value, each.preemption_policy or _PREEMPTING, each.global_default),
+        )
         for each in listed
     )
     return {**SYSTEM_CLASSES, **dict(found)}
@@ -75,10 +89,10 @@ def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
 class Admission:
     """The admission of a cluster with this ``configuration``.
 
-    ``enforced`` states whether gputile's webhook and policies are installed. ``unsafe`` are the namespaces with the
-    label ``gputile.io/unsafe-gpu-access``, whose pods may use GPUs outside of the ledger. ``priorities`` are the
-    PriorityClasses by name. The policies on access to GPUs do not apply in the namespace ``installed_in``, where
-    gputile's own pods run.
+    ``enforced`` states whether gputile's webhook and policies are installed. ``unsafe`` are the
+    namespaces with the label ``gputile.io/unsafe-gpu-access``, whose pods may use GPUs outside of
+    the ledger. ``priorities`` are the PriorityClasses by name. The policies on access to GPUs do
+    not apply in the namespace ``installed_in``, where gputile's own pods run.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
@@ -88,7 +102,9 @@ class Admission:
     installed_in: str = ""
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return a copy of this admission that also knows the namespaces and PriorityClasses in ``manifests``."""
+        """Return a copy of this admission that also knows the namespaces and PriorityClasses in
+        ``manifests``.
+        """
         unsafe, priorities = set(self.unsafe), dict(self.priorities)
         for manifest in manifests:
             metadata = manifest.body.get("metadata")
@@ -100,7 +116,10 @@ class Admission:
                 allowed = isinstance(labels, dict) and labels.get(UNSAFE_ACCESS_LABEL) == "allowed"
                 (unsafe.add if allowed else unsafe.discard)(name)
             elif (manifest.kind, manifest.group) == ("PriorityClass", "scheduling.k8s.io"):
-                value, preemption = manifest.body.get("value", 0), manifest.body.get("preemptionPolicy", _PREEMPTING)
+                value, preemption = (
+                    manifest.body.get("value", 0),
+                    manifest.body.get("preemptionPolicy", _PREEMPTING),
+                )
                 if isinstance(value, int) and name not in SYSTEM_CLASSES:
                     is_default = manifest.body.get("globalDefault") is True
                     priorities[name] = PriorityClass(int(value), str(preemption), is_default)
@@ -127,7 +146,9 @@ class Admission:
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
-        """Return ``pod`` with the priority of its PriorityClass. An unknown class counts as 0, with a note."""
+        """Return ``pod`` with the priority of its PriorityClass. An unknown class counts as 0,
+        with a note.
+        """
         spec = pod["spec"]
         default = next((name for name, each in self.priorities.items() if each.is_default), "")
         name = spec.get("priorityClassName") or default
@@ -137,7 +158,11 @@ class Admission:
                 said = f"the PriorityClass {shown(name)} is not known: its value counts as 0 here"
                 notes.append(Note(f"{prefix}spec.priorityClassName: {said}", origin))
             return pod
-        given = {"priorityClassName": name, "priority": found.value, "preemptionPolicy": found.preemption}
+        given = {
+            "priorityClassName": name,
+            "priority": found.value,
+            "preemptionPolicy": found.preemption,
+        }
         return {**pod, "spec": {**spec, **given}}
 
     def _reviewed(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
@@ -148,7 +173,10 @@ class Admission:
             held = _OF_ALLOCATIONS if namespace == self.installed_in else _OF_POLICIES
             found = Verdict(refusals=tuple(each for each in found.refusals if each.rule in held))
         if found.refusals:
-            lines = (f"{origin}: {_placed(prefix, refusal.text)} [{refusal.rule}]" for refusal in found.refusals)
+            lines = (
+                f"{origin}: {_placed(prefix, refusal.text)} [{refusal.rule}]"
+                for refusal in found.refusals
+            )
             raise ManifestError("\n".join(lines))
         notes += [Note(_placed(prefix, warning), origin) for warning in found.warnings]
         return apply_patch(found.operations, pod) if found.operations else pod
@@ -200,13 +228,19 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether the resources or annotations of a new pod make the API server call the webhook.
+    """Return whether the resources or annotations of a new pod make the API server call the
+    webhook.
 
     Any amount of a GPU resource does, even 0, and so does the old affinity annotation.
     """
     spec = pod.get("spec", {})
-    resources = (each.get("resources", {}) for each in (*spec.get("containers", ()), *spec.get("initContainers", ())))
-    named = (name for each in resources for kind in ("limits", "requests") for name in each.get(kind, {}))
+    resources = (
+        each.get("resources", {})
+        for each in (*spec.get("containers", ()), *spec.get("initContainers", ()))
+    )
+    named = (
+        name for each in resources for kind in ("limits", "requests") for name in each.get(kind, {})
+    )
     annotations = pod.get("metadata", {}).get("annotations", {})
     return LEGACY_AFFINITY_ANNOTATION in annotations or any(
         name in GPU_RESOURCES or name.startswith(MIG_PREFIX) for name in named
@@ -214,6 +248,8 @@ def _is_webhooks(pod: Json) -> bool:
 
 
 def _placed(prefix: str, text: str) -> str:
-    """Return a message on a pod with its field prefixed by ``prefix``, the path of the pod in its object."""
+    """Return a message on a pod with its field prefixed by ``prefix``, the path of the pod in
+    its object.
+    """
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

@@ -1,8 +1,8 @@
 """Allocates pods' ResourceClaims as kube-scheduler would, and reports claims that it cannot judge.
 
-For each request in turn, kube-scheduler allocates the first GPU of a node that fits, in the order of GPU indices.
-It also evaluates fields that are not evaluated here, such as selectors. A claim with such a field is never reported as
-fitting.
+For each request in turn, kube-scheduler allocates the first GPU of a node that fits, in the order
+of GPU indices. It also evaluates fields that are not evaluated here, such as selectors. A claim
+with such a field is never reported as fitting.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -36,7 +36,9 @@ from gputile.core.scheduling.pod_filter import on_either_mode
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, make_uid
 
-BOTH_WAYS = "it asks for GPUs by claims and by extended resources, and no node gives its GPUs by both"
+BOTH_WAYS = (
+    "it asks for GPUs by claims and by extended resources, and no node gives its GPUs by both"
+)
 
 
 class _ClaimTemplateSpec(msgspec.Struct):
@@ -49,7 +51,9 @@ class _ClaimTemplate(msgspec.Struct):
 
 @dataclass(slots=True)
 class KnownClaims:
-    """The ResourceClaims of a scenario and the claim specs of its ResourceClaimTemplates, by "namespace/name"."""
+    """The ResourceClaims of a scenario and the claim specs of its ResourceClaimTemplates, by
+    "namespace/name".
+    """
 
     claims: dict[str, ResourceClaim] = field(default_factory=dict)
     templates: dict[str, ResourceClaimSpec] = field(default_factory=dict)
@@ -77,7 +81,9 @@ class KnownClaims:
                 self.claims[key] = msgspec.structs.replace(claim, status=ResourceClaimStatus())
 
     def why_not(self, namespace: str, named: Json) -> str:
-        """Return why ``named``, an entry of a new pod's ``spec.resourceClaims``, cannot be judged; "" if it can."""
+        """Return why ``named``, an entry of a new pod's ``spec.resourceClaims``, cannot be
+        judged; "" if it can.
+        """
         name = named.get("resourceClaimName")
         if name:
             claim, kind = self.claims.get(f"{namespace}/{name}"), "ResourceClaim"
@@ -98,9 +104,13 @@ class KnownClaims:
         made = {each.name for each in pod.status.resource_claim_statuses}
         claims, statuses = [], list(pod.status.resource_claim_statuses)
         for each in pod.spec.resource_claims:
-            spec = self.templates.get(f"{pod.metadata.namespace}/{each.resource_claim_template_name}")
+            spec = self.templates.get(
+                f"{pod.metadata.namespace}/{each.resource_claim_template_name}"
+            )
             if spec is not None and each.name not in made:
-                claims.append(_new(pod.metadata.namespace, f"{pod.metadata.name}-{each.name}", spec))
+                claims.append(
+                    _new(pod.metadata.namespace, f"{pod.metadata.name}-{each.name}", spec)
+                )
                 name = claims[-1].metadata.name
                 statuses.append(PodResourceClaimStatus(name=each.name, resource_claim_name=name))
         status = msgspec.structs.replace(pod.status, resource_claim_statuses=tuple(statuses))
@@ -121,15 +131,24 @@ def unjudged(claim: ResourceClaim) -> str:
     for request in devices.requests:
         where = f"{before}.requests[{request.name}]"
         if request.exactly is None:
-            return f"{where}: which alternative it gets is kube-scheduler's to choose, and is not judged here"
+            return (
+                f"{where}: which alternative it gets is kube-scheduler's to choose, and is not "
+                f"judged here"
+            )
         if request.exactly.device_class_name not in (SHARE_CLASS, GPU_CLASS):
-            return f"{where}: devices of other drivers are allocated by kube-scheduler, and are not judged here"
+            return (
+                f"{where}: devices of other drivers are allocated by kube-scheduler, and are "
+                f"not judged here"
+            )
         if request.exactly.selectors:
             return f"{where}.selectors: they are evaluated by kube-scheduler, and not here"
     for constraint in devices.constraints:
         concerned = len(constraint.requests or devices.requests)
         if constraint.distinct_attribute != f"{DRIVER}/uuid" or concerned != 1:
-            return f"{before}.constraints: only a distinctAttribute {DRIVER}/uuid of one request is judged here"
+            return (
+                f"{before}.constraints: only a distinctAttribute {DRIVER}/uuid of one request "
+                f"is judged here"
+            )
     try:
         parse_claim(claim)
     except RequestError as error:
@@ -137,20 +156,27 @@ def unjudged(claim: ResourceClaim) -> str:
     return ""
 
 
-def allocate_claims(engine: PlacementEngine, pod: Pod, node: str) -> list[ResourceClaim] | Refusal[FitRule]:
-    """Return the pod's claims that kube-scheduler would newly allocate on the node, or why it cannot.
+def allocate_claims(
+    engine: PlacementEngine, pod: Pod, node: str
+) -> list[ResourceClaim] | Refusal[FitRule]:
+    """Return the pod's claims that kube-scheduler would newly allocate on the node, or why it
+    cannot.
 
     Temporary changes of the ledger are undone.
 
     Raises:
-        RequestError: no GPU can ever serve a claim, or serving it would bypass the memory accounting.
+        RequestError: no GPU can ever serve a claim, or serving it would bypass the memory
+            accounting.
     """
     claims, allocated = list(engine.ledger.claims.of_pod(pod)), []
     try:
         for claim in claims:
             others = [each.name for each in claim.pods if each.uid != pod.metadata.uid]
             if others:
-                text = f"claim {claim.metadata.name} is reserved for pod {others[0]}, and a claim is for one pod"
+                text = (
+                    f"claim {claim.metadata.name} is reserved for pod {others[0]}, and a claim "
+                    f"is for one pod"
+                )
                 return Refusal(FitRule.MODE, text)
             if claim.status.allocation is None:
                 found = _allocated(engine, claim, pod, node)
@@ -158,14 +184,19 @@ def allocate_claims(engine: PlacementEngine, pod: Pod, node: str) -> list[Resour
                     return found
                 allocated.append(found)
             elif claim_node(claim) != node:
-                return Refusal(FitRule.MODE, f"claim {claim.metadata.name} is allocated on node {claim_node(claim)}")
+                return Refusal(
+                    FitRule.MODE,
+                    f"claim {claim.metadata.name} is allocated on node {claim_node(claim)}",
+                )
         return allocated
     finally:
         for claim in claims:
             engine.ledger.apply_claim(claim)
 
 
-def _allocated(engine: PlacementEngine, claim: ResourceClaim, pod: Pod, node: str) -> ResourceClaim | Refusal[FitRule]:
+def _allocated(
+    engine: PlacementEngine, claim: ResourceClaim, pod: Pod, node: str
+) -> ResourceClaim | Refusal[FitRule]:
     results: list[AllocatedDevice] = []
     found, host = claim, host_request(pod)
     for asked in parse_claim(claim):
@@ -175,14 +206,18 @@ def _allocated(engine: PlacementEngine, claim: ResourceClaim, pod: Pod, node: st
         results += _results(decision, asked)
         status = ResourceClaimStatus(
             allocation=ClaimAllocation(devices=DeviceAllocation(results=tuple(results))),
-            reserved_for=(ClaimConsumer(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid),),
+            reserved_for=(
+                ClaimConsumer(resource="pods", name=pod.metadata.name, uid=pod.metadata.uid),
+            ),
         )
         found = msgspec.structs.replace(claim, status=status)
         engine.ledger.apply_claim(found)
     return found
 
 
-def _first_fit(engine: PlacementEngine, shape: Shape, host: HostResources, node: str) -> Decision | Refusal[FitRule]:
+def _first_fit(
+    engine: PlacementEngine, shape: Shape, host: HostResources, node: str
+) -> Decision | Refusal[FitRule]:
     refusals: list[Refusal[FitRule]] = []
     for request in claim_requests(shape, host):
         decision = engine.decide(request, node, 0)

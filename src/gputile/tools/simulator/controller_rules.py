@@ -1,8 +1,8 @@
 """Decides which pods start together, and which leave for others, by the controller's own rules.
 
-The controller evicts pods and waits until they have ended; here they are removed at once. Pods that are being deleted
-stay, since it is unknown for how long. The other rules are the same: which pods may be evicted, gangs, and
-PodDisruptionBudgets.
+The controller evicts pods and waits until they have ended; here they are removed at once. Pods that
+are being deleted stay, since it is unknown for how long. The other rules are the same: which pods
+may be evicted, gangs, and PodDisruptionBudgets.
 """
 
 from collections import Counter
@@ -40,8 +40,9 @@ _NAMED: Final = 5  # the most victims that a text names
 class PodGroups:
     """The known PodGroups, by namespace and name.
 
-    ``sizes`` has the minMember of each valid PodGroup, ``unreadable`` the error of each invalid one in the cluster.
-    ``absent`` completes the message for any other name: it states where there is no such PodGroup.
+    ``sizes`` has the minMember of each valid PodGroup, ``unreadable`` the error of each invalid one
+    in the cluster. ``absent`` completes the message for any other name: it states where there is no
+    such PodGroup.
     """
 
     sizes: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -73,8 +74,9 @@ class PodBatch:
 def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
     """Return the batches in the order of placement: by priority, then in the order of ``pods``.
 
-    With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod. Pods of the gang
-    without a gate are bound one by one. At equal priority they come before this batch, and then count as started.
+    With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod.
+    Pods of the gang without a gate are bound one by one. At equal priority they come before this
+    batch, and then count as started.
     """
     found: dict[GangName | int, PodBatch] = {}
     last: dict[GangName | int, tuple[int, bool]] = {}
@@ -91,7 +93,9 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
 
 
 def member_of(pod: Pod) -> GangName | None:
-    """Return the gang that a pod counts for; None if it has no gang, or has a scheduling gate of another owner."""
+    """Return the gang that a pod counts for; None if it has no gang, or has a scheduling gate of
+    another owner.
+    """
     return gang_of(pod) if not held_by_others(pod) else None
 
 
@@ -110,11 +114,13 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
     return {gang: len(started(bound)) for gang, bound in members.items()}
 
 
-def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: PodGroups) -> str | None:
+def incomplete(
+    gang: GangName, size: int, running: int, waiting: int, groups: PodGroups
+) -> str | None:
     """Return why a gang could not start yet even with enough GPUs; None if it could.
 
-    ``size`` pods start together; a size of 0 is unknown. ``running`` pods have started, and ``waiting`` pods could
-    start.
+    ``size`` pods start together; a size of 0 is unknown. ``running`` pods have started, and
+    ``waiting`` pods could start.
     """
     if not size:
         return f"gang {gang.name}: {groups.why_unknown(gang)}"
@@ -125,14 +131,18 @@ def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: Po
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that is evicted, or a pending one that loses its reservation, and its preemptors (``namespace/name``)."""
+    """A pod that is evicted, or a pending one that loses its reservation, and its preemptors
+    (``namespace/name``).
+    """
 
     pod: Pod
     preemptors: tuple[str, ...]
 
 
 class VictimFinder:
-    """Finds victims among ``pods``: all pods of the cluster, which ``engine`` and ``predicates`` have counted."""
+    """Finds victims among ``pods``: all pods of the cluster, which ``engine`` and ``predicates``
+    have counted.
+    """
 
     def __init__(
         self,
@@ -148,10 +158,18 @@ class VictimFinder:
         self._budgets, self._sizes = budgets, groups.sizes if groups is not None else {}
         self._evicted: Counter[Hashable] = Counter()  # by budget
         priorities = (booking.priority for booking in engine.ledger.bookings())
-        self._lowest = min(priorities, default=None) if engine.ledger.configuration.preemption.enabled else None
+        self._lowest = (
+            min(priorities, default=None)
+            if engine.ledger.configuration.preemption.enabled
+            else None
+        )
 
-    def find(self, members: Sequence[GangCandidate], needed: int, now_ns: int) -> GangVictims | None:
-        """Return GPUs for ``needed`` of ``members``, and the victims that free them; None if no victims make room."""
+    def find(
+        self, members: Sequence[GangCandidate], needed: int, now_ns: int
+    ) -> GangVictims | None:
+        """Return GPUs for ``needed`` of ``members``, and the victims that free them; None if no
+        victims make room.
+        """
         priority = min((member.pod.spec.priority or 0 for member in members), default=0)
         if needed <= 0 or self._lowest is None or priority <= self._lowest:
             return None
@@ -163,9 +181,14 @@ class VictimFinder:
         if found is None or not (found.evicted or found.withdrawn):
             return None
         pods = {member.pod.metadata.uid: member.pod for member in members}
-        if not all(takes_now(self._engine.ledger, pods[uid], place.node) for uid, place in found.places.items()):
+        if not all(
+            takes_now(self._engine.ledger, pods[uid], place.node)
+            for uid, place in found.places.items()
+        ):
             return None
-        self._evicted.update(budget.name for uid in found.evicted if (budget := self._budget(uid)) is not None)
+        self._evicted.update(
+            budget.name for uid in found.evicted if (budget := self._budget(uid)) is not None
+        )
         return found
 
     @cached_property
@@ -179,7 +202,11 @@ class VictimFinder:
             for uid, pod in self.pods.items()
             if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp
         }
-        facts = {uid: eviction_facts(pod) for uid, pod in bound.items() if self._engine.ledger.booking(uid) is not None}
+        facts = {
+            uid: eviction_facts(pod)
+            for uid, pod in bound.items()
+            if self._engine.ledger.booking(uid) is not None
+        }
         gangs: dict[GangName, set[str]] = {}
         for uid, each in facts.items():
             if each.gang is not None:
@@ -190,12 +217,15 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return the eviction budget of a pod, if any. As in the Eviction API, a pod with several is never evicted."""
+        """Return the eviction budget of a pod, if any. As in the Eviction API, a pod with
+        several is never evicted.
+        """
         meta = self.pods[uid].metadata
         guarding = [
             budget
             for budget in self._budgets
-            if budget.metadata.namespace == meta.namespace and selects(budget.spec.selector, meta.labels)
+            if budget.metadata.namespace == meta.namespace
+            and selects(budget.spec.selector, meta.labels)
         ]
         if not guarding:
             return None

@@ -1,9 +1,10 @@
 """Creates the pods of Kubernetes' own workload kinds as their controllers would.
 
-Pods get the labels that controllers set, since affinities and topology spread may select pods by them, for example by
-a Job's name or a StatefulSet's pod index.
-Sources: k8s.io/api (apps/v1, batch/v1, types.go) for the label names; registry/batch/job/strategy.go, controller/job,
-controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for which controller sets them.
+Pods get the labels that controllers set, since affinities and topology spread may select pods by
+them, for example by a Job's name or a StatefulSet's pod index. Sources: k8s.io/api (apps/v1,
+batch/v1, types.go) for the label names; registry/batch/job/strategy.go, controller/job,
+controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for which
+controller sets them.
 
 The pods share the template's spec: replace the spec to change it, never modify it in place.
 """
@@ -16,7 +17,13 @@ from typing import Annotated, Final
 
 import msgspec
 
-from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.affinity import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+)
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, PodSpec, Toleration
 from gputile.api.wording import first_of
 from gputile.core.devices.gang_membership import gang_of, labelled_size
@@ -41,13 +48,15 @@ REVISION_HASH: Final = "controller-revision-hash"  # StatefulSet, DaemonSet
 TEMPLATE_GENERATION: Final = "pod-template-generation"  # DaemonSet
 POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet
-COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Indexed Job: a label, and an annotation
+# Indexed Job: a label, and an annotation
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 AS_IF_RESUMED: Final = "is suspended: judged as if it were resumed"
 _BY_TEMPLATE = (
-    "its controller chooses nodes by the template as it is written, without what admission adds to pods: write the "
+    "its controller chooses nodes by the template as it is written, without what admission adds to "
+    "pods: write the "
     "toleration or the selector into the template"
 )
 # The tolerations that the DaemonSet controller adds to its pods.
@@ -65,12 +74,15 @@ _TOLERATIONS = tuple(
 
 
 def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
-    """Return the labels that all pods of a workload have: those of the template and those that controllers add.
+    """Return the labels that all pods of a workload have: those of the template and those that
+    controllers add.
 
     For a CronJob, they include the labels of its Job.
     """
     labels = dict(template.metadata.labels)
-    digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[:10]  # in place of the controller's own hash
+    digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[
+        :10
+    ]  # in place of the controller's own hash
     if kind == "Deployment":
         return labels | {TEMPLATE_HASH: digest}
     if kind == "StatefulSet":
@@ -78,7 +90,9 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
     if kind == "DaemonSet":
         return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
     if kind in ("Job", "CronJob"):
-        name = owner.name if kind == "Job" else f"{owner.name}-00000000"  # a real suffix is the minutes since 1970
+        name = (
+            owner.name if kind == "Job" else f"{owner.name}-00000000"
+        )  # a real suffix is the minutes since 1970
         uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
         return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
     return labels
@@ -87,14 +101,18 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
 class PodMaker:
     """Creates the pods of one workload, ``manifest``, from its template."""
 
-    def __init__(self, manifest: Manifest, owner: ObjectMeta, template: Pod, labels: dict[str, str]) -> None:
+    def __init__(
+        self, manifest: Manifest, owner: ObjectMeta, template: Pod, labels: dict[str, str]
+    ) -> None:
         self.name = owner.name
         self.template = template
         self._labels = labels
         self._namespace = owner.namespace
         kind, version = manifest.kind, manifest.api_version
         self._owners = (
-            OwnerReference(api_version=version, kind=kind, name=owner.name, uid=owner.uid, controller=True),
+            OwnerReference(
+                api_version=version, kind=kind, name=owner.name, uid=owner.uid, controller=True
+            ),
         )
         self._suffix = suffixes(owner.uid)
 
@@ -105,7 +123,9 @@ class PodMaker:
         labels: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
     ) -> Pod:
-        """Return the pod ``name``; ``labels`` and ``annotations`` override those that all pods have."""
+        """Return the pod ``name``; ``labels`` and ``annotations`` override those that all pods
+        have.
+        """
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
@@ -140,7 +160,9 @@ class _Ordinals(msgspec.Struct):
 
 
 class WorkloadSpec(msgspec.Struct, rename="camel"):
-    """The fields, of all workload kinds together, that decide on the number and names of the pods."""
+    """The fields, of all workload kinds together, that decide on the number and names of the
+    pods.
+    """
 
     replicas: _Replicas = 1
     parallelism: _Replicas = 1
@@ -171,8 +193,9 @@ class _CronJob(msgspec.Struct):
 class ControllerInput:
     """The input of a controller.
 
-    It is the workload, the pod spec as ``written`` before admission, the maker of the pods, and the cluster's nodes.
-    ``stored`` states whether the workload already exists in the cluster, ``gangs`` whether the cluster supports gangs.
+    It is the workload, the pod spec as ``written`` before admission, the maker of the pods, and the
+    cluster's nodes. ``stored`` states whether the workload already exists in the cluster, ``gangs``
+    whether the cluster supports gangs.
     """
 
     origin: Origin
@@ -190,14 +213,17 @@ class ControllerInput:
 
 
 def template_path(kind: str) -> tuple[str, ...]:
-    """Return the path of the pod template in an object of a kind of Kubernetes; () for a Pod itself."""
+    """Return the path of the pod template in an object of a kind of Kubernetes; () for a Pod
+    itself.
+    """
     if kind == "CronJob":
         return "spec", "jobTemplate", "spec", "template"
     return () if kind == "Pod" else ("spec", "template")
 
 
 def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
-    """Return an object's metadata, and its fields that decide on its pods; for a CronJob, those of its Jobs.
+    """Return an object's metadata, and its fields that decide on its pods; for a CronJob, those of
+    its Jobs.
 
     Raises:
         ManifestError: a field has the wrong type or value.
@@ -212,7 +238,9 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
 
 
 def _replicas(workload: ControllerInput) -> int:
-    """Return the number of pods. It is 1 for a new workload with 0 replicas, so that its template is judged."""
+    """Return the number of pods. It is 1 for a new workload with 0 replicas, so that its
+    template is judged.
+    """
     if workload.spec.replicas or workload.stored:
         return workload.spec.replicas
     workload.note("has 0 replicas: judged as if it had 1")
@@ -234,13 +262,18 @@ def _deployed(workload: ControllerInput) -> Iterator[Pod]:
 
 def _stateful(workload: ControllerInput) -> Iterator[Pod]:
     template = workload.make.template
-    gang = gang_of(template) if workload.gangs and not workload.stored and is_gated(template) else None
+    gang = (
+        gang_of(template) if workload.gangs and not workload.stored and is_gated(template) else None
+    )
     one_by_one = workload.spec.replicas > 1 and workload.spec.pod_management_policy != "Parallel"
     if gang is not None and one_by_one and (gang.by_object or labelled_size(template) > 1):
         rule = (
-            "pods of a gang start together, and those of a StatefulSet one after the other, each when the last is ready"
+            "pods of a gang start together, and those of a StatefulSet one after the other, "
+            "each when the last is ready"
         )
-        raise workload.origin.error("spec.podManagementPolicy", f"{rule}: the gang never starts: set it to Parallel")
+        raise workload.origin.error(
+            "spec.podManagementPolicy", f"{rule}: the gang never starts: set it to Parallel"
+        )
     first = workload.spec.ordinals.start
     return (workload.make.numbered(i) for i in range(first, first + _replicas(workload)))
 
@@ -252,22 +285,27 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
         workload.note("is suspended and makes no pods" if workload.stored else AS_IF_RESUMED)
         if workload.stored:
             return
-    count = spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+    count = (
+        spec.parallelism if spec.completions is None else min(spec.parallelism, spec.completions)
+    )
     if count == 0 and not workload.stored:
         workload.note("has parallelism 0: judged as if it had 1")
         count = 1
     if spec.completions is not None and spec.completions > count:
-        workload.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")
+        workload.note(
+            f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed"
+        )
     indexed = spec.completion_mode == "Indexed"
     for i in range(count):
         yield workload.make.indexed(i) if indexed else workload.make.generated(i)
 
 
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
-    """Yield a pod for each node that the controller selects, with the controller's affinity to the node.
+    """Yield a pod for each node that the controller selects, with the controller's affinity to the
+    node.
 
-    The controller selects nodes by the template as it is written. Report the nodes that it leaves out although a pod,
-    as admission completes it, could run there.
+    The controller selects nodes by the template as it is written. Report the nodes that it leaves
+    out although a pod, as admission completes it, could run there.
     """
     admitted = workload.make.template.spec
     chosen = [node for node in workload.nodes if _takes(workload.written, node)]
@@ -275,7 +313,9 @@ def _daemons(workload: ControllerInput) -> Iterator[Pod]:
     if missed:
         said = f"{first_of([node.metadata.name for node in missed], 3)}: {_BY_TEMPLATE}"
         if not chosen and not workload.stored:
-            raise workload.origin.error("spec.template.spec", f"the DaemonSet never makes a pod for {said}")
+            raise workload.origin.error(
+                "spec.template.spec", f"the DaemonSet never makes a pod for {said}"
+            )
         workload.note(f"it makes no pod for {said}")
     elif not chosen:
         workload.note("there is no node that it may run on")
@@ -284,12 +324,16 @@ def _daemons(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _pinned(admitted: PodSpec, node: str) -> PodSpec:
-    """Return the spec of the pod for a node, with the affinity and tolerations that the controller adds."""
+    """Return the spec of the pod for a node, with the affinity and tolerations that the
+    controller adds.
+    """
     field = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
     old = admitted.affinity or Affinity()
     preferred = old.node_affinity.preferred if old.node_affinity else ()
-    affinity = msgspec.structs.replace(old, node_affinity=NodeAffinity(required=required, preferred=preferred))
+    affinity = msgspec.structs.replace(
+        old, node_affinity=NodeAffinity(required=required, preferred=preferred)
+    )
     return msgspec.structs.replace(_tolerant(admitted), affinity=affinity)
 
 
@@ -299,10 +343,13 @@ def _tolerant(spec: PodSpec) -> PodSpec:
 
 def _takes(spec: PodSpec, node: Node) -> bool:
     """Return whether the controller would create a pod with this spec for the node."""
-    return next(untolerated_taints(_tolerant(spec), node), None) is None and matches_node(spec, node)
+    return next(untolerated_taints(_tolerant(spec), node), None) is None and matches_node(
+        spec, node
+    )
 
 
-# By kind, the function that creates the pods. It raises a ManifestError if the controller would never create them all.
+# By kind, the function that creates the pods. It raises a ManifestError if the controller would
+# never create them all.
 CONTROLLERS: Final[Mapping[str, Callable[[ControllerInput], Iterator[Pod]]]] = {
     "Deployment": _deployed,
     "ReplicaSet": _replicated,

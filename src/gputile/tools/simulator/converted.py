@@ -1,7 +1,8 @@
 """Converts manifests for HAMi, KAI, Koordinator, Run:ai, Volcano and time-slicing.
 
-It converts the fields that ``foreign_words`` recognises, in the pods of objects of any kind. A field whose meaning is
-uncertain is left unchanged, and a message explains what to do by hand. Unrelated fields are never changed.
+It converts the fields that ``foreign_words`` recognises, in the pods of objects of any kind. A
+field whose meaning is uncertain is left unchanged, and a message explains what to do by hand.
+Unrelated fields are never changed.
 """
 
 import copy
@@ -38,13 +39,23 @@ from gputile.tools.simulator.foreign_words import (
 from gputile.tools.simulator.manifests import Manifest
 
 Object = dict[str, Any]
-_SCHEDULERS: Final = ("hami-scheduler", "kai-scheduler", "koord-scheduler", "runai-scheduler", "volcano")
+_SCHEDULERS: Final = (
+    "hami-scheduler",
+    "kai-scheduler",
+    "koord-scheduler",
+    "runai-scheduler",
+    "volcano",
+)
 _VOLCANO: Final = "batch.volcano.sh"
-_GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")  # they start the pods of a custom workload together
+_GANG_MAKERS: Final = (
+    "kai-scheduler",
+    "runai-scheduler",
+)  # they start the pods of a custom workload together
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _ALL: Final = 100  # percent of a GPU
 _MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
-# Annotations that change what KAI_FRACTION and KAI_MEMORY mean by default: a part of one GPU for the first container.
+# Annotations that change what KAI_FRACTION and KAI_MEMORY mean by default: a part of one GPU for
+# the first container.
 _KAI_BESIDE: Final = (
     "gpu-fraction-num-devices",
     "gpu-fraction-container-name",
@@ -77,7 +88,9 @@ def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Convert
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """A container's request: MiB and percent of compute on each of ``gpus`` GPUs. Whole GPUs have no ``mib``."""
+    """A container's request: MiB and percent of compute on each of ``gpus`` GPUs. Whole GPUs
+    have no ``mib``.
+    """
 
     gpus: int
     mib: int = 0
@@ -88,7 +101,9 @@ class _Amounts:
             return {WHOLE_GPU: self.gpus}
         limits = {GPU_MEMORY: math.ceil(self.mib / unit_mib) * self.gpus}
         if self.percent:
-            percent = min(math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT)  # as in HAMi
+            percent = min(
+                math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT
+            )  # as in HAMi
             limits[GPU_CORE] = percent * self.gpus
         return limits
 
@@ -112,7 +127,9 @@ class _Conversion:
             containers = _containers(value)
             if containers:
                 template = above if path.endswith("spec") else None
-                self._convert_pod(value, containers, template, path.removesuffix("spec").removesuffix("."))
+                self._convert_pod(
+                    value, containers, template, path.removesuffix("spec").removesuffix(".")
+                )
             elif isinstance(value.get("resources"), dict) and "containers" not in value:
                 self._convert_pod(above, [("", value)], None, path)
             if not _containers(value.get("spec")):
@@ -137,13 +154,19 @@ class _Conversion:
         counts = {amounts.gpus for amounts in found.values() if amounts.mib}
         mixed = len(counts) > 1 or (template is None and counts - {1})
         if mixed:
-            text = f"its containers ask for parts of different numbers of GPUs: write {GPU_COUNT_LABEL} by hand"
+            text = (
+                f"its containers ask for parts of different numbers of GPUs: write "
+                f"{GPU_COUNT_LABEL} by hand"
+            )
             self.result.told.append(f"{path or 'spec'}: {text}")
         for number, amounts in found.items():
             if not mixed:
                 self._write(containers[number][1], amounts)
         if counts - {1} and not mixed and template is not None:
-            template.setdefault("metadata", {})["labels"] = labels = {**labels, GPU_COUNT_LABEL: str(counts.pop())}
+            template.setdefault("metadata", {})["labels"] = labels = {
+                **labels,
+                GPU_COUNT_LABEL: str(counts.pop()),
+            }
         if self._convert_annotations(containers, annotations) or (found and not mixed):
             self._tell_refusal(containers, {"annotations": annotations, "labels": labels}, path)
             if "annotations" in metadata and not annotations:
@@ -155,18 +178,26 @@ class _Conversion:
         if asks:
             self._leave_scheduler(spec)
 
-    def _tell_refusal(self, containers: list[tuple[str, Object]], metadata: Object, path: str) -> None:
+    def _tell_refusal(
+        self, containers: list[tuple[str, Object]], metadata: Object, path: str
+    ) -> None:
         """Report why admission would refuse the converted pod, if it would."""
         init = [each for name, each in containers if name.startswith("init")]
         apps = [each for name, each in containers if not name.startswith("init")]
         try:
-            pod = convert({"metadata": metadata, "spec": {"initContainers": init, "containers": apps}}, Pod)
+            pod = convert(
+                {"metadata": metadata, "spec": {"initContainers": init, "containers": apps}}, Pod
+            )
             parse_request(pod, self.unit_mib)
         except (ConversionError, RequestError) as error:
-            self.result.told.append(f"{path or 'spec'}: converted, but admission refuses it: {error}")
+            self.result.told.append(
+                f"{path or 'spec'}: converted, but admission refuses it: {error}"
+            )
 
     def _tell_annotations(self, path: str, metadata: Any) -> None:
-        """Report requests in the annotations of ``metadata`` that has no ``spec`` with containers beside it."""
+        """Report requests in the annotations of ``metadata`` that has no ``spec`` with
+        containers beside it.
+        """
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
             self._tell_words(path, metadata, [])
 
@@ -176,14 +207,19 @@ class _Conversion:
         for where, rule in asked_of_others(path, pod):
             remedy = _MEMORY_UNKNOWN if KAI_FRACTION in where and not self.gpu_mib else ""
             if beside:
-                remedy = f"; heed {' and '.join(beside)} by hand, several GPUs by the label {GPU_COUNT_LABEL}"
+                remedy = (
+                    f"; heed {' and '.join(beside)} by hand, several GPUs by the label "
+                    f"{GPU_COUNT_LABEL}"
+                )
             self.result.told.append(f"{where} {rule}{remedy}")
         for text in words_of_others(path, pod, self.unit_mib):
             unknown = not self.gpu_mib and ForeignAmount.PERCENT_OF_MEMORY in text
             self.result.told.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
     def _asked(self, container: Object) -> _Amounts | None:
-        """Return what a container requests from another system; None if nothing, or if the amounts are uncertain."""
+        """Return what a container requests from another system; None if nothing, or if the
+        amounts are uncertain.
+        """
         bounds = {**_bound(container, "requests"), **_bound(container, "limits")}
         amounts: dict[ForeignAmount, int] = {}
         try:
@@ -193,15 +229,24 @@ class _Conversion:
             gpus = amounts.get(ForeignAmount.GPUS) or int(parse_quantity(bounds.get(WHOLE_GPU, 1)))
         except QuantityError:
             return None
-        mib, part = amounts.get(ForeignAmount.MIB, 0), amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0)
+        mib, part = (
+            amounts.get(ForeignAmount.MIB, 0),
+            amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0),
+        )
         if not mib and part < _ALL and self.gpu_mib:
             mib = self.gpu_mib * part // 100
         if amounts.keys() == {ForeignAmount.GPUS} or part == _ALL:
             return _Amounts(gpus)
-        return _Amounts(gpus, mib, amounts.get(ForeignAmount.PERCENT_OF_COMPUTE, 0)) if mib and gpus > 0 else None
+        return (
+            _Amounts(gpus, mib, amounts.get(ForeignAmount.PERCENT_OF_COMPUTE, 0))
+            if mib and gpus > 0
+            else None
+        )
 
     def _write(self, container: Object, amounts: _Amounts) -> None:
-        """Replace the other system's resources by ``amounts``, at the position of the first of them."""
+        """Replace the other system's resources by ``amounts``, at the position of the first of
+        them.
+        """
         gone = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):
@@ -211,7 +256,9 @@ class _Conversion:
                 container["resources"][kind] = new
         self.result.changed = True
 
-    def _convert_annotations(self, containers: list[tuple[str, Object]], annotations: Object) -> bool:
+    def _convert_annotations(
+        self, containers: list[tuple[str, Object]], annotations: Object
+    ) -> bool:
         """Convert a KAI or Run:ai annotation to a limit of the first container.
 
         Returns whether it converted one.
@@ -229,14 +276,19 @@ class _Conversion:
         except ArithmeticError:
             return False
         resources = apps[0].setdefault("resources", {})
-        resources["limits"] = {**_bound(apps[0], "limits"), **_Amounts(1, int(mib)).limits(self.unit_mib)}
+        resources["limits"] = {
+            **_bound(apps[0], "limits"),
+            **_Amounts(1, int(mib)).limits(self.unit_mib),
+        }
         for name in (KAI_MEMORY, KAI_FRACTION):
             annotations.pop(name, None)
         self.result.changed = True
         return True
 
     def _job(self) -> Object:
-        """Return the mapping whose spec holds the pod templates: ``spec.jobTemplate``, or else the object."""
+        """Return the mapping whose spec holds the pod templates: ``spec.jobTemplate``, or else
+        the object.
+        """
         spec = self.result.body.get("spec")
         job = spec.get("jobTemplate") if isinstance(spec, dict) else None
         return job if isinstance(job, dict) else self.result.body
@@ -244,8 +296,8 @@ class _Conversion:
     def _join_gang(self, template: Object, labels: Object, by_scheduler: bool) -> None:
         """Add the labels of the gang to a pod template, or report which labels to add by hand.
 
-        They are added only if the object's name can be the gang's: each gang needs a name of its own, and an object
-        with a ``jobTemplate`` creates several gangs.
+        They are added only if the object's name can be the gang's: each gang needs a name of its
+        own, and an object with a ``jobTemplate`` creates several gangs.
         """
         job, name = self._job(), self.manifest.namespaced_name[1]
         gang = gang_of_others(job)
@@ -257,15 +309,21 @@ class _Conversion:
             self.result.changed = True
         elif gang is not None or (by_scheduler and self.manifest.group not in _OWN_GROUPS):
             size = gang[1] if gang is not None else "SIZE"
-            wanted = f"{GANG_NAME_LABEL}: NAME, another for each gang, and {GANG_SIZE_LABEL}: {size}"
-            text = f"the other scheduler starts its pods together: for all or none give them the labels {wanted}"
+            wanted = (
+                f"{GANG_NAME_LABEL}: NAME, another for each gang, and {GANG_SIZE_LABEL}: {size}"
+            )
+            text = (
+                f"the other scheduler starts its pods together: for all or none give them the "
+                f"labels {wanted}"
+            )
             if text not in self.result.told:
                 self.result.told.append(text)
 
     def _leave_scheduler(self, spec: Object) -> None:
         """Remove the name of another scheduler, so that gputile's webhook sets its own.
 
-        Objects of Volcano get the name of the default scheduler: Volcano sets its own name if its Job has none.
+        Objects of Volcano get the name of the default scheduler: Volcano sets its own name if its
+        Job has none.
         """
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]
@@ -289,7 +347,11 @@ class _Conversion:
 
 def _containers(spec: Any) -> list[tuple[str, Object]]:
     """Return the containers in a pod's spec with their paths, such as ``containers[0]``."""
-    lists = {name: spec.get(name) for name in ("initContainers", "containers")} if isinstance(spec, dict) else {}
+    lists = (
+        {name: spec.get(name) for name in ("initContainers", "containers")}
+        if isinstance(spec, dict)
+        else {}
+    )
     return [
         (f"{name}[{number}]", each)
         for name, listed in lists.items()

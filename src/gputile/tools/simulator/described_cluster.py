@@ -1,8 +1,8 @@
 """Reads ``kind: Cluster``, a short description of a cluster, and creates its Node objects.
 
-Defaults are generous or common: a node is an amd64 machine with Linux, 128 CPUs, 1 TiB of memory, 1 TiB of disk (the
-resource ephemeral-storage) and capacity for 110 pods. A node with GPUs has the taint ``nvidia.com/gpu:NoSchedule``
-(``taints: []`` removes it).
+Defaults are generous or common: a node is an amd64 machine with Linux, 128 CPUs, 1 TiB of memory, 1
+TiB of disk (the resource ephemeral-storage) and capacity for 110 pods. A node with GPUs has the
+taint ``nvidia.com/gpu:NoSchedule`` (``taints: []`` removes it).
 """
 
 import re
@@ -11,7 +11,16 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, Quantity, ResourceList, Taint
+from gputile.api.core import (
+    Node,
+    NodeAddress,
+    NodeSpec,
+    NodeStatus,
+    ObjectMeta,
+    Quantity,
+    ResourceList,
+    Taint,
+)
 from gputile.api.quantity import MemorySize, QuantityError, decimal, parse_mib, parse_quantity
 from gputile.api.well_known import (
     CLAIMS_LABEL,
@@ -45,7 +54,8 @@ from gputile.core.devices.inventory import (
 )
 from gputile.tools.simulator.manifests import Manifest, Origin, check_name, make_gpu_uuid, make_uid
 
-# By a pattern in the model's name, the memory of a GPU in MiB as nvidia-smi prints it. Used if no memory is stated.
+# By a pattern in the model's name, the memory of a GPU in MiB as nvidia-smi prints it. Used if no
+# memory is stated.
 _USUAL_MIB: Final = (
     ("b200", 183359),
     ("h200", 143771),
@@ -84,24 +94,33 @@ _DISK = "1024Gi"
 _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 
 
-class _DescriptionSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A section of a file written by people. An unknown field is an error, since it may be misspelt."""
+class _DescriptionSection(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
+):
+    """A section of a file written by people. An unknown field is an error, since it may be
+    misspelt.
+    """
 
 
 class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
     """Equal GPUs.
 
-    ``bandwidth`` is the kind of link between them, or a matrix in GB/s. ``unhealthy`` are indices within the group.
+    ``bandwidth`` is the kind of link between them, or a matrix in GB/s. ``unhealthy`` are indices
+    within the group.
     """
 
     count: Annotated[int, described("Number of equal GPUs.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[MemorySize, described("Memory of each GPU, such as 15GiB.")]
-    model: Annotated[str, described("The model of the GPUs, as nvidia-smi prints it.", max_length=96)] = ""
+    model: Annotated[
+        str, described("The model of the GPUs, as nvidia-smi prints it.", max_length=96)
+    ] = ""
     bandwidth: Annotated[
         Literal["", "nvlink", "pcie"] | list[list[float]],
         described("The kind of link between the GPUs, or a matrix of bandwidths in GB/s."),
     ] = ""
-    unhealthy: Annotated[list[int], described("Indices of the unhealthy GPUs within this group, from 0.")] = []
+    unhealthy: Annotated[
+        list[int], described("Indices of the unhealthy GPUs within this group, from 0.")
+    ] = []
 
 
 class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
@@ -109,36 +128,49 @@ class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
 
     key: Annotated[str, described("The taint's key.", min_length=1)]
     value: Annotated[str, described("The taint's value.")] = ""
-    effect: Annotated[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], described("The taint's effect.")] = (
-        "NoSchedule"
-    )
+    effect: Annotated[
+        Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], described("The taint's effect.")
+    ] = "NoSchedule"
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
-    """One node, or ``count`` equal ones called ``name``-1 and so on. Without ``mode`` it has no mode label."""
+    """One node, or ``count`` equal ones called ``name``-1 and so on. Without ``mode`` it has no
+    mode label.
+    """
 
     name: Annotated[str, described("The node's name; with count, the beginning of the names.")]
     count: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] | None,
         described(
-            "Number of equal nodes, which are named NAME-1, NAME-2 and so on. If absent, there is one node, named NAME."
+            "Number of equal nodes, which are named NAME-1, NAME-2 and so on. If absent, there is "
+            "one node, named NAME."
         ),
     ] = None
     address: Annotated[str, described("The node's internal IP address.")] = ""
     mode: Annotated[
         Mode | None,
-        described("The value of the label ack.node.gpu.schedule; if absent, the node does not have the label."),
+        described(
+            "The value of the label ack.node.gpu.schedule; if absent, the node does not have the "
+            "label."
+        ),
     ] = None
     placement: Annotated[
         Placement | None,
-        described("The value of the label ack.node.gpu.placement; if absent, the node does not have the label."),
+        described(
+            "The value of the label ack.node.gpu.placement; if absent, the node does not have the "
+            "label."
+        ),
     ] = None
     gpus: Annotated[
-        GpuGroup | list[GpuGroup], described("The GPUs of the node: a group of equal GPUs, or a list of groups.")
+        GpuGroup | list[GpuGroup],
+        described("The GPUs of the node: a group of equal GPUs, or a list of groups."),
     ] = []
     labels: Annotated[
         dict[str, str],
-        described("Other labels. The defaults of kubernetes.io/os and kubernetes.io/arch are linux and amd64."),
+        described(
+            "Other labels. The defaults of kubernetes.io/os and kubernetes.io/arch are linux and "
+            "amd64."
+        ),
     ] = {}
     annotations: Annotated[dict[str, str], described("Annotations of the node.")] = {}
     taints: Annotated[
@@ -147,21 +179,34 @@ class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     ] = None
     unschedulable: Annotated[bool, described("Whether the node is cordoned.")] = False
     cpu: Annotated[Quantity, described("Allocatable CPU, as a Kubernetes quantity.")] = 128
-    memory: Annotated[Quantity, described("Allocatable memory, as a Kubernetes quantity or as 128GiB.")] = "1024GiB"
-    pods: Annotated[int, described("The largest number of pods on the node.", ge=0, le=100_000)] = 110
-    resources: Annotated[ResourceList, described("Other allocatable resources, as Kubernetes quantities.")] = {}
+    memory: Annotated[
+        Quantity, described("Allocatable memory, as a Kubernetes quantity or as 128GiB.")
+    ] = "1024GiB"
+    pods: Annotated[int, described("The largest number of pods on the node.", ge=0, le=100_000)] = (
+        110
+    )
+    resources: Annotated[
+        ResourceList, described("Other allocatable resources, as Kubernetes quantities.")
+    ] = {}
 
 
 class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
     """The description of a cluster."""
 
-    api_version: Annotated[Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")]
+    api_version: Annotated[
+        Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")
+    ]
     kind: Annotated[Literal["Cluster"], described("The kind of this file.")]
     gpu_memory_unit: Annotated[
-        MemorySize | None, described("The cluster's memory unit, such as 128MiB. If absent, that of the configuration.")
+        MemorySize | None,
+        described(
+            "The cluster's memory unit, such as 128MiB. If absent, that of the configuration."
+        ),
     ] = None
     nodes: Annotated[list[DescribedNode], described("The nodes of the cluster.")]
-    metadata: Annotated[dict[str, Any], described("A name, labels and so on, which gputile ignores.")] = {}
+    metadata: Annotated[
+        dict[str, Any], described("A name, labels and so on, which gputile ignores.")
+    ] = {}
 
 
 def described_unit(manifest: Manifest) -> int | None:
@@ -182,7 +227,8 @@ def described_unit(manifest: Manifest) -> int | None:
 
 
 def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
-    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB if it names none.
+    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB if it
+    names none.
 
     Raises:
         ManifestError: a field is unknown or invalid; the text lists the valid values.
@@ -200,22 +246,32 @@ def usual_mib(model: str) -> int:
     return next((mib for pattern, mib in _USUAL_MIB if re.search(pattern, f"{model.lower()}-")), 0)
 
 
-def nodes_of_text(text: str, number: int, unit_mib: int, source: str = "--with-node") -> Iterator[Node]:
+def nodes_of_text(
+    text: str, number: int, unit_mib: int, source: str = "--with-node"
+) -> Iterator[Node]:
     """Yield the nodes that a text like ``2x8xH100:cgpu`` or ``1x4xMODEL=48GiB`` describes.
 
-    Without a mode in the text, the nodes have the default mode. ``number`` becomes part of their names, which must
-    differ from the names for other texts. ``source`` names the text's source in errors.
+    Without a mode in the text, the nodes have the default mode. ``number`` becomes part of their
+    names, which must differ from the names for other texts. ``source`` names the text's source in
+    errors.
 
     Raises:
-        ManifestError: the text has another form, or the memory of the model is neither stated nor known.
+        ManifestError: the text has another form, or the memory of the model is neither stated nor
+            known.
     """
-    origin, form = Origin(f"{source} {text}"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
+    origin, form = (
+        Origin(f"{source} {text}"),
+        "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu",
+    )
     written, colon, mode = text.partition(":")
     counts, (model, _, memory) = written.split("x", 2)[:2], written.split("x", 2)[-1].partition("=")
     if len(counts) < 2 or not all(decimal(count, 5) > 0 for count in counts) or not model:
         raise origin.error("", form)
     if not memory and not usual_mib(model):
-        raise origin.error("", f"how much memory a {model} has is not known: say it, as {written}=48GiB{colon}{mode}")
+        raise origin.error(
+            "",
+            f"how much memory a {model} has is not known: say it, as {written}=48GiB{colon}{mode}",
+        )
     node = {"name": f"new-{number}", "count": int(counts[0])} | ({"mode": mode} if colon else {})
     gpus = {"count": int(counts[1]), "model": model, "memory": memory or f"{usual_mib(model)}MiB"}
     body = {"apiVersion": API_VERSION, "kind": "Cluster", "nodes": [node | {"gpus": gpus}]}
@@ -231,14 +287,18 @@ def inventory_of(node: Node) -> Inventory | None:
 
 
 def written_node(manifest: Manifest) -> Node:
-    """Return the node of a ``kind: Node`` manifest, in the form that ``kubectl get node -o yaml`` prints.
+    """Return the node of a ``kind: Node`` manifest, in the form that ``kubectl get node -o yaml``
+    prints.
 
     Raises:
         ManifestError: a field has the wrong type, or a name or an amount is invalid.
     """
     node = manifest.decode(Node)
     check_name(manifest.origin, "metadata.name", node.metadata.name)
-    for field, amounts in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
+    for field, amounts in (
+        ("capacity", node.status.capacity),
+        ("allocatable", node.status.allocatable),
+    ):
         for name, amount in amounts.items():
             if why := _broken_amount(amount):
                 raise manifest.origin.error(f'status.{field}["{name[:80]}"]', why)
@@ -248,7 +308,9 @@ def written_node(manifest: Manifest) -> Node:
 
 def _decode(manifest: Manifest) -> ClusterDescription:
     if manifest.api_version != API_VERSION:
-        raise manifest.origin.error("apiVersion", f"{manifest.api_version[:80]!r} is not known; it is {API_VERSION}")
+        raise manifest.origin.error(
+            "apiVersion", f"{manifest.api_version[:80]!r} is not known; it is {API_VERSION}"
+        )
     return manifest.decode(ClusterDescription)
 
 
@@ -273,7 +335,10 @@ class _Describer:
         written = label if label is not None else Mode.EXCLUSIVE.value
         mode = described.mode or Mode(self._one_of(f'labels["{MODE_LABEL}"]', written, MODES))
         if label not in (None, mode.value):
-            raise self._error(f'labels["{MODE_LABEL}"]', f"{label[:40]!r} contradicts mode {mode.value}: remove one")
+            raise self._error(
+                f'labels["{MODE_LABEL}"]',
+                f"{label[:40]!r} contradicts mode {mode.value}: remove one",
+            )
         names = [described.name]
         if described.count is not None:
             names = [f"{described.name}-{i}" for i in range(1, described.count + 1)]
@@ -305,14 +370,21 @@ class _Describer:
                 capacity[GPU_COUNT] = allocatable[GPU_COUNT] = str(len(gpus))
         taints: tuple[Taint, ...] = (_GPU_TAINT,) if gpus else ()
         if described.taints is not None:
-            taints = tuple(Taint(key=each.key, value=each.value, effect=each.effect) for each in described.taints)
+            taints = tuple(
+                Taint(key=each.key, value=each.value, effect=each.effect)
+                for each in described.taints
+            )
         addresses = [NodeAddress(type="Hostname", address=name)]
         if described.address:
             addresses.insert(0, NodeAddress(type="InternalIP", address=described.address))
         return Node(
-            metadata=ObjectMeta(name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations),
+            metadata=ObjectMeta(
+                name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations
+            ),
             spec=NodeSpec(unschedulable=described.unschedulable, taints=taints),
-            status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=tuple(addresses)),
+            status=NodeStatus(
+                capacity=capacity, allocatable=allocatable, addresses=tuple(addresses)
+            ),
         )
 
     def _inventory(self, described: DescribedNode, name: str, mode: Mode) -> Inventory:
@@ -324,19 +396,32 @@ class _Describer:
             path = f"gpus[{i}]" if isinstance(described.gpus, list) else "gpus"
             unhealthy = set(group.unhealthy)
             if not unhealthy <= set(range(group.count)):
-                raise self._error(f"{path}.unhealthy", f"the group's GPUs are 0 to {group.count - 1}")
+                raise self._error(
+                    f"{path}.unhealthy", f"the group's GPUs are 0 to {group.count - 1}"
+                )
             mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
             if mode.shared and (shared := described.labels.get(SHARED_MEMORY_LABEL)) is not None:
-                mib = min(mib, _mib(self._origin, f'{self._path}.labels["{SHARED_MEMORY_LABEL}"]', shared))
+                mib = min(
+                    mib, _mib(self._origin, f'{self._path}.labels["{SHARED_MEMORY_LABEL}"]', shared)
+                )
             if not 0 < mib <= MOST_MIB:
-                raise self._error(f"{path}.memory", f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB")
+                raise self._error(
+                    f"{path}.memory", f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB"
+                )
             for position in range(group.count):
                 uuid, healthy = make_gpu_uuid(name, len(gpus)), position not in unhealthy
-                gpus.append(Gpu(index=len(gpus), uuid=uuid, mib=mib, model=group.model, healthy=healthy))
+                gpus.append(
+                    Gpu(index=len(gpus), uuid=uuid, mib=mib, model=group.model, healthy=healthy)
+                )
         replicas, links = self._replicas(described.labels, mode), self._bandwidth(groups)
         claims = self._by_claims(described.labels, mode, replicas)
         inventory = Inventory(
-            tuple(gpus), mode=mode.value, unit_mib=self._unit, replicas=replicas, bandwidth=links, claims=claims
+            tuple(gpus),
+            mode=mode.value,
+            unit_mib=self._unit,
+            replicas=replicas,
+            bandwidth=links,
+            claims=claims,
         )
         try:
             return check_inventory(inventory)
@@ -344,15 +429,21 @@ class _Describer:
             raise self._error("gpus", str(error)) from error
 
     def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
-        """Return the number of time-slicing replicas of each GPU, from the labels; 0 without time-slicing."""
+        """Return the number of time-slicing replicas of each GPU, from the labels; 0 without
+        time-slicing.
+        """
         way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
         if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
             return 0
         if mode is not Mode.EXCLUSIVE:
-            raise self._error(field, f"{way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode.value}")
+            raise self._error(
+                field, f"{way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode.value}"
+            )
         replicas = decimal(text := labels.get(REPLICAS_LABEL, ""), 3)
         if not 2 <= replicas <= MOST_REPLICAS:
-            raise self._error(f'labels["{REPLICAS_LABEL}"]', f"must be 2 to {MOST_REPLICAS}, is {text[:40]!r}")
+            raise self._error(
+                f'labels["{REPLICAS_LABEL}"]', f"must be 2 to {MOST_REPLICAS}, is {text[:40]!r}"
+            )
         return replicas
 
     def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
@@ -360,11 +451,14 @@ class _Describer:
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
         if claims and (mode is Mode.SHARE or replicas):
-            raise self._error(field, f"it does not go with mode {Mode.SHARE}, nor with {_TIME_SLICING}")
+            raise self._error(
+                field, f"it does not go with mode {Mode.SHARE}, nor with {_TIME_SLICING}"
+            )
         return claims
 
     def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
-        """Return the bandwidth matrix of the whole node in GB/s; () if no group states its bandwidth.
+        """Return the bandwidth matrix of the whole node in GB/s; () if no group states its
+        bandwidth.
 
         Within a group it is what the group states, between groups that of PCIe.
         """
@@ -387,7 +481,9 @@ class _Describer:
             link = LINKS[given or "pcie"]
             return [[link] * count for _ in range(count)]
         if len(given) != count or any(len(row) != count for row in given):
-            raise self._error("gpus.bandwidth", f"a matrix for {count} GPUs has {count} rows of {count} numbers")
+            raise self._error(
+                "gpus.bandwidth", f"a matrix for {count} GPUs has {count} rows of {count} numbers"
+            )
         return given
 
     def _non_gpu(self, described: DescribedNode) -> ResourceList:

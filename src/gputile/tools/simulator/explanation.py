@@ -1,4 +1,6 @@
-"""Explains where a pod runs, or why it is pending or cannot be created, and what would help (B4)."""
+"""Explains where a pod runs, or why it is pending or cannot be created, and what would help
+(B4).
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -34,7 +36,9 @@ from gputile.tools.simulator.remedies import Remedy, remedies
 
 NODES_NAMED: Final = 10
 _REASON: Final = "FailedCreate"
-_BY_LIMIT_RANGE: Final = r"(?:minimum|maximum) \S{1,253} usage per [A-Z]|max limit to request ratio per [A-Z]"
+_BY_LIMIT_RANGE: Final = (
+    r"(?:minimum|maximum) \S{1,253} usage per [A-Z]|max limit to request ratio per [A-Z]"
+)
 _REMEDIES: Final = (
     (
         r"exceeded quota: ([a-z0-9.-]{1,253}),",
@@ -42,15 +46,20 @@ _REMEDIES: Final = (
     ),
     (
         r"failed quota: ([a-z0-9.-]{1,253}): must specify ",
-        "ResourceQuota {} counts what the pod does not name: name it, or have a LimitRange give a default",
+        "ResourceQuota {} counts what the pod does not name: name it, or have a LimitRange give a "
+        "default",
     ),
-    (_BY_LIMIT_RANGE, "a LimitRange of the namespace holds it: change what the pod asks for, or the LimitRange"),
+    (
+        _BY_LIMIT_RANGE,
+        "a LimitRange of the namespace holds it: change what the pod asks for, or the LimitRange",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """The explanation of a pod: its state, sentences, a report for each node, and changes that would help.
+    """The explanation of a pod: its state, sentences, a report for each node, and changes that
+    would help.
 
     ``placed`` is true if the pod is bound, has ended, fits a node now, or can preempt other pods.
     """
@@ -71,22 +80,33 @@ def explain_pod(
     now_ns: int,
     claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
-    """Explain why ``pod``, one of ``pods``, is on its node or pending at ``now_ns`` (Unix time in nanoseconds)."""
+    """Explain why ``pod``, one of ``pods``, is on its node or pending at ``now_ns`` (Unix time
+    in nanoseconds).
+    """
     try:
         subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:
-        return PodExplanation(pod, "Refused", [f"{pod.key} can never be placed: {error}"], placed=False)
+        return PodExplanation(
+            pod, "Refused", [f"{pod.key} can never be placed: {error}"], placed=False
+        )
     if pod.finished or pod.spec.node_name:
         state, text = whereabouts(pod)
-        more = [] if pod.finished else [_why_there(subject), _unlimited(subject, [pod.spec.node_name])]
+        more = (
+            [] if pod.finished else [_why_there(subject), _unlimited(subject, [pod.spec.node_name])]
+        )
         return PodExplanation(pod, state, [text, *filter(None, more)], placed=True)
     return _pending(subject)
 
 
 def _pending(subject: Subject) -> PodExplanation:
     if subject.invalid:
-        said = f"{subject.invalid}. kube-scheduler may allocate it all the same: where is not known here."
-        return PodExplanation(subject.pod, "Refused", [f"Pod {subject.pod.key}: {said}"], placed=False)
+        said = (
+            f"{subject.invalid}. kube-scheduler may allocate it all the same: where is not "
+            f"known here."
+        )
+        return PodExplanation(
+            subject.pod, "Refused", [f"Pod {subject.pod.key}: {said}"], placed=False
+        )
     reports = subject.reports()
     fitting = [report.name for report in reports if report.fits]
     text = _asked(subject)
@@ -99,7 +119,11 @@ def _pending(subject: Subject) -> PodExplanation:
         text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
         text += filter(None, [_unlimited(subject, fitting)])
     else:
-        ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
+        ever = (
+            ""
+            if any(not report.unresolvable for report in reports)
+            else ", not even when they are empty"
+        )
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
         containers = (*subject.pod.spec.init_containers, *subject.pod.spec.containers)
         asked = (name for container in containers for name in container.resources.limits)
@@ -114,15 +138,23 @@ def _pending(subject: Subject) -> PodExplanation:
 
 
 def _asked(subject: Subject) -> list[str]:
-    """Return sentences on what the pod requests, and on the claims that only kube-scheduler can judge."""
+    """Return sentences on what the pod requests, and on the claims that only kube-scheduler can
+    judge.
+    """
     pod = subject.pod
     if not pod.spec.resource_claims:
         return [f"Pod {pod.key} {asks(subject.request)}."]
     asked = [asks(Request(shape, CLAIM_UNIT_MIB, ())) for shape in subject.shapes]
-    allocated = [claim.metadata.name for claim in subject.claims if claim.status.allocation is not None]
+    allocated = [
+        claim.metadata.name for claim in subject.claims if claim.status.allocation is not None
+    ]
     asked += [f"has GPUs by claim {name}, which is allocated" for name in allocated]
     if not asked:
-        asked = [asks(subject.request) if subject.request else "has no claim for gputile's GPUs that is known"]
+        asked = [
+            asks(subject.request)
+            if subject.request
+            else "has no claim for gputile's GPUs that is known"
+        ]
     known = {claim.metadata.name for claim in subject.claims}
     others = [name for name in claims_of(pod) if name not in known]
     not_made = len(pod.spec.resource_claims) - len(claims_of(pod))
@@ -133,7 +165,9 @@ def _asked(subject: Subject) -> list[str]:
 
 
 def _preempts(subject: Subject) -> str | None:
-    """Return a sentence on the pods that a pod without a fitting node would preempt; None if there are none."""
+    """Return a sentence on the pods that a pod without a fitting node would preempt; None if
+    there are none.
+    """
     if subject.request is None:
         return None
     finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
@@ -143,7 +177,10 @@ def _preempts(subject: Subject) -> str | None:
     place = found.places[subject.pod.metadata.uid]
     victims = victims_text(finder.pods[uid] for uid in (*found.evicted, *found.withdrawn))
     unless = "unless a PodDisruptionBudget forbids it"
-    return f"Its priority is {subject.pod.spec.priority}: it preempts {victims} on node {place.node}, {unless}."
+    return (
+        f"Its priority is {subject.pod.spec.priority}: it preempts {victims} on node "
+        f"{place.node}, {unless}."
+    )
 
 
 def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
@@ -153,7 +190,10 @@ def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
 def whereabouts(pod: Pod) -> tuple[str, str]:
     """Return the state of a pod that is bound or has ended, and a sentence on it."""
     if pod.finished:
-        return pod.status.phase, f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more."
+        return (
+            pod.status.phase,
+            f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more.",
+        )
     text, node = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), pod.spec.node_name
     if text is None:
         return "Placed", f"Pod {pod.key} is on node {node}, without an allocation of GPUs."
@@ -168,7 +208,11 @@ def _gpus(allocation: Allocation) -> str:
     parts = []
     for share in allocation.gpus:
         amount = "all of it" if allocation.whole else memory_text(share.mib)
-        percent = f", {share.percent} percent of compute" if share.percent and not allocation.whole else ""
+        percent = (
+            f", {share.percent} percent of compute"
+            if share.percent and not allocation.whole
+            else ""
+        )
         parts.append(f"GPU {share.index} ({share.uuid}), {amount}{percent}")
     return "; ".join(parts)
 
@@ -180,19 +224,28 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     pod: Annotated[str, described("The pod's name.")]
     state: Annotated[
         str,
-        described("Placed, Fits, Preempts, Pending, Waits, Refused, or the phase of a pod that has ended."),
+        described(
+            "Placed, Fits, Preempts, Pending, Waits, Refused, or the phase of a pod that has ended."
+        ),
     ]
-    node: Annotated[str | None, described("The node to which the pod is bound; null if it is not bound.")]
+    node: Annotated[
+        str | None, described("The node to which the pod is bound; null if it is not bound.")
+    ]
     text: Annotated[str, described("The explanation in sentences.")]
     nodes: Annotated[
         list[NodeReport],
-        described("Why each node does or does not fit, the node that comes closest first; empty if the pod is bound."),
+        described(
+            "Why each node does or does not fit, the node that comes closest first; empty if the "
+            "pod is bound."
+        ),
     ]
     changes: Annotated[list[Remedy], described("Changes; each of them would be enough by itself.")]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:
-    """Return an explanation as a record; ``most_nodes`` limits it to the nodes that come closest to fitting."""
+    """Return an explanation as a record; ``most_nodes`` limits it to the nodes that come closest
+    to fitting.
+    """
     pod = explanation.pod
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
@@ -206,9 +259,11 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
 
 
 def _why_there(subject: Subject) -> str | None:
-    """Return a sentence on the node of a bound pod; None if gputile does not place the pod or the node is unknown.
+    """Return a sentence on the node of a bound pod; None if gputile does not place the pod or the
+    node is unknown.
 
-    The state of the cluster at the time of the binding is not recorded, so the sentence is about the current state.
+    The state of the cluster at the time of the binding is not recorded, so the sentence is about
+    the current state.
     """
     pod, node = subject.pod, subject.pod.spec.node_name
     gang = gang_of(pod) if subject.configuration.admission.gangs else None
@@ -222,7 +277,9 @@ def _why_there(subject: Subject) -> str | None:
     feasible = subject.engine.filter(request, allowed).feasible
     if node not in feasible:
         refused = in_tree[node] or subject.engine.refusal(request, node)
-        return f"It would not be placed there now: {refused.text if refused else 'it does not fit'}."
+        return (
+            f"It would not be placed there now: {refused.text if refused else 'it does not fit'}."
+        )
     if len(feasible) == 1:
         return "No other node would take the pod now."
     text = f"{len(feasible)} of {len(in_tree)} node(s) would take the pod now"
@@ -242,7 +299,8 @@ def _unbound(pod: Pod) -> Pod:
 def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
     """Return why the pod ``name``, or the pods of the controller ``name``, could not be created.
 
-    ``events`` are those of the namespace. The latest one that gives a reason is used; None if there is none.
+    ``events`` are those of the namespace. The latest one that gives a reason is used; None if there
+    is none.
     """
     found = [
         event
@@ -253,11 +311,15 @@ def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
         return None
     latest = max(found, key=lambda event: event.when)
     about = latest.involved_object
-    return f"{about.kind} {about.name} could not create it: {latest.message}{_remedy(latest.message)}"
+    return (
+        f"{about.kind} {about.name} could not create it: {latest.message}{_remedy(latest.message)}"
+    )
 
 
 def _remedy(message: str) -> str:
-    """Return "; " and the remedy if ``message`` names a quota or limit of the namespace; otherwise ""."""
+    """Return "; " and the remedy if ``message`` names a quota or limit of the namespace;
+    otherwise "".
+    """
     found = ((re.search(pattern, message), text) for pattern, text in _REMEDIES)
     return next((f"; {text.format(*match.groups())}" for match, text in found if match), "")
 

@@ -14,7 +14,15 @@ import msgspec
 from gputile.api.core import Container, Node, Pod
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
 from gputile.api.quantity import QuantityError, parse_quantity
-from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, GPU_RESOURCES, MIG_PREFIX, MODE_LABEL, Mode
+from gputile.api.well_known import (
+    GPU_CORE,
+    GPU_COUNT,
+    GPU_MEMORY,
+    GPU_RESOURCES,
+    MIG_PREFIX,
+    MODE_LABEL,
+    Mode,
+)
 from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
@@ -37,8 +45,8 @@ class UnknownFields(StrEnum):
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return the mistakes in a value of a type; ``path`` is the value's path in its object.
 
-    Unknown fields come first. They and the other mistakes (wrong types and invalid values) are limited separately:
-    unknown fields may be allowed, so they must not displace the others.
+    Unknown fields come first. They and the other mistakes (wrong types and invalid values) are
+    limited separately: unknown fields may be allowed, so they must not displace the others.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []
@@ -59,7 +67,9 @@ class _Unknown(NamedTuple):
     type_name: str
 
 
-@functools.lru_cache(10_000)  # finding a similar name is slow, and objects of a file repeat mistakes
+@functools.lru_cache(
+    10_000
+)  # finding a similar name is slow, and objects of a file repeat mistakes
 def _unknown_field(name: str, type_name: str) -> str:
     return f"unknown field{nearest(name, _fields(type_name))}"
 
@@ -86,7 +96,9 @@ def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
         yield from _object(type_name, value, path)
     elif type_name != "any":
         enumerated = type_name.startswith("string(")
-        why = _one_of(type_name[7:-1].split("|"), value) if enumerated else _scalar(type_name, value)
+        why = (
+            _one_of(type_name[7:-1].split("|"), value) if enumerated else _scalar(type_name, value)
+        )
         if why:
             yield path, why
 
@@ -119,7 +131,10 @@ def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
         return
     for key, item in value.items():
         if key == GPU_MEMORY and isinstance(item, str) and item.endswith("iB"):
-            yield f"{path}[{shown(key)}]", f"{shown(item)} is a size: write how many memory units it is, as 2"
+            yield (
+                f"{path}[{shown(key)}]",
+                f"{shown(item)} is a size: write how many memory units it is, as 2",
+            )
         elif item is not None:
             yield from _check(item_type, item, f"{path}[{shown(key)}]")
 
@@ -130,7 +145,11 @@ def _scalar(type_name: str, value: Any) -> str | None:
         types, what = _SCALARS[type_name]
         if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
             return None
-        hint = ": write it in quotes" if what == "a string" and isinstance(value, bool | int | float) else ""
+        hint = (
+            ": write it in quotes"
+            if what == "a string" and isinstance(value, bool | int | float)
+            else ""
+        )
         return f"must be {what}, is {kind_of(value)}{hint}"
     if type_name == QUANTITY:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -154,7 +173,9 @@ def _one_of(valid: Sequence[str], value: Any) -> str | None:
     if not isinstance(value, str):
         return _scalar("string", value)
     if value and value not in valid:
-        return f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, valid))}"
+        return (
+            f"Unsupported value: {shown(value)}: supported values: {', '.join(map(shown, valid))}"
+        )
     return None
 
 
@@ -168,7 +189,9 @@ _SCALARS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 _KINDS: Final = ("initContainers", "containers")
 _LIKE: Final = 0.75  # required similarity; amd.com/gpu and nvidia.com/gpu are less similar
 # HAMi's names of gputile's resources; its memory is in MiB.
-_OTHERS: Final = MappingProxyType({"nvidia.com/gpumem": GPU_MEMORY, "nvidia.com/gpucores": GPU_CORE})
+_OTHERS: Final = MappingProxyType(
+    {"nvidia.com/gpumem": GPU_MEMORY, "nvidia.com/gpucores": GPU_CORE}
+)
 
 
 class MistypedResources:
@@ -183,7 +206,8 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield a sentence for each misspelt limit in a valid pod's spec; ``prefix`` is put before the field's path.
+        """Yield a sentence for each misspelt limit in a valid pod's spec; ``prefix`` is put before
+        the field's path.
 
         HAMi's resources are left out: ``words_of_others`` reports them, with the amount to write.
         """
@@ -209,11 +233,16 @@ class MistypedResources:
 
 
 def mistyped_mode(pod: Pod) -> str:
-    """Return a sentence about a misspelt mode that the pod demands of its node; "" if there is none."""
+    """Return a sentence about a misspelt mode that the pod demands of its node; "" if there is
+    none.
+    """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]
-    demanded = [*pod.spec.node_selector.items(), *((rule.key, value) for rule in rules for value in rule.values)]
+    demanded = [
+        *pod.spec.node_selector.items(),
+        *((rule.key, value) for rule in rules for value in rule.values),
+    ]
     for key, mode in demanded:
         if key == MODE_LABEL and mode not in set(Mode) and (meant := nearest(mode, Mode)):
             return f"no node is in mode {shown(mode)} ({MODE_LABEL}){meant}"
@@ -221,7 +250,9 @@ def mistyped_mode(pod: Pod) -> str:
 
 
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield the resource amounts in the pod spec at ``path`` that the API server refuses for any container."""
+    """Yield the resource amounts in the pod spec at ``path`` that the API server refuses for any
+    container.
+    """
     for kind in _KINDS:
         for i, container in enumerate(spec.get(kind, ())):
             for bound in ("limits", "requests"):
@@ -242,7 +273,9 @@ def _amounts(path: str, amounts: Mapping[str, str | int | float]) -> Iterator[Br
 
 
 def with_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
-    """Return ``pod`` with each container replaced by what ``change`` returns; init containers are changed last."""
+    """Return ``pod`` with each container replaced by what ``change`` returns; init containers
+    are changed last.
+    """
     containers = tuple(map(change, pod.spec.containers))
     initial = tuple(map(change, pod.spec.init_containers))
     spec = msgspec.structs.replace(pod.spec, containers=containers, init_containers=initial)

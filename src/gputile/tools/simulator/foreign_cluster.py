@@ -1,9 +1,9 @@
 """Reads GPUs that gputile does not serve, to show and simulate clusters without gputile.
 
-The GPUs of nodes come from what other systems write: labels of GPU Feature Discovery and Karpenter, GKE's accelerator
-label, HAMi's node annotation, and labels and resources of gpushare and ACK. The GPUs of pods come from annotations of
-HAMi, gpushare and ACK. NVIDIA's device plugin does not publish them, so each of its pods is assumed to use the GPUs
-with the fewest pods.
+The GPUs of nodes come from what other systems write: labels of GPU Feature Discovery and Karpenter,
+GKE's accelerator label, HAMi's node annotation, and labels and resources of gpushare and ACK. The
+GPUs of pods come from annotations of HAMi, gpushare and ACK. NVIDIA's device plugin does not
+publish them, so each of its pods is assumed to use the GPUs with the fewest pods.
 """
 
 import re
@@ -51,14 +51,22 @@ from gputile.tools.simulator.described_cluster import usual_mib
 from gputile.tools.simulator.fields import with_containers
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
-ADOPTED: Final = "gputile.io/adopted"  # annotation of nodes with other systems' GPUs; never written to the API server
+# annotation of nodes with other systems' GPUs; never written to the API server
+ADOPTED: Final = "gputile.io/adopted"
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
 # NVIDIA's other resource name for time-sliced GPUs, and HAMi's resources for memory and compute.
-_OTHERS: Final = ("nvidia.com/gpu.shared", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+_OTHERS: Final = (
+    "nvidia.com/gpu.shared",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+)
 _GPU_NAMES: Final = frozenset({*GPU_RESOURCES, *_OTHERS})
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
-_KARPENTER: Final = tuple(f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name"))
+_KARPENTER: Final = tuple(
+    f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name")
+)
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _MOST_GIB: Final = 1024  # the most memory units of a GPU that are read as GiB; more units are MiB
 _HAMI_FIELDS: Final = 4
@@ -76,7 +84,9 @@ class _HamiDevice(msgspec.Struct):
 
 @dataclass(slots=True)
 class AdoptedCluster:
-    """Nodes and pods with other systems' GPUs as gputile's agents would record them, and ``notes`` for the user."""
+    """Nodes and pods with other systems' GPUs as gputile's agents would record them, and
+    ``notes`` for the user.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
@@ -86,14 +96,16 @@ class AdoptedCluster:
 def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> AdoptedCluster:
     """Return the cluster with inventories and allocations for the GPUs that gputile does not serve.
 
-    ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so no pod fits that did not fit
-    before.
+    ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so no pod fits
+    that did not fit before.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
     unknown: list[str] = []
     for node in nodes:
-        facts = None if INVENTORY_ANNOTATION in node.metadata.annotations else _facts(node, unit_mib)
+        facts = (
+            None if INVENTORY_ANNOTATION in node.metadata.annotations else _facts(node, unit_mib)
+        )
         if facts is None:
             found.nodes.append(node)
             capacity = node.status.capacity
@@ -105,9 +117,14 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
         by_source.setdefault(source, []).append(node.metadata.name)
         found.nodes.append(_annotated(with_inventory(node, facts[1]), ADOPTED, source))
     for source, names in by_source.items():
-        found.notes.append(Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}"))
+        found.notes.append(
+            Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}")
+        )
     if unknown:
-        said = "its GPUs are not shown: no label tells how much memory they have, or they are split by MIG"
+        said = (
+            "its GPUs are not shown: no label tells how much memory they have, or they are "
+            "split by MIG"
+        )
         found.notes.append(Note(f"node {first_of(unknown, 3)}: {said}"))
     holders = {name: Counter[str]() for name in known}
     guessed = False
@@ -120,12 +137,16 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
         guessed |= adopted_pod is not pod and inventory.mode == Mode.EXCLUSIVE
         found.pods.append(adopted_pod)
     if guessed:
-        found.notes.append(Note("NVIDIA's plugin tells nobody which GPUs pods have: they are assumed"))
+        found.notes.append(
+            Note("NVIDIA's plugin tells nobody which GPUs pods have: they are assumed")
+        )
     return found
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that describes a node's GPUs, with the inventory; None if no source does."""
+    """Return the first source that describes a node's GPUs, with the inventory; None if no
+    source does.
+    """
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
@@ -144,26 +165,44 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
         devices = msgspec.json.decode(text, type=list[_HamiDevice])
     else:
         fields = [each.strip().split(",") for each in text.split(":") if each.strip()]
-        devices = [_HamiDevice(each[0], int(each[2]), each[4], "false" not in each[5:7]) for each in fields]
+        devices = [
+            _HamiDevice(each[0], int(each[2]), each[4], "false" not in each[5:7]) for each in fields
+        ]
     gpus = tuple(
-        Gpu(index=i, uuid=each.id, mib=each.devmem, model=each.type.removeprefix("NVIDIA-"), healthy=each.health)
+        Gpu(
+            index=i,
+            uuid=each.id,
+            mib=each.devmem,
+            model=each.type.removeprefix("NVIDIA-"),
+            healthy=each.health,
+        )
         for i, each in enumerate(devices[:MOST_GPUS])
     )
     return Inventory(gpus=gpus, mode=Mode.CGPU, unit_mib=unit_mib)
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a node of gpushare or ACK. Memory is in GiB, or in MiB if the number is large."""
+    """Return the GPUs of a node of gpushare or ACK. Memory is in GiB, or in MiB if the number is
+    large.
+    """
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
     if not count or (not units and NODE_GPU_MEMORY_LABEL not in labels):
         return None
     unit = _gpushare_unit(units // count)
-    mib = parse_mib(labels[NODE_GPU_MEMORY_LABEL]) if NODE_GPU_MEMORY_LABEL in labels else units // count * unit
+    mib = (
+        parse_mib(labels[NODE_GPU_MEMORY_LABEL])
+        if NODE_GPU_MEMORY_LABEL in labels
+        else units // count * unit
+    )
     mode = labels.get(MODE_LABEL, Mode.SHARE if units else Mode.EXCLUSIVE)
     gpus = _equal_gpus(node, count, mib, labels.get(MODEL_LABEL, ""))
-    return Inventory(gpus=gpus, mode=mode if mode in MODES else Mode.SHARE, unit_mib=unit if unit > 1 else unit_mib)
+    return Inventory(
+        gpus=gpus,
+        mode=mode if mode in MODES else Mode.SHARE,
+        unit_mib=unit if unit > 1 else unit_mib,
+    )
 
 
 def _gpushare_unit(units: int) -> int:
@@ -172,7 +211,8 @@ def _gpushare_unit(units: int) -> int:
 
 
 def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
-    """Return the GPUs that labels describe; None if they do not suffice, or the GPUs are split by MIG.
+    """Return the GPUs that labels describe; None if they do not suffice, or the GPUs are split by
+    MIG.
 
     Pods get whole GPUs, or time-slices if labels of GPU Feature Discovery or GKE state replicas.
     """
@@ -201,7 +241,8 @@ def _is_split(offered: Mapping[str, Any]) -> bool:
 def _equal_gpus(node: Node, count: int, mib: int, model: str) -> tuple[Gpu, ...]:
     name = node.metadata.name
     return tuple(
-        Gpu(index=i, uuid=make_gpu_uuid(name, i), mib=mib, model=model) for i in range(min(max(count, 0), MOST_GPUS))
+        Gpu(index=i, uuid=make_gpu_uuid(name, i), mib=mib, model=model)
+        for i in range(min(max(count, 0), MOST_GPUS))
     )
 
 
@@ -217,12 +258,16 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
     """Return the pod with the allocation by another system, or with an assumed one.
 
-    If its GPUs are unknown and cannot be assumed, the result has no allocation. ``holders``, the number of assumed
-    pods by GPU UUID, is updated.
+    If its GPUs are unknown and cannot be assumed, the result has no allocation. ``holders``, the
+    number of assumed pods by GPU UUID, is updated.
     """
     taken = _told_by(pod, inventory)
     if taken:
-        shares = tuple(GpuShare(gpu.uuid, gpu.index, *taken[gpu.index]) for gpu in inventory.gpus if gpu.index in taken)
+        shares = tuple(
+            GpuShare(gpu.uuid, gpu.index, *taken[gpu.index])
+            for gpu in inventory.gpus
+            if gpu.index in taken
+        )
         least = min(share.mib for share in shares)
         shared = sharing(pod, len(shares), max(1, least // unit_mib), 0)
         allocation = Allocation(shares, {}, unit_mib, mode=inventory.mode)
@@ -232,16 +277,24 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
         request = parse_request(pod, unit_mib)
     except RequestError:
         return pod
-    if request is None or inventory.mode != Mode.EXCLUSIVE or request.shape.gpus > len(inventory.gpus):
+    if (
+        request is None
+        or inventory.mode != Mode.EXCLUSIVE
+        or request.shape.gpus > len(inventory.gpus)
+    ):
         return pod
-    chosen = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))[: request.shape.gpus]
+    chosen = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))[
+        : request.shape.gpus
+    ]
     holders.update(gpu.uuid for gpu in chosen)
     allocation = allocate(request, chosen, inventory.mode, 1)
     return _annotated(pod, ALLOCATION_ANNOTATION, encode_allocation(allocation))
 
 
 def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
-    """Return a pod's MiB and percent of GPUs by GPU index, from the annotations of HAMi, ACK or gpushare."""
+    """Return a pod's MiB and percent of GPUs by GPU index, from the annotations of HAMi, ACK or
+    gpushare.
+    """
     annotations = pod.metadata.annotations
     index_of = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     taken: dict[int, tuple[int, int]] = {}
@@ -251,7 +304,9 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
             before = taken.get(index, (0, 0))
             taken[index] = before[0] + mib, min(100, before[1] + percent)
 
-    for each in re.split("[:;]", annotations.get(HAMI_POD, "")):  # GPU, kind, MiB and percent; ";" ends a container
+    for each in re.split(
+        "[:;]", annotations.get(HAMI_POD, "")
+    ):  # GPU, kind, MiB and percent; ";" ends a container
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
             take(index_of.get(fields[0]), int(fields[2]), int(fields[3]))
@@ -271,17 +326,24 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
 
 
 def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
-    """Return a pod with a new GPU request: ``units`` of memory and ``percent`` of compute on each of ``gpus`` GPUs."""
-    wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | ({GPU_CORE: gpus * percent} if percent else {})
+    """Return a pod with a new GPU request: ``units`` of memory and ``percent`` of compute on
+    each of ``gpus`` GPUs.
+    """
+    wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | (
+        {GPU_CORE: gpus * percent} if percent else {}
+    )
     asked = asking(pod, wanted)
     labels = {key: text for key, text in pod.metadata.labels.items() if key != GPU_COUNT_LABEL}
     if gpus > 1:
         labels[GPU_COUNT_LABEL] = str(gpus)
-    return msgspec.structs.replace(asked, metadata=msgspec.structs.replace(asked.metadata, labels=labels))
+    return msgspec.structs.replace(
+        asked, metadata=msgspec.structs.replace(asked.metadata, labels=labels)
+    )
 
 
 def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
-    """Return a pod in which only the first container with GPU resources requests any, namely ``wanted``.
+    """Return a pod in which only the first container with GPU resources requests any, namely
+    ``wanted``.
 
     A pod without GPU resources is returned unchanged.
     """
@@ -296,7 +358,9 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
             {name: amount for name, amount in each.items() if name not in _GPU_NAMES} | more
             for each in (resources.limits, resources.requests)
         )
-        return msgspec.structs.replace(container, resources=ResourceRequirements(limits=limits, requests=requests))
+        return msgspec.structs.replace(
+            container, resources=ResourceRequirements(limits=limits, requests=requests)
+        )
 
     return with_containers(pod, changed)
 
@@ -319,4 +383,6 @@ _Annotated = TypeVar("_Annotated", Node, Pod)
 
 def _annotated(found: _Annotated, name: str, text: str) -> _Annotated:
     annotations = {**found.metadata.annotations, name: text}
-    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, annotations=annotations))
+    return msgspec.structs.replace(
+        found, metadata=msgspec.structs.replace(found.metadata, annotations=annotations)
+    )

@@ -1,7 +1,8 @@
 """Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
-A pod that requests a GPU only by such fields would be placed without a GPU, so that is an error. Other such fields
-choose which GPU to use or when to start. For them, a note explains what to write for gputile.
+A pod that requests a GPU only by such fields would be placed without a GPU, so that is an error.
+Other such fields choose which GPU to use or when to start. For them, a note explains what to write
+for gputile.
 """
 
 from collections.abc import Iterator
@@ -23,22 +24,32 @@ from gputile.api.well_known import (
 from gputile.api.wording import shown
 from gputile.tools.simulator.fields import Broken, Json
 
-_GANG: Final = f"for all or none give the pods the labels {GANG_NAME_LABEL}: {{0}} and {GANG_SIZE_LABEL}: {{1}}"
+_GANG: Final = (
+    f"for all or none give the pods the labels {GANG_NAME_LABEL}: {{0}} and "
+    f"{GANG_SIZE_LABEL}: {{1}}"
+)
 _ASKED: Final = (
-    f"asks KAI or Run:ai for {{}}, and gputile for nothing: write limits of {GPU_MEMORY}, in memory units, for"
+    f"asks KAI or Run:ai for {{}}, and gputile for nothing: write limits of "
+    f"{GPU_MEMORY}, in memory units, for"
 )
 _UNREAD: Final = "chooses GPUs for HAMi, and gputile does not read it"
 _CHOICE: Final = f"{_UNREAD}: write the label {GPU_MODEL} with a model as the nodes' labels have it"
 _AVOIDED: Final = f"{_UNREAD}: avoid nodes by the label {MODEL_LABEL}"
 _SINGLE: Final = f"{_UNREAD}: pods do not choose single GPUs"
-_OF_NODES: Final = "is HAMi's, and gputile does not read it: nodes decide how their GPUs are shared, by their mode"
+_OF_NODES: Final = (
+    "is HAMi's, and gputile does not read it: nodes decide how their GPUs are shared, by their mode"
+)
 _POLICY: Final = (
-    f"is HAMi's, and gputile does not read it: set placement in the configuration, or {PLACEMENT_LABEL} on nodes"
+    f"is HAMi's, and gputile does not read it: set placement in the configuration, "
+    f"or "
+    f"{PLACEMENT_LABEL} on nodes"
 )
 
 
 class ForeignAmount(StrEnum):
-    """What a resource of another system counts; the value is the text on what to write for gputile instead."""
+    """What a resource of another system counts; the value is the text on what to write for
+    gputile instead.
+    """
 
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
@@ -61,7 +72,8 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu-core": ForeignAmount.PERCENT_OF_COMPUTE,
     "koordinator.sh/gpu-shared": ForeignAmount.GPUS,
 }
-# Annotations that request a GPU: the unit of their values, and what the limit for gputile must cover.
+# Annotations that request a GPU: the unit of their values, and what the limit for gputile must
+# cover.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
 _ASKING: Final = {
@@ -93,7 +105,8 @@ _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
-    """Yield annotations that request a GPU from another system, if the pod requests none from gputile.
+    """Yield annotations that request a GPU from another system, if the pod requests none from
+    gputile.
 
     ``path`` is the path of the pod in its object.
     """
@@ -107,7 +120,8 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
-    """Yield a sentence for each field of another system that gputile ignores, with what to write instead.
+    """Yield a sentence for each field of another system that gputile ignores, with what to write
+    instead.
 
     ``more`` completes the sentences about resources.
     """
@@ -118,14 +132,20 @@ def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iter
     for name in ("workloadRef", "schedulingGroup"):
         if name in pod["spec"]:
             gang = _GANG.format("NAME", "SIZE")
-            yield f"{before}spec.{name} is a gang of Kubernetes' own, which gputile does not read: {gang}"
+            yield (
+                f"{before}spec.{name} is a gang of Kubernetes' own, which gputile does not "
+                f"read: "
+                f"{gang}"
+            )
     for name, amount in _limits(pod):
         if name in FOREIGN_RESOURCES:
             try:
                 count = int(parse_quantity(amount))
             except QuantityError:
                 continue
-            remedy = FOREIGN_RESOURCES[name].format(count=count, units=-(-count // unit_mib), unit=unit_mib)
+            remedy = FOREIGN_RESOURCES[name].format(
+                count=count, units=-(-count // unit_mib), unit=unit_mib
+            )
             yield f"{before}spec.containers: {name} is not gputile's: write {remedy}{more}"
 
 
@@ -142,7 +162,9 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field that sets a workload's gang size for another scheduler, and the size; None if no gang."""
+    """Return the field that sets a workload's gang size for another scheduler, and the size;
+    None if no gang.
+    """
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
@@ -159,7 +181,9 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
 
 
 def words_of_gang(body: Json) -> str:
-    """Return a sentence on a workload that is a gang for another scheduler only; "" if it is not."""
+    """Return a sentence on a workload that is a gang for another scheduler only; "" if it is
+    not.
+    """
     gang = gang_of_others(body)
     if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
         return ""
@@ -168,9 +192,18 @@ def words_of_gang(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each limit of a ResourceQuota that Kubernetes accepts but never enforces."""
+    """Yield a sentence for each limit of a ResourceQuota that Kubernetes accepts but never
+    enforces.
+    """
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
-        if "/" in resource and not resource.startswith(("requests.", "count/")) and ".storageclass." not in name:
+        if (
+            "/" in resource
+            and not resource.startswith(("requests.", "count/"))
+            and ".storageclass." not in name
+        ):
             right = f"requests.{resource}"
-            yield f"spec.hard[{shown(name)}] never counts anything: Kubernetes counts this resource as {right}"
+            yield (
+                f"spec.hard[{shown(name)}] never counts anything: Kubernetes counts this "
+                f"resource as {right}"
+            )

@@ -23,8 +23,12 @@ STDIN_NAME: Final = "standard input"
 STDIN_TWICE: Final = "the standard input is named twice, and can be read once"
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 KUSTOMIZE_GROUP: Final = "kustomize.config.k8s.io"
-BUILT_BY_KUSTOMIZE: Final = "kustomize builds manifests of it: kustomize build DIR | gputile simulate -f -"
-_BUILT_BY_HELM: Final = "helm builds manifests of its chart: helm template CHART | gputile simulate -f -"
+BUILT_BY_KUSTOMIZE: Final = (
+    "kustomize builds manifests of it: kustomize build DIR | gputile simulate -f -"
+)
+_BUILT_BY_HELM: Final = (
+    "helm builds manifests of its chart: helm template CHART | gputile simulate -f -"
+)
 _BUILT_FIRST: Final = {
     "kustomization.yaml": BUILT_BY_KUSTOMIZE,
     "kustomization.yml": BUILT_BY_KUSTOMIZE,
@@ -32,7 +36,8 @@ _BUILT_FIRST: Final = {
     "values.yaml": _BUILT_BY_HELM,
 }
 _OBJECTS_SHOWN: Final = 5  # the most objects that a note names
-_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
+# Kubernetes' own for generated names: no vowels, no look-alikes
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIXES: Final = len(_ALPHABET) ** 5
 _LONGEST_PREFIX: Final = 58  # characters of a generateName that the API server keeps
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
@@ -41,12 +46,16 @@ T = TypeVar("T")
 
 
 class ManifestError(ValueError):
-    """A manifest cannot be used; the text names file, document, object and field, and the broken rule."""
+    """A manifest cannot be used; the text names file, document, object and field, and the broken
+    rule.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The location of an object. ``document`` and ``item``, the position in a List, start at 1; 0 means none."""
+    """The location of an object. ``document`` and ``item``, the position in a List, start at 1;
+    0 means none.
+    """
 
     file: str
     document: int = 0
@@ -60,13 +69,17 @@ class Origin:
         return f"{place}: {self.kind}/{self.name or '(no name)'}" if self.kind else place
 
     def error(self, path: str, rule: str) -> ManifestError:
-        """Return the error for a field at ``path`` that breaks ``rule``; an empty path means the object itself."""
+        """Return the error for a field at ``path`` that breaks ``rule``; an empty path means the
+        object itself.
+        """
         return ManifestError(f"{self}: {path}: {rule}" if path else f"{self}: {rule}")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object without nulls. ``described`` states whether its file describes the state of a cluster."""
+    """One object without nulls. ``described`` states whether its file describes the state of a
+    cluster.
+    """
 
     origin: Origin
     api_version: str
@@ -88,7 +101,9 @@ class Manifest:
 
     @property
     def stored(self) -> bool:
-        """Whether an API server has stored the object, or a cluster's description contains it as a bound pod."""
+        """Whether an API server has stored the object, or a cluster's description contains it as
+        a bound pod.
+        """
         metadata, spec = self.body.get("metadata"), self.body.get("spec")
         if isinstance(metadata, dict) and metadata.get("uid"):
             return True
@@ -98,11 +113,17 @@ class Manifest:
     def runs(self) -> bool:
         """Whether it is a stored Pod that has a node."""
         spec = self.body.get("spec")
-        return self.kind == "Pod" and self.stored and isinstance(spec, dict) and bool(spec.get("nodeName"))
+        return (
+            self.kind == "Pod"
+            and self.stored
+            and isinstance(spec, dict)
+            and bool(spec.get("nodeName"))
+        )
 
     @property
     def judged(self) -> bool:
-        """Whether its values are judged. Those of bound Pods and of stored objects in a cluster's description are not.
+        """Whether its values are judged. Those of bound Pods and of stored objects in a cluster's
+        description are not.
 
         API servers and controllers have written values there that no new object may have.
         """
@@ -119,14 +140,17 @@ class Manifest:
         """Return the object as ``type_``.
 
         Raises:
-            ManifestError: a field has the wrong type, or is unknown to a type that forbids unknown fields.
+            ManifestError: a field has the wrong type, or is unknown to a type that forbids unknown
+                fields.
         """
         return decode(self.origin, "", self.body, type_)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Information for the user, not an error, with the origin of the object that it is about, if any."""
+    """Information for the user, not an error, with the origin of the object that it is about, if
+    any.
+    """
 
     text: str
     origin: Origin | None = None
@@ -136,33 +160,44 @@ class Note:
 
 
 def told_together(notes: Iterable[Note]) -> list[str]:
-    """Return the notes as printed: notes of the same text on objects of one file become one sentence."""
+    """Return the notes as printed: notes of the same text on objects of one file become one
+    sentence.
+    """
     alike: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
-        alike.setdefault((note.origin.file if note.origin is not None else "", note.text), []).append(note)
+        alike.setdefault(
+            (note.origin.file if note.origin is not None else "", note.text), []
+        ).append(note)
     sentences = []
     for found in alike.values():
         origins = [note.origin for note in found if note.origin is not None]
         if len(set(found)) == 1 or not origins:
             sentences.append(str(found[0]))
         else:
-            objects = [f"{origin.kind}/{origin.name or '(no name)'}" for origin in dict.fromkeys(origins)]
-            sentences.append(f"{origins[0].file}: {first_of(objects, _OBJECTS_SHOWN)}: {found[0].text}")
+            objects = [
+                f"{origin.kind}/{origin.name or '(no name)'}" for origin in dict.fromkeys(origins)
+            ]
+            sentences.append(
+                f"{origins[0].file}: {first_of(objects, _OBJECTS_SHOWN)}: {found[0].text}"
+            )
     return sentences
 
 
 def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Manifest]:
     """Return the objects in ``paths``: files, directories, and "-" for the standard input.
 
-    The files of a directory are read in the order of their names, without those of subdirectories. ``described``
-    states whether the files describe the state of a cluster.
+    The files of a directory are read in the order of their names, without those of subdirectories.
+    ``described`` states whether the files describe the state of a cluster.
 
     Raises:
-        ManifestError: a file cannot be read or has an invalid object, or one of ``paths`` holds no object.
+        ManifestError: a file cannot be read or has an invalid object, or one of ``paths`` holds no
+            object.
     """
     named, loaded = list(paths), list[Manifest]()
     if "" in named:
-        raise ManifestError("a file's name is empty; name a file, a directory, or - for the standard input")
+        raise ManifestError(
+            "a file's name is empty; name a file, a directory, or - for the standard input"
+        )
     if named.count("-") > 1:
         raise ManifestError(STDIN_TWICE)
     for path in named:
@@ -198,7 +233,9 @@ def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
     try:
         return convert(body, type_)
     except ConversionError as error:
-        found = [origin.error(below(path, mistake.path), mistake.rule) for mistake in error.mistakes]
+        found = [
+            origin.error(below(path, mistake.path), mistake.rule) for mistake in error.mistakes
+        ]
         raise ManifestError("\n".join(map(str, found))) from error
 
 
@@ -216,11 +253,15 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
     except OSError as error:
         raise ManifestError(f"{error.filename or reading}: {error.strerror or error}") from error
     except ValueError as error:
-        raise error if isinstance(error, ManifestError) else ManifestError(f"{path!r}: {error}") from error
+        raise (
+            error if isinstance(error, ManifestError) else ManifestError(f"{path!r}: {error}")
+        ) from error
 
 
 def _of_directory(directory: Path) -> list[Path]:
-    """Return the files in a directory with the suffixes that kubectl reads; a symbolic link counts as a file."""
+    """Return the files in a directory with the suffixes that kubectl reads; a symbolic link
+    counts as a file.
+    """
     named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
     files = [each for each in named if each.is_symlink() or not each.is_dir()]
     if not files:
@@ -266,7 +307,9 @@ def _read(file: str, data: bytes, described: bool) -> list[Manifest]:
 
 def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> None:
     if not isinstance(body, dict):
-        raise origin.error("", f"an object is a mapping with apiVersion and kind, this is {kind_of(body)}")
+        raise origin.error(
+            "", f"an object is a mapping with apiVersion and kind, this is {kind_of(body)}"
+        )
     kind = body.get("kind")
     if not isinstance(kind, str) or not kind:
         remedy = _BUILT_FIRST.get(PurePath(origin.file).name)
@@ -291,12 +334,16 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:
+def _items(
+    origin: Origin, api_version: str, kind: str, body: dict[str, Any]
+) -> Iterator[tuple[Any, Origin]]:
     """Yield the objects of a List, each with its origin."""
     items = body["items"] if body["items"] is not None else []
     if not isinstance(items, list):
         raise origin.error("items", f"must be a list, is {kind_of(items)}")
-    implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
+    implied = (
+        {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
+    )
     for number, item in enumerate(items, 1):
         place = Origin(origin.file, origin.document, number)
         yield implied | item if isinstance(item, dict) else item, place
@@ -315,7 +362,9 @@ def make_uid(kind: str, namespace: str, name: str) -> str:
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function that maps a pod's number to a suffix of five characters, different for each number."""
+    """Return a function that maps a pod's number to a suffix of five characters, different for
+    each number.
+    """
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
     step += step % 3 == 0  # coprime to 27**5, so that every number gets its own suffix
@@ -336,7 +385,9 @@ def generated_name(prefix: str, seed: str) -> str:
 
 
 def make_gpu_uuid(node: str, index: int) -> str:
-    """Return the UUID of a described node's GPU in NVIDIA's format; it depends only on node and index."""
+    """Return the UUID of a described node's GPU in NVIDIA's format; it depends only on node and
+    index.
+    """
     return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"
 
 

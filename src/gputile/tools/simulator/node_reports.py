@@ -14,7 +14,14 @@ from gputile.api.well_known import GANG_GATE, ISOLATION, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
 from gputile.core.devices.gang_membership import gang_of, gated
-from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, is_decided, parse_request
+from gputile.core.devices.request import (
+    Request,
+    RequestError,
+    RequestKind,
+    Shape,
+    is_decided,
+    parse_request,
+)
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
@@ -28,17 +35,23 @@ from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_req
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a GPU, with its memory (MiB) and compute (percent). ``kept`` marks a reservation of an unbound pod."""
+    """A pod on a GPU, with its memory (MiB) and compute (percent). ``kept`` marks a reservation
+    of an unbound pod.
+    """
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
     mib: Annotated[int, described("Memory of the GPU that is booked for the pod, MiB.")]
     percent: Annotated[int, described("Compute of the GPU that is booked for the pod, in percent.")]
-    kept: Annotated[bool, described("Whether this is a reservation for a pod that is not bound yet.")] = False
+    kept: Annotated[
+        bool, described("Whether this is a reservation for a pod that is not bound yet.")
+    ] = False
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's GPUs."""
+    """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's
+    GPUs.
+    """
 
     index: Annotated[int, described("The index of the GPU on its node, from 0.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
@@ -46,20 +59,26 @@ class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     free_mib: Annotated[int, described("Free memory, MiB.")]
     free_percent: Annotated[int, described("Free compute, in percent.")]
     pods: Annotated[list[HolderReport], described("The pods on this GPU.")]
-    lacks: Annotated[str, described('Why the pod cannot use this GPU; "" if it could be one of the pod\'s GPUs.')]
+    lacks: Annotated[
+        str, described('Why the pod cannot use this GPU; "" if it could be one of the pod\'s GPUs.')
+    ]
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A node, and its reasons against the pod; "" if there are none."""
 
     name: Annotated[str, described("The node's name.")]
-    in_tree: Annotated[str, described('Why the node fails a check of kube-scheduler; "" if it passes all.')]
+    in_tree: Annotated[
+        str, described('Why the node fails a check of kube-scheduler; "" if it passes all.')
+    ]
     gpu: Annotated[str, described('Why the GPUs of the node do not fit the pod; "" if they do.')]
     unresolvable: Annotated[
         bool, described("Whether the pod would not fit the node even if no other pod were on it.")
     ] = msgspec.field(name="lasting")
     unit_mib: Annotated[int, described("The memory unit of the node, MiB.")]
-    gpus: Annotated[list[GpuReport], described("The GPUs of the node.")] = msgspec.field(name="cards")
+    gpus: Annotated[list[GpuReport], described("The GPUs of the node.")] = msgspec.field(
+        name="cards"
+    )
     fits: Annotated[bool, described("Whether the pod could be placed here now.")]
 
     @property
@@ -71,9 +90,10 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Subject:
     """The pod to explain, with the ledger of all other pods of its cluster.
 
-    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. In the latter case ``shapes`` are
-    the requests of its unallocated claims, or ``invalid`` says what is wrong with one of these. Reservations that have
-    expired by ``now_ns`` (Unix time in nanoseconds) do not count.
+    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. In the latter
+    case ``shapes`` are the requests of its unallocated claims, or ``invalid`` says what is wrong
+    with one of these. Reservations that have expired by ``now_ns`` (Unix time in nanoseconds) do
+    not count.
 
     Raises:
         RequestError: the pod's request can never be served.
@@ -88,7 +108,11 @@ class Subject:
         now_ns: int,
         claims: Sequence[ResourceClaim] = (),
     ) -> None:
-        others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
+        others = [
+            other
+            for other in pods
+            if other.metadata.uid != pod.metadata.uid or other.key != pod.key
+        ]
         self._others = {other.metadata.uid: other for other in others}
         self.pod, self.nodes, self.now_ns = pod, nodes, now_ns
         self.configuration = configuration
@@ -119,13 +143,18 @@ class Subject:
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the same controller: if it is deleted, the controller replaces it."""
+        """Return whether another pod has the same controller: if it is deleted, the controller
+        replaces it.
+        """
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
-        return other is not None and any(each.uid in mine for each in other.metadata.owner_references)
+        return other is not None and any(
+            each.uid in mine for each in other.metadata.owner_references
+        )
 
     def instead(self, pod: Pod) -> "Subject":
-        """Return a subject with another ``pod`` in the same cluster. It shares the ledger and the predicates.
+        """Return a subject with another ``pod`` in the same cluster. It shares the ledger and the
+        predicates.
 
         Raises:
             RequestError: the pod's request can never be served.
@@ -143,13 +172,19 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of the nodes ``names`` that ``pod`` would fit now if it replaced the subject's pod."""
+        """Return up to ``most`` of the nodes ``names`` that ``pod`` would fit now if it replaced
+        the subject's pod.
+        """
         try:
             request = self.request_of(pod)
         except RequestError:
             return []
-        feasible = self.engine.filter(request, names).feasible if request is not None else list(names)
-        return list(islice((name for name in feasible if self.predicates.reason(pod, name) is None), most))
+        feasible = (
+            self.engine.filter(request, names).feasible if request is not None else list(names)
+        )
+        return list(
+            islice((name for name in feasible if self.predicates.reason(pod, name) is None), most)
+        )
 
     def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
         """Return whether the pod would fit a node without the pods with the UIDs ``leaving``."""
@@ -158,7 +193,10 @@ class Subject:
             self.ledger.remove_pod(booking.uid)
         gone = [uid for uid in leaving if self.predicates.remove(uid)]
         try:
-            return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
+            return (
+                self.engine.refusal(request, name) is None
+                and self.predicates.reason(self.pod, name) is None
+            )
         finally:
             for booking in held:
                 self.ledger.assume(booking)
@@ -171,19 +209,28 @@ class Subject:
         self.predicates.put_node(node)
         self.ledger.apply_node(node)
         try:
-            return self.engine.refusal(request, name) is None and self.predicates.reason(self.pod, name) is None
+            return (
+                self.engine.refusal(request, name) is None
+                and self.predicates.reason(self.pod, name) is None
+            )
         finally:
             self.predicates.drop_node(name)
             self.ledger.remove_node(name)
 
     def reports(self) -> list[NodeReport]:
-        """Return each node's verdict: first the nodes that the pod fits, then those that come closest."""
+        """Return each node's verdict: first the nodes that the pod fits, then those that come
+        closest.
+        """
         in_tree = self.predicates.reasons(self.pod)
         found = [self._report(name, reason) for name, reason in in_tree.items()]
-        found.sort(key=lambda each: (not each[1].fits, bool(each[1].in_tree), each[0], each[1].name))
+        found.sort(
+            key=lambda each: (not each[1].fits, bool(each[1].in_tree), each[0], each[1].name)
+        )
         return [report for _, report in found]
 
-    def _report(self, name: str, in_tree: Refusal[PredicateRule] | None) -> tuple[tuple[int, int], NodeReport]:
+    def _report(
+        self, name: str, in_tree: Refusal[PredicateRule] | None
+    ) -> tuple[tuple[int, int], NodeReport]:
         """Return a node's report, preceded by its sort key (``_nearness``)."""
         state, request = self.engine.ledger.state(name), self.request
         if self.claims:
@@ -201,30 +248,43 @@ class Subject:
             gpu=refused.text if refused is not None else "",
             unresolvable=refused is not None and refused.rule in UNRESOLVABLE,
             unit_mib=state.info.unit_mib if state is not None and request is not None else 0,
-            gpus=[self._gpu(state, gpu, request, refused) for gpu in gpus if state is not None and request is not None],
+            gpus=[
+                self._gpu(state, gpu, request, refused)
+                for gpu in gpus
+                if state is not None and request is not None
+            ],
             fits=in_tree is None and refused is None,
         )
         return _nearness(state, refused), report
 
     def _claimed(self, state: NodeState | None) -> Request | None:
-        """Return the request of the pod's largest unallocated claim on a node; None if there is none."""
+        """Return the request of the pod's largest unallocated claim on a node; None if there is
+        none.
+        """
         if not self.shapes or state is None:
             return None
         largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))
         requests = claim_requests(largest, host_request(self.pod))
-        return next((each for each in requests if serves(state.serving_mode, each.shape)), requests[0])
+        return next(
+            (each for each in requests if serves(state.serving_mode, each.shape)), requests[0]
+        )
 
-    def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None) -> GpuReport:
+    def _gpu(
+        self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None
+    ) -> GpuReport:
         lacks = ""
         if refused is not None and refused.rule >= FitRule.TOO_FEW:
             shortage = next(gpu_shortages(gpu, request.shape, state.info), None)
             lacks = shortage.text if shortage is not None else ""
         found = self.ledger.on_gpu(state.info.name, gpu.gpu.uuid)
         holders = [
-            _holder(booking, gpu, state.info.replicas) for booking in sorted(found, key=lambda booking: booking.key)
+            _holder(booking, gpu, state.info.replicas)
+            for booking in sorted(found, key=lambda booking: booking.key)
         ]
         free_percent = max(0, 100 - gpu.percent)
-        return GpuReport(gpu.gpu.index, gpu.gpu.uuid, gpu.total, gpu.free, free_percent, holders, lacks)
+        return GpuReport(
+            gpu.gpu.index, gpu.gpu.uuid, gpu.total, gpu.free, free_percent, holders, lacks
+        )
 
 
 def asks(request: Request | None) -> str:
@@ -234,15 +294,24 @@ def asks(request: Request | None) -> str:
     shape = request.shape
     gpus = "one GPU" if shape.gpus == 1 else f"each of {shape.gpus} GPUs of one node"
     if shape.kind is not RequestKind.SHARED and shape.by_claims:
-        return "asks for one whole GPU by a claim" if shape.gpus == 1 else f"asks for {shape.gpus} GPUs by a claim"
+        return (
+            "asks for one whole GPU by a claim"
+            if shape.gpus == 1
+            else f"asks for {shape.gpus} GPUs by a claim"
+        )
     if shape.kind is not RequestKind.SHARED:
         return f"asks for {shape.gpus} of {shape.kind.value}"
     compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
-    return f"asks for {memory_text(shape.mib)}{compute} on {gpus}{' by a claim' if shape.by_claims else ''}"
+    return (
+        f"asks for {memory_text(shape.mib)}{compute} on "
+        f"{gpus}{' by a claim' if shape.by_claims else ''}"
+    )
 
 
 def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
-    """Return a warning about the nodes that do not limit the memory of pods; None if there are none."""
+    """Return a warning about the nodes that do not limit the memory of pods; None if there are
+    none.
+    """
     infos = (ledger.info_of(name) for name in dict.fromkeys(nodes))
     found = [info for info in infos if info is not None and info.grouped]
     if not found:
@@ -250,22 +319,32 @@ def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
     way = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
     names = first_of([info.name for info in found], 3)
     keeps_off = f"the label {ISOLATION}: memory keeps a pod off"
-    return f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for; {keeps_off}."
+    return (
+        f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for; "
+        f"{keeps_off}."
+    )
 
 
 def waiting_for(pod: Pod) -> str | None:
     """Return which scheduling gates keep a pod from being scheduled; None if none do."""
     gang = gang_of(pod)
-    gates = [gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE]
+    gates = [
+        gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE
+    ]
     if gates:
         return f"it waits behind scheduling gates that others have to remove: {', '.join(gates)}"
     if gang is not None and gated(pod):
-        return f"it waits behind the scheduling gate of gang {gang}, whose pods start together; its events say for what"
+        return (
+            f"it waits behind the scheduling gate of gang {gang}, whose pods start together; "
+            f"its events say for what"
+        )
     return None
 
 
 def overlooked(pod: Pod, configuration: Configuration) -> bool:
-    """Return whether admission should have assigned the pod to gputile's own scheduler, but did not."""
+    """Return whether admission should have assigned the pod to gputile's own scheduler, but did
+    not.
+    """
     ours, named = configuration.scheduler_name, pod.spec.scheduler_name or DEFAULT_SCHEDULER
     return bool(ours) and named == DEFAULT_SCHEDULER != ours and is_decided(pod)
 
@@ -275,7 +354,8 @@ def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
     if not overlooked(pod, configuration):
         return None
     return (
-        f"it was created while gputile's webhook was not there, and {configuration.scheduler_name}, which knows the "
+        f"it was created while gputile's webhook was not there, and "
+        f"{configuration.scheduler_name}, which knows the "
         "GPUs, does not look at it: delete it and create it again"
     )
 
@@ -287,7 +367,13 @@ def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
 
 
 def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tuple[int, int]:
-    """Return a sort key: nodes that fail a later rule come first, then those with more free memory on one GPU."""
+    """Return a sort key: nodes that fail a later rule come first, then those with more free
+    memory on one GPU.
+    """
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
-    free = max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0) if state is not None else 0
+    free = (
+        max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0)
+        if state is not None
+        else 0
+    )
     return -int(rule), -free

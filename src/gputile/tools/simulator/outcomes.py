@@ -22,7 +22,9 @@ from gputile.tools.simulator.workloads import Owner
 
 @dataclass(slots=True)
 class WorkloadOutcome:
-    """The outcomes of one workload: pods per node, pods per allocation (in words), and refused pods by reason."""
+    """The outcomes of one workload: pods per node, pods per allocation (in words), and refused
+    pods by reason.
+    """
 
     owner: Owner
     nodes: Counter[str] = field(default_factory=Counter)
@@ -68,7 +70,9 @@ def workload_name(owner: Owner) -> str:
 def _gets(pod: Pod, allocation: Allocation | None) -> str:
     """Describe the GPUs that a pod got."""
     if allocation is None:
-        return "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
+        return (
+            "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
+        )
     count = len(allocation.gpus)
     if allocation.whole:
         return "1 GPU" if count == 1 else f"{count} GPUs"
@@ -81,14 +85,18 @@ def _gets(pod: Pod, allocation: Allocation | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToldOutcome:
-    """The outcome of a pod; ``others`` are the names of the pods of its workload with the same outcome."""
+    """The outcome of a pod; ``others`` are the names of the pods of its workload with the same
+    outcome.
+    """
 
     outcome: PodOutcome
     others: list[str] = field(default_factory=list)
 
 
 def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
-    """Return ``outcomes`` in their order; refused pods of one workload with one reason are merged into the first."""
+    """Return ``outcomes`` in their order; refused pods of one workload with one reason are
+    merged into the first.
+    """
     told: list[ToldOutcome] = []
     groups: dict[tuple[Owner, str], ToldOutcome] = {}
     for outcome in outcomes:
@@ -113,12 +121,17 @@ class Advice:
 
 
 def advice(
-    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation, now_ns: int
+    pods: Sequence[Pod],
+    scenario: Scenario,
+    outcomes: Iterable[PodOutcome],
+    simulation: Simulation,
+    now_ns: int,
 ) -> dict[str, Advice]:
-    """Return the advice for each of ``pods`` by its UID, for the cluster as it is after ``outcomes``.
+    """Return the advice for each of ``pods`` by its UID, for the cluster as it is after
+    ``outcomes``.
 
-    There is no advice for pods of gangs, pods with claims or scheduling gates, pods whose request can never be served,
-    and pods that fit by now. ``now_ns`` is Unix time in nanoseconds.
+    There is no advice for pods of gangs, pods with claims or scheduling gates, pods whose request
+    can never be served, and pods that fit by now. ``now_ns`` is Unix time in nanoseconds.
     """
     outcomes, configuration = list(outcomes), simulation.configuration
     there = pods_after(scenario, outcomes, simulation)
@@ -134,7 +147,11 @@ def advice(
         ):
             continue
         try:
-            subject = subject.instead(pod) if subject else Subject(pod, scenario.nodes, there, configuration, now_ns)
+            subject = (
+                subject.instead(pod)
+                if subject
+                else Subject(pod, scenario.nodes, there, configuration, now_ns)
+            )
         except RequestError:
             continue
         reports = subject.reports()
@@ -145,13 +162,22 @@ def advice(
             nodes.setdefault(report.text, []).append(report.name)
         changes, owner = remedies(subject, reports), workload_of(pod)
         if placed[owner]:
-            changes.append(Remedy(f"{workload_name(owner)} makes {placed[owner]} pods instead of {asked[owner]}", []))
+            changes.append(
+                Remedy(
+                    f"{workload_name(owner)} makes {placed[owner]} pods instead of {asked[owner]}",
+                    [],
+                )
+            )
         found[pod.metadata.uid] = Advice(nodes, changes)
     return found
 
 
-def pods_after(scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation) -> list[Pod]:
-    """Return the pods that exist after a simulation, as the API server stores them, without the refused ones."""
+def pods_after(
+    scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation
+) -> list[Pod]:
+    """Return the pods that exist after a simulation, as the API server stores them, without the
+    refused ones.
+    """
     gone = {victim.pod.metadata.uid for victim in simulation.victims}
     return [
         *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),

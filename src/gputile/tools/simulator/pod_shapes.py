@@ -1,8 +1,9 @@
 """Finds the pods of a custom resource by the shape of its fields.
 
-A mapping with a list of ``containers`` is a pod's spec, and a mapping whose resources name GPUs is a container. Fields
-such as ``replicas``, next to or above them, give the number of pods. The table of kinds (``pod_kinds``) refines the
-result. Pods that the table does not cover are inferred, so the user is told about them.
+A mapping with a list of ``containers`` is a pod's spec, and a mapping whose resources name GPUs is
+a container. Fields such as ``replicas``, next to or above them, give the number of pods. The table
+of kinds (``pod_kinds``) refines the result. Pods that the table does not cover are inferred, so the
+user is told about them.
 """
 
 import math
@@ -42,15 +43,19 @@ _COUNTS: Final = (
     ),
     ("numOfHosts",),
 )
-_BESIDE_TEMPLATES: Final = (("count", "size"),)  # Kueue's podSets, RoleBasedGroups; may mean anything elsewhere
+_BESIDE_TEMPLATES: Final = (
+    ("count", "size"),
+)  # Kueue's podSets, RoleBasedGroups; may mean anything elsewhere
 _TEMPLATES: Final = ("template", "templateRef")
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
 _EACH: Final = "*"
-# Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a LeaderWorkerSet. Their
-# webhooks then add affinities to the pods, and these affinities are unknown here.
+# Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a
+# LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
+# here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
-# PodSpec fields that decide the node; they may appear next to a container that is not in a pod spec.
+# PodSpec fields that decide the node; they may appear next to a container that is not in a pod
+# spec.
 _PLACING: Final = (
     "affinity",
     "nodeSelector",
@@ -59,10 +64,25 @@ _PLACING: Final = (
     "tolerations",
     "topologySpreadConstraints",
 )
-_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef")  # steps that say nothing about the pods
+_UNTELLING: Final = (
+    "spec",
+    "template",
+    "podTemplate",
+    "templateRef",
+)  # steps that say nothing about the pods
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
-# Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only bounds.
-_DEFINITIONS: Final = ("Class", "Config", "Pipeline", "Policy", "Profile", "Runtime", "Task", "Template")
+# Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only
+# bounds.
+_DEFINITIONS: Final = (
+    "Class",
+    "Config",
+    "Pipeline",
+    "Policy",
+    "Profile",
+    "Runtime",
+    "Task",
+    "Template",
+)
 _BOUNDS: Final = ("Cohort", "Flavor", "NodeClaim", "PodGroup", "Pool", "Queue", "Quota")
 
 
@@ -101,7 +121,9 @@ class Group:
 
 @dataclass(slots=True)
 class ShapedPods:
-    """The pods that were found, and notes for the user. ``unturned`` are the paths of GPU amounts outside of pods."""
+    """The pods that were found, and notes for the user. ``unturned`` are the paths of GPU
+    amounts outside of pods.
+    """
 
     groups: list[Group] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -114,11 +136,13 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     An object that only describes pods for other objects has none.
 
     Raises:
-        ManifestError: a number of pods is invalid, or the object requests exclusive topology domains.
+        ManifestError: a number of pods is invalid, or the object requests exclusive topology
+            domains.
     """
     if found := _EXCLUSIVE.search(msgspec.json.encode(manifest.body)):
         rule = (
-            "which domains its pods get is not judged here: leave the annotation out to see where they fit without it"
+            "which domains its pods get is not judged here: leave the annotation out to see "
+            "where they fit without it"
         )
         raise manifest.origin.error(f"annotations[{found[1].decode()}]", rule)
     pods = ShapedPods()
@@ -127,7 +151,9 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         if key not in ("apiVersion", "kind", "metadata", "status"):
             search.walk(value, (key,), _PodCount())
     if kind is None and manifest.kind.endswith(_DEFINITIONS):
-        unjudged = pods.unturned or any(asks_for_gpus(group.template["spec"]) for group in pods.groups)
+        unjudged = pods.unturned or any(
+            asks_for_gpus(group.template["spec"]) for group in pods.groups
+        )
         more = ": the GPUs of pods that others make of it are not judged" if unjudged else ""
         return ShapedPods(told=[f"describes pods for other objects, and makes none itself{more}"])
     pods.groups = list(_with_distinct_keys(pods.groups))
@@ -144,11 +170,15 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
 
 
 def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups; if several have the same key, each gets its path as key, so that the pods' names differ."""
+    """Yield the groups; if several have the same key, each gets its path as key, so that the
+    pods' names differ.
+    """
     count = Counter(group.key for group in groups)
     for group in groups:
         path = re.sub("[^a-z0-9]+", "-", group.path.lower()).strip("-")
-        yield group if count[group.key] == 1 else replace(group, key=path[-_LONGEST_KEY:].lstrip("-"))
+        yield (
+            group if count[group.key] == 1 else replace(group, key=path[-_LONGEST_KEY:].lstrip("-"))
+        )
 
 
 def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator[Group]:
@@ -156,13 +186,23 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
     known = set[tuple[Step, ...]]()
     for rule in kind.pods:
         for path in filter(None, (rule.template, rule.otherwise)):
-            found = [(group, keys) for group in groups if (keys := _matched(group.steps, path)) is not None]
+            found = [
+                (group, keys)
+                for group in groups
+                if (keys := _matched(group.steps, path)) is not None
+            ]
             for group, keys in found:
                 known.add(group.steps)
                 numbers = [_number(manifest, each, keys) for each in rule.count]
                 count = math.prod(numbers) if numbers else group.count
-                key = _called(manifest.body, group.steps[: path.split(".").index(_EACH) + 1]) if keys else ""
-                whole = value_at(manifest.body, group.steps)  # it may have fields that a pod template does not have
+                key = (
+                    _called(manifest.body, group.steps[: path.split(".").index(_EACH) + 1])
+                    if keys
+                    else ""
+                )
+                whole = value_at(
+                    manifest.body, group.steps
+                )  # it may have fields that a pod template does not have
                 template = whole if "spec" in whole else group.template
                 yield replace(group, template=template, count=count, key=key, rule=rule)
             if found:
@@ -173,7 +213,9 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
 def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
     """Return the steps that match "*" in a path; None if the path does not match ``steps``."""
     names = path.split(".")
-    if len(names) != len(steps) or any(name not in (_EACH, step) for name, step in zip(names, steps, strict=True)):
+    if len(names) != len(steps) or any(
+        name not in (_EACH, step) for name, step in zip(names, steps, strict=True)
+    ):
         return None
     return [step for name, step in zip(names, steps, strict=True) if name == _EACH]
 
@@ -218,12 +260,16 @@ def value_at(value: Any, steps: Iterable[Step]) -> Any:
 
 
 def _called(body: Json, steps: tuple[Step, ...]) -> str:
-    """Return the name of an entry: its lowercase key; in a list, its name field, or else its index."""
+    """Return the name of an entry: its lowercase key; in a list, its name field, or else its
+    index.
+    """
     if isinstance(steps[-1], str):
         return steps[-1].lower()
     entry = value_at(body, steps)
     names = entry if isinstance(entry, dict) else {}
-    return next((names[each] for each in _NAMES if isinstance(names.get(each), str)), str(steps[-1]))
+    return next(
+        (names[each] for each in _NAMES if isinstance(names.get(each), str)), str(steps[-1])
+    )
 
 
 def written(steps: Iterable[Step]) -> str:
@@ -244,7 +290,9 @@ def _is_count(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PodCount:
-    """The number of pods per template below a mapping, and the paths of the fields that it was read from."""
+    """The number of pods per template below a mapping, and the paths of the fields that it was
+    read from.
+    """
 
     pods: int = 1
     said_by: tuple[str, ...] = ()
@@ -254,15 +302,22 @@ class _ShapeSearch:
     def __init__(self, found: ShapedPods, manifest: Manifest, *, is_known: bool) -> None:
         self._found = found
         self._manifest = manifest
-        self._is_known = is_known  # then its count fields must be valid; in other kinds they may mean something else
+        # then its count fields must be valid; in other kinds they may mean something else
+        self._is_known = is_known
         self._named = _named_templates(manifest.body)
 
-    def walk(self, value: Any, steps: tuple[Step, ...], count: _PodCount, above: Json | None = None) -> None:
+    def walk(
+        self, value: Any, steps: tuple[Step, ...], count: _PodCount, above: Json | None = None
+    ) -> None:
         """Look for pods in the value at ``steps``; ``above`` is the mapping that contains it."""
         if isinstance(value, list):
             for number, item in enumerate(value):
                 self.walk(item, (*steps, number), count, above)
-        if isinstance(value, str) and "apiVersion:" in value and any(name in value for name in GPU_RESOURCES):
+        if (
+            isinstance(value, str)
+            and "apiVersion:" in value
+            and any(name in value for name in GPU_RESOURCES)
+        ):
             text = "is a manifest in a text, and names GPUs: its pods are not judged"
             self._found.told.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
@@ -281,10 +336,14 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
-        """Return ``above`` times the mapping's own numbers of pods. Unless the object is stored, 0 counts as 1."""
+        """Return ``above`` times the mapping's own numbers of pods. Unless the object is stored,
+        0 counts as 1.
+        """
         beside = any(name in value for name in _TEMPLATES)
         for names in (*_COUNTS, *(_BESIDE_TEMPLATES if beside else ())):
-            name = next((name for name in names if isinstance(value.get(name), int | float | str)), None)
+            name = next(
+                (name for name in names if isinstance(value.get(name), int | float | str)), None
+            )
             if name is None or not (self._is_known or _is_count(value[name])):
                 continue
             number = value[name]
@@ -296,17 +355,24 @@ class _ShapeSearch:
             above = _PodCount(above.pods * (1 if resumed else number), (*above.said_by, said))
         return above
 
-    def _walk_rest(self, value: Json, steps: tuple[Step, ...], count: _PodCount, skip: tuple[str, ...] = ()) -> None:
+    def _walk_rest(
+        self, value: Json, steps: tuple[Step, ...], count: _PodCount, skip: tuple[str, ...] = ()
+    ) -> None:
         for key, item in value.items():
             if key == "templateRef" and (template := self._named.get(_name(item))):
                 self.walk(template, (*steps, key), count, value)
-            elif key not in skip and not _requirements(key, item) and not _is_list_of(item, self._named):
+            elif (
+                key not in skip
+                and not _requirements(key, item)
+                and not _is_list_of(item, self._named)
+            ):
                 self.walk(item, (*steps, key), count, value)
 
     def _pod_spec(self, spec: Json, steps: tuple[Step, ...], count: _PodCount, above: Json) -> None:
         """Add the pods of a spec; a container next to the ``containers`` list is added to the list.
 
-        A spec whose containers have no image and request no GPU is skipped: it only overrides another template.
+        A spec whose containers have no image and request no GPU is skipped: it only overrides
+        another template.
         """
         if not any("image" in each for each in spec["containers"]) and not asks_for_gpus(spec):
             return
@@ -318,7 +384,10 @@ class _ShapeSearch:
             for key, item in beside.items()
             if isinstance(item, dict) and any(_requirements(*each) for each in item.items())
         ]
-        kept["containers"] = [*spec["containers"], *(_container(beside[key], (key,)) for key in within)]
+        kept["containers"] = [
+            *spec["containers"],
+            *(_container(beside[key], (key,)) for key in within),
+        ]
         metadata = above.get("metadata") if steps[-1] == "spec" else None
         template_steps = steps[:-1] if steps[-1] == "spec" and len(steps) > 1 else steps
         self._add(kept, metadata if isinstance(metadata, dict) else {}, template_steps, count)
@@ -331,12 +400,17 @@ class _ShapeSearch:
         telling = [number for number, step in enumerate(steps) if step not in _UNTELLING]
         key = _called(self._manifest.body, steps[: telling[-1] + 1]) if telling else ""
         if key.isdecimal():  # the index of an unnamed entry: use the name of the list
-            key = next((each.lower() for each in reversed(steps[: telling[-1]]) if isinstance(each, str)), key)
+            key = next(
+                (each.lower() for each in reversed(steps[: telling[-1]]) if isinstance(each, str)),
+                key,
+            )
         gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(_gpus(spec).items()))
         gpus = gpus or ("devices by claims" if asks_for_gpus(spec) else "no GPU")
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
         told = f"{count.pods} pod{'' if count.pods == 1 else 's'} of {written(steps)}{by}, {gpus}"
-        self._found.groups.append(Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told))
+        self._found.groups.append(
+            Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told)
+        )
 
 
 def _is_containers(value: Any) -> TypeGuard[list[Json]]:
@@ -344,10 +418,22 @@ def _is_containers(value: Any) -> TypeGuard[list[Json]]:
 
 
 def _named_templates(body: Json) -> dict[str, Any]:
-    """Return the templates in ``spec.*Templates`` by name; other parts of the spec refer to them by ``templateRef``."""
+    """Return the templates in ``spec.*Templates`` by name; other parts of the spec refer to them
+    by ``templateRef``.
+    """
     spec = body.get("spec")
-    lists = [value for key, value in spec.items() if key.endswith("Templates")] if isinstance(spec, dict) else []
-    entries = (each for listed in lists if isinstance(listed, list) for each in listed if isinstance(each, dict))
+    lists = (
+        [value for key, value in spec.items() if key.endswith("Templates")]
+        if isinstance(spec, dict)
+        else []
+    )
+    entries = (
+        each
+        for listed in lists
+        if isinstance(listed, list)
+        for each in listed
+        if isinstance(each, dict)
+    )
     return {_name(each): each["template"] for each in entries if _name(each) and "template" in each}
 
 
@@ -364,27 +450,48 @@ def _is_list_of(value: Any, named: Mapping[str, Any]) -> bool:
 def _requirements(key: Any, value: Any) -> dict[str, Json] | None:
     """Return the ``resources`` of a container with GPUs; None for any other value.
 
-    Whole GPUs may be called ``gpu`` or ``gpus``. A mapping under the key ``resources`` may have the amounts directly
-    instead of in ``limits``; a ``name`` may have its ``quantity`` beside it. The result has the Kubernetes form.
+    Whole GPUs may be called ``gpu`` or ``gpus``. A mapping under the key ``resources`` may have the
+    amounts directly instead of in ``limits``; a ``name`` may have its ``quantity`` beside it. The
+    result has the Kubernetes form.
     """
     if not isinstance(value, dict):
         return None
-    found = {kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)}
+    found = {
+        kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)
+    }
     if not found and key == "resources":
-        found = {"limits": {name: value[name] for name in value if name in _AMOUNTS or _is_amount((name, value[name]))}}
+        found = {
+            "limits": {
+                name: value[name]
+                for name in value
+                if name in _AMOUNTS or _is_amount((name, value[name]))
+            }
+        }
     if not found and value.keys() == {"name", "quantity"}:  # the GPUs of a Spark executor
         found = {"limits": {_name(value): value["quantity"]}}
     written: dict[str, Json] = {
-        kind: {WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()}
+        kind: {
+            WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()
+        }
         for kind, bounds in found.items()
     }
-    return written if any(_is_amount(item) for bounds in written.values() for item in bounds.items()) else None
+    return (
+        written
+        if any(_is_amount(item) for bounds in written.values() for item in bounds.items())
+        else None
+    )
 
 
 def _is_amount(item: tuple[Any, Any]) -> bool:
-    """Return whether an entry of a mapping is an amount of GPUs, not a label or taint with the same name."""
+    """Return whether an entry of a mapping is an amount of GPUs, not a label or taint with the
+    same name.
+    """
     name, amount = item
-    if not isinstance(name, str) or isinstance(amount, bool) or not isinstance(amount, str | int | float):
+    if (
+        not isinstance(name, str)
+        or isinstance(amount, bool)
+        or not isinstance(amount, str | int | float)
+    ):
         return False
     if name not in (*GPU_RESOURCES, *FOREIGN_RESOURCES) and not name.startswith(MIG_PREFIX):
         return False
@@ -400,33 +507,48 @@ def asks_for_gpus(spec: Json) -> bool:
 
 
 def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
-    """Return whether a mapping requests GPUs: by a resource, by ``name`` and amount apart, or as a named device."""
+    """Return whether a mapping requests GPUs: by a resource, by ``name`` and amount apart, or as
+    a named device.
+    """
     if any(map(_is_amount, value.items())):
         return True
     if steps[-1] in ("limits", "requests"):
         return any(_is_amount((WHOLE_GPU, value.get(name))) for name in _WHOLE_GPUS)
-    if any(said in str(value.get(name)) for name in ("deviceClassName", "deviceName") for said in ("gpu", "nvidia")):
+    if any(
+        said in str(value.get(name))
+        for name in ("deviceClassName", "deviceName")
+        for said in ("gpu", "nvidia")
+    ):
         return True
     others = (each for key, each in value.items() if key != "name")
     return any(_is_amount((value.get("name"), each)) for each in others)
 
 
 def _container(value: Json, steps: tuple[Step, ...]) -> dict[str, Any]:
-    """Build a container from a mapping: with all its fields if they are valid, else with name and resources only."""
+    """Build a container from a mapping: with all its fields if they are valid, else with name
+    and resources only.
+    """
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
-    where, resources = next((key, found) for key, each in value.items() if (found := _requirements(key, each)))
+    where, resources = next(
+        (key, found) for key, each in value.items() if (found := _requirements(key, each))
+    )
     name = value.get("name")
     whole = {"name": key.lower()[:63], **value, where: resources}
     if not broken_fields(_CONTAINER, whole):
         return whole
-    return {"name": name if isinstance(name, str) and name else key.lower()[:63], "resources": resources}
+    return {
+        "name": name if isinstance(name, str) and name else key.lower()[:63],
+        "resources": resources,
+    }
 
 
 def _placing(value: Json) -> dict[str, Any]:
     """Return those fields of a mapping that are valid in a PodSpec and decide the pod's node."""
     found = {key: value[key] for key in _PLACING if key in value}
     return {
-        key: item for key, item in found.items() if not broken_fields(_POD, {"containers": [{"name": "x"}], key: item})
+        key: item
+        for key, item in found.items()
+        if not broken_fields(_POD, {"containers": [{"name": "x"}], key: item})
     }
 
 

@@ -20,7 +20,9 @@ _UNKNOWN = -2
 
 
 class JudgedNodes:
-    """The node names, in the order of all arrays here, and their ledger rows (-1 if unknown): shape [nodes]."""
+    """The node names, in the order of all arrays here, and their ledger rows (-1 if unknown):
+    shape [nodes].
+    """
 
     def __init__(self, names: Sequence[str], row_of: Mapping[str, int]) -> None:
         self.names = names
@@ -58,28 +60,39 @@ class Refusals:
         self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
     def told(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
-        """Return refusals, and for each of the ledger's ``rows`` the index of its refusal: shape [rows].
+        """Return refusals, and for each of the ledger's ``rows`` the index of its refusal: shape
+        [rows].
 
         The index is ``FITS`` if the request fits the node. Row -1 is that of an unknown node.
         """
         ledger, shape = self._engine.ledger, request.shape
         count = ledger.node_arrays.rows + 1  # the last one is for unknown nodes
-        kept = self._shapes.find(shape, lambda: _Kept(np.full(count, _UNKNOWN, np.intp)), _SHAPES_KEPT)
+        kept = self._shapes.find(
+            shape, lambda: _Kept(np.full(count, _UNKNOWN, np.intp)), _SHAPES_KEPT
+        )
         changed = ledger.changes.rows_since(kept.position)
         kept.numbers[slice(None) if changed is None else changed] = _UNKNOWN
         kept.position = ledger.changes.position
         for row in rows[kept.numbers[rows] == _UNKNOWN].tolist():
             info = ledger.node_info(row) if row >= 0 else None
-            kept.numbers[row] = kept.number(self._engine.refusal(request, info.name if info is not None else ""))
+            kept.numbers[row] = kept.number(
+                self._engine.refusal(request, info.name if info is not None else "")
+            )
         return kept.told, kept.numbers[rows]
 
 
-def fits_nowhere_text(nodes: JudgedNodes, in_tree: NodeRefusals, told: Sequence[Refusal[FitRule]], by_gpu: Rows) -> str:
-    """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's reasons.
+def fits_nowhere_text(
+    nodes: JudgedNodes, in_tree: NodeRefusals, told: Sequence[Refusal[FitRule]], by_gpu: Rows
+) -> str:
+    """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's
+    reasons.
 
-    ``by_gpu`` has for each node the index in ``told`` of what its GPUs lack, -1 for nothing: shape [nodes].
+    ``by_gpu`` has for each node the index in ``told`` of what its GPUs lack, -1 for nothing: shape
+    [nodes].
     """
-    others = len(told)  # this number means "no reason"; the higher ones are kube-scheduler's reasons
+    others = len(
+        told
+    )  # this number means "no reason"; the higher ones are kube-scheduler's reasons
     numbers = np.where(by_gpu < 0, in_tree.codes + others + 1, by_gpu)
     ordered = numbers[nodes.by_alphabet]
     present, first, counts = np.unique(numbers, return_index=True, return_counts=True)

@@ -32,7 +32,14 @@ from gputile.api.well_known import (
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import tolerate
 from gputile.core.admission.legacy_forms import apply_patch, rewrite
-from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, Inventory, encode_inventory, resources_for_mode
+from gputile.core.devices.inventory import (
+    MOST_GPUS,
+    MOST_MIB,
+    Gpu,
+    Inventory,
+    encode_inventory,
+    resources_for_mode,
+)
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import CPU, Amounts
 from gputile.core.ledger.booking import Booking
@@ -47,7 +54,9 @@ _NAMES_SHOWN = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, rename="camel"):
-    """One change that is sufficient by itself. ``nodes`` are some of the nodes that the pod would then fit."""
+    """One change that is sufficient by itself. ``nodes`` are some of the nodes that the pod
+    would then fit.
+    """
 
     change: Annotated[str, described("A change that would be enough by itself.")]
     nodes: Annotated[list[str], described("Some of the nodes that the pod would then fit.")]
@@ -57,8 +66,9 @@ class Remedy(msgspec.Struct, frozen=True, rename="camel"):
 class Proposal:
     """A remedy, and its effects.
 
-    ``pod`` is the pod after the change, ``leaving`` are the UIDs of the pods that would be removed, and one of the
-    nodes ``coming`` would be added. ``resolved`` are kube-scheduler's reasons that would no longer apply.
+    ``pod`` is the pod after the change, ``leaving`` are the UIDs of the pods that would be removed,
+    and one of the nodes ``coming`` would be added. ``resolved`` are kube-scheduler's reasons that
+    would no longer apply.
     """
 
     remedy: Remedy
@@ -74,7 +84,9 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return the remedies with their effects. The only remedy for an ``overlooked`` pod is to create it again."""
+    """Return the remedies with their effects. The only remedy for an ``overlooked`` pod is to
+    create it again.
+    """
     request = subject.request
     if request is None:
         return []
@@ -88,8 +100,13 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
         open_nodes = [report for report in reports if not report.in_tree or report.name in lacking]
         found = [
             _smaller(subject, request, [report.name for report in open_nodes]),
-            _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),
-            _in_tree(subject, [report for report in reports if report.in_tree and report.gpus and not report.gpu]),
+            _departures(
+                subject, request, [report for report in open_nodes if not report.unresolvable]
+            ),
+            _in_tree(
+                subject,
+                [report for report in reports if report.in_tree and report.gpus and not report.gpu],
+            ),
             _new_node(subject, request),
         ]
     found.append(_anew(subject, anew) if anew is not None else None)
@@ -105,10 +122,15 @@ def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Propos
     if shape.percent:
         tried.append((GPU_CORE, PERCENT_STEP * shape.gpus))
     for resource, step in tried:
-        less = _asking_less(pod, resource, step, lambda asking: bool(subject.fitting(asking, names, 1)))
+        less = _asking_less(
+            pod, resource, step, lambda asking: bool(subject.fitting(asking, names, 1))
+        )
         if less is not None:
             amount = _amount(subject.request_of(less), resource)
-            remedy = Remedy(f"pod {pod.key} asks for no more than {amount}", subject.fitting(less, names, _NAMES_SHOWN))
+            remedy = Remedy(
+                f"pod {pod.key} asks for no more than {amount}",
+                subject.fitting(less, names, _NAMES_SHOWN),
+            )
             return Proposal(remedy, less)
     return None
 
@@ -125,7 +147,9 @@ def _amount(request: Request | None, resource: str) -> str:
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to remove pods from the node where the fewest are enough, of equal nodes those with the least memory."""
+    """Propose to remove pods from the node where the fewest are enough, of equal nodes those
+    with the least memory.
+    """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
         leaving = _fewest(subject, request, report.name)
@@ -138,13 +162,19 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
     _, _, name, leaving = best
     verb = "ends, or moves to another node" if len(leaving) == 1 else "end, or move to other nodes"
     noun = "pod" if len(leaving) == 1 else "pods"
-    remedy = Remedy(f"{noun} {first_of([booking.key for booking in leaving], _NAMES_SHOWN)} {verb}", [name])
+    remedy = Remedy(
+        f"{noun} {first_of([booking.key for booking in leaving], _NAMES_SHOWN)} {verb}", [name]
+    )
     return Proposal(remedy, subject.pod, frozenset(booking.uid for booking in leaving))
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return a small set of pods, none of them siblings, without which the request fits; None if there is none."""
-    others = (booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid))
+    """Return a small set of pods, none of them siblings, without which the request fits; None if
+    there is none.
+    """
+    others = (
+        booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid)
+    )
     bookings = sorted(others, key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
     def fits(leaving: Sequence[Booking]) -> bool:
@@ -164,7 +194,9 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
 
 
 def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to resolve kube-scheduler's reasons against the nodes with room on their GPUs and the fewest reasons."""
+    """Propose to resolve kube-scheduler's reasons against the nodes with room on their GPUs and
+    the fewest reasons.
+    """
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
         for report in nodes[:_MOST_NODES_TRIED]
@@ -175,14 +207,22 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
     alike = [name for name, each in reasons.items() if each == fewest]
     quoted = " and ".join(f'"{reason.text}"' for reason in fewest)
     noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
-    remedy = Remedy(f"kube-scheduler's {noun} resolved; the GPUs there have enough free", alike[:_NAMES_SHOWN])
+    remedy = Remedy(
+        f"kube-scheduler's {noun} resolved; the GPUs there have enough free", alike[:_NAMES_SHOWN]
+    )
     return Proposal(remedy, subject.pod, resolved=fewest)
 
 
 def _anew(subject: Subject, pod: Pod) -> Proposal | None:
-    """Propose to create the pod again if ``pod``, the form that admission would store today, fits a node."""
+    """Propose to create the pod again if ``pod``, the form that admission would store today,
+    fits a node.
+    """
     fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
-    return Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod) if fitting else None
+    return (
+        Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod)
+        if fitting
+        else None
+    )
 
 
 def _new_node(subject: Subject, request: Request) -> Proposal | None:
@@ -197,20 +237,27 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     coming = tuple(node for node in made if node is not None and subject.fits_new(request, node))
     if not coming:
         return None
-    demanded = {key: value for key, value in (_demanded_labels(pod) or {}).items() if key != MODE_LABEL}
+    demanded = {
+        key: value for key, value in (_demanded_labels(pod) or {}).items() if key != MODE_LABEL
+    }
     count = int(demanded.get(NODE_GPU_COUNT_LABEL, shape.gpus))
     gpus = "one GPU" if count == 1 else f"{count} GPUs"
     if shape.kind is RequestKind.SHARED:
         gpus += f" of {memory_text(shape.mib)} or more"
     if shape.models:
         gpus += f" ({' or '.join(sorted(shape.models))})"
-    named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
+    named = " or ".join(
+        dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming)
+    )
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
-    return Proposal(Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming)
+    return Proposal(
+        Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming
+    )
 
 
 def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
-    """Return ``pod`` with ``resource`` capped in each container at the largest amount for which ``enough`` holds.
+    """Return ``pod`` with ``resource`` capped in each container at the largest amount for which
+    ``enough`` holds.
 
     The cap is a multiple of ``step``. None if even a cap of one step is too much.
     """
@@ -243,11 +290,15 @@ def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
     return None if found is pod else found
 
 
-def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts) -> Node | None:
-    """Return an empty node of a mode, just large enough for ``pod``, with the labels that the pod demands.
+def _coming_node(
+    pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts
+) -> Node | None:
+    """Return an empty node of a mode, just large enough for ``pod``, with the labels that the pod
+    demands.
 
-    ``needs`` are the pod's requests, with CPU in millicores. The node has the taint of GPU nodes if the controller
-    sets it. None if no labels are found that the pod accepts, or if they demand impossible GPUs.
+    ``needs`` are the pod's requests, with CPU in millicores. The node has the taint of GPU nodes if
+    the controller sets it. None if no labels are found that the pod accepts, or if they demand
+    impossible GPUs.
     """
     demanded = _demanded_labels(pod)
     if demanded is None:
@@ -255,7 +306,9 @@ def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configur
     unit = configuration.unit_mib
     try:
         count = int(demanded.get(NODE_GPU_COUNT_LABEL, request.shape.gpus))
-        size = parse_mib(demanded[NODE_GPU_MEMORY_LABEL]) if NODE_GPU_MEMORY_LABEL in demanded else 0
+        size = (
+            parse_mib(demanded[NODE_GPU_MEMORY_LABEL]) if NODE_GPU_MEMORY_LABEL in demanded else 0
+        )
     except ValueError:
         return None
     size = size or -(-max(request.shape.mib, 1) // unit) * unit
@@ -266,12 +319,15 @@ def _coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configur
     labels = {_HOST_LABEL: _COMING} | demanded | {MODE_LABEL: mode.value}
     offered = resources_for_mode(mode, gpus, unit)
     amounts: ResourceList = {
-        name: f"{amount}m" if name == CPU else str(amount) for name, amount in {**needs, **offered}.items()
+        name: f"{amount}m" if name == CPU else str(amount)
+        for name, amount in {**needs, **offered}.items()
     }
     inventory = encode_inventory(Inventory(gpus, mode=mode.value, unit_mib=unit))
     taint = Taint(key=WHOLE_GPU, value="present", effect="NoSchedule")
     return Node(
-        metadata=ObjectMeta(name=_COMING, labels=labels, annotations={INVENTORY_ANNOTATION: inventory}),
+        metadata=ObjectMeta(
+            name=_COMING, labels=labels, annotations={INVENTORY_ANNOTATION: inventory}
+        ),
         spec=NodeSpec(taints=(taint,) if configuration.controller.taint_nodes else ()),
         status=NodeStatus(capacity=amounts, allocatable=amounts),
     )
@@ -293,7 +349,9 @@ def _demanded_labels(pod: Pod) -> dict[str, str] | None:
     return None
 
 
-def _labels(given: Mapping[str, str], requirements: Iterable[NodeSelectorRequirement]) -> dict[str, str] | None:
+def _labels(
+    given: Mapping[str, str], requirements: Iterable[NodeSelectorRequirement]
+) -> dict[str, str] | None:
     labels = dict(given)
     for requirement in requirements:
         if requirement.operator == "In" and requirement.values:
@@ -306,7 +364,9 @@ def _labels(given: Mapping[str, str], requirements: Iterable[NodeSelectorRequire
 
 
 def _capped(pod: Pod, resource: str, most: int) -> Pod:
-    """Return ``pod`` with at most ``most`` of a resource in each container; a request stays equal to its limit."""
+    """Return ``pod`` with at most ``most`` of a resource in each container; a request stays
+    equal to its limit.
+    """
     amount: ResourceList = {resource: str(most)}
 
     def capped(container: Container) -> Container:
@@ -314,6 +374,8 @@ def _capped(pod: Pod, resource: str, most: int) -> Pod:
         if count_of(limits, resource) <= most:
             return container
         requests = requests | amount if resource in requests else requests
-        return msgspec.structs.replace(container, resources=ResourceRequirements(limits | amount, requests))
+        return msgspec.structs.replace(
+            container, resources=ResourceRequirements(limits | amount, requests)
+        )
 
     return with_containers(pod, capped)

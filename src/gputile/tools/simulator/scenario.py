@@ -11,22 +11,40 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import DEFAULT_UNIT_MIB, GPU_COUNT_LABEL
 from gputile.api.workloads import PodDisruptionBudget, PodGroup
-from gputile.core.kube_predicates.inter_pod import NAMESPACE_NAME_LABEL, affinity_terms, anti_affinity_terms
+from gputile.core.kube_predicates.inter_pod import (
+    NAMESPACE_NAME_LABEL,
+    affinity_terms,
+    anti_affinity_terms,
+)
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.claims import KnownClaims
 from gputile.tools.simulator.controller_rules import PodGroups
-from gputile.tools.simulator.described_cluster import MOST_NODES, described_nodes, described_unit, written_node
-from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, Note, load_manifests
+from gputile.tools.simulator.described_cluster import (
+    MOST_NODES,
+    described_nodes,
+    described_unit,
+    written_node,
+)
+from gputile.tools.simulator.manifests import (
+    STDIN_TWICE,
+    Manifest,
+    ManifestError,
+    Note,
+    load_manifests,
+)
 from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, Owner, expand, owner_of
 
 DEFAULT_NAMESPACE = "default"
 _BUDGET = ("policy/v1", "PodDisruptionBudget")
 _NO_LIVE_NODE = "the cluster has no node, so there is nothing to place pods on"
-_NO_NODE = "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
+_NO_NODE = (
+    "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
+)
 _NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
-# The labels whose value is the hash in the name of a ReplicaSet, NAME-<hash>, and the API group and kind of its owner.
+# The labels whose value is the hash in the name of a ReplicaSet, NAME-<hash>, and the API group and
+# kind of its owner.
 _HASHES: Final = {
     "pod-template-hash": ("apps", "Deployment"),
     "rollouts-pod-template-hash": ("argoproj.io", "Rollout"),
@@ -39,11 +57,12 @@ _JOB: Final = ("batch", "Job")
 class Scenario:
     """A cluster and the pods to be placed on it.
 
-    ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
-    ``waiting`` are other pending pods, which are not decided: only their reservations count. ``groups`` are the known
-    PodGroups, ``budgets`` the cluster's PodDisruptionBudgets, ``claims`` the ResourceClaims. ``unit_mib`` is None if no
-    description names a memory unit. ``manifests`` are the objects whose pods are not made yet; ``namespace`` is used
-    for objects that name none. ``notes`` tell the user what was simplified or left out.
+    ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of
+    their creation. ``waiting`` are other pending pods, which are not decided: only their
+    reservations count. ``groups`` are the known PodGroups, ``budgets`` the cluster's
+    PodDisruptionBudgets, ``claims`` the ResourceClaims. ``unit_mib`` is None if no description
+    names a memory unit. ``manifests`` are the objects whose pods are not made yet; ``namespace`` is
+    used for objects that name none. ``notes`` tell the user what was simplified or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -67,18 +86,25 @@ def load_scenario(
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
 ) -> Scenario:
-    """Read a scenario from files, and make its pods as a cluster with the default configuration would.
+    """Read a scenario from files, and make its pods as a cluster with the default configuration
+    would.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
-    scenario = read_scenario(*load_files(cluster, workloads), nodes=nodes, groups=groups, configured_mib=configured_mib)
-    unit_mib = configured_mib or scenario.unit_mib or unit_in_force(scenario.nodes) or DEFAULT_UNIT_MIB
+    scenario = read_scenario(
+        *load_files(cluster, workloads), nodes=nodes, groups=groups, configured_mib=configured_mib
+    )
+    unit_mib = (
+        configured_mib or scenario.unit_mib or unit_in_force(scenario.nodes) or DEFAULT_UNIT_MIB
+    )
     make_pods(scenario, Intake(Admission(Configuration(gpu_memory_unit=f"{unit_mib}MiB"))))
     return scenario
 
 
-def load_files(cluster: Sequence[str], workloads: Sequence[str]) -> tuple[list[Manifest], list[Manifest]]:
+def load_files(
+    cluster: Sequence[str], workloads: Sequence[str]
+) -> tuple[list[Manifest], list[Manifest]]:
     """Return the objects in the files that describe a cluster, and those in the files of workloads.
 
     Raises:
@@ -100,10 +126,11 @@ def read_scenario(
 ) -> Scenario:
     """Build a scenario from objects, and from the ``nodes`` of a live cluster, if there is one.
 
-    ``described`` are the nodes and other objects of a cluster; ``asked`` are workloads, which get ``namespace`` if they
-    name none. PodGroups among them replace those of the same name in ``groups``. ``configured_mib`` is the memory unit
-    of the configuration in MiB, None if no configuration names one; described nodes without a unit use it. No pods are
-    made yet, since that needs the configuration, which may depend on what is read here: objects that may create pods
+    ``described`` are the nodes and other objects of a cluster; ``asked`` are workloads, which get
+    ``namespace`` if they name none. PodGroups among them replace those of the same name in
+    ``groups``. ``configured_mib`` is the memory unit of the configuration in MiB, None if no
+    configuration names one; described nodes without a unit use it. No pods are made yet, since that
+    needs the configuration, which may depend on what is read here: objects that may create pods
     stay in ``manifests``.
 
     Raises:
@@ -113,7 +140,9 @@ def read_scenario(
     scenario = Scenario(nodes=list(nodes or ()), groups=groups or PodGroups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):
         _take_unit(manifest, scenario, configured_mib)
-    default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes or ()) or DEFAULT_UNIT_MIB
+    default_mib = (
+        configured_mib or scenario.unit_mib or unit_in_force(nodes or ()) or DEFAULT_UNIT_MIB
+    )
     rest = [manifest for manifest in manifests if not _take_nodes(manifest, scenario, default_mib)]
     if not scenario.nodes:
         raise ManifestError(_NO_LIVE_NODE if nodes is not None else _NO_NODE)
@@ -142,14 +171,17 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
         if pod.spec.node_name:
             scenario.bound.append(pod)
             if pod.spec.node_name not in known and not pod.finished:
-                scenario.notes.append(Note(f"pod {pod.key} is ignored: there is no node {pod.spec.node_name}"))
+                scenario.notes.append(
+                    Note(f"pod {pod.key} is ignored: there is no node {pod.spec.node_name}")
+                )
         elif not pod.finished:
             scenario.pending.append(pod)
     return expansion
 
 
 def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = None) -> list[Pod]:
-    """Return the unbound pods of the workloads in files; their PodGroups and claims are added to the scenario.
+    """Return the unbound pods of the workloads in files; their PodGroups and claims are added to
+    the scenario.
 
     Raises:
         ManifestError: a file or an object cannot be used, or there is no such pod in them.
@@ -168,7 +200,9 @@ def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = 
 
 
 def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
-    """Add the PodGroups among ``manifests`` to the scenario. They are validated when pods are made."""
+    """Add the PodGroups among ``manifests`` to the scenario. They are validated when pods are
+    made.
+    """
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
             scenario.groups.add(manifest.decode(PodGroup))
@@ -183,7 +217,10 @@ def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | Non
     unit = described_unit(manifest)
     if unit is None:
         return
-    for other, where in ((scenario.unit_mib, "another file"), (configured_mib, "the configuration")):
+    for other, where in (
+        (scenario.unit_mib, "another file"),
+        (configured_mib, "the configuration"),
+    ):
         if other not in (None, unit):
             rule = f"it is {unit} MiB, and {where} has {other} MiB; a cluster has one memory unit"
             raise manifest.origin.error("gpuMemoryUnit", rule)
@@ -194,7 +231,9 @@ def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> boo
     """Add the manifest's nodes to the scenario; return whether its kind describes nodes."""
     origin = manifest.origin
     if not manifest.described and _is_cluster(manifest):
-        raise origin.error("", "a Cluster says which nodes there are: name its file by --cluster, and not by -f")
+        raise origin.error(
+            "", "a Cluster says which nodes there are: name its file by --cluster, and not by -f"
+        )
     if not manifest.described:
         return False
     if manifest.kind == "Node" and manifest.api_version == "v1":
@@ -215,16 +254,19 @@ def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> boo
 
 
 def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> None:
-    """Add the ``live`` pods of a cluster to the scenario, and remove from ``pending`` the pods that exist already.
+    """Add the ``live`` pods of a cluster to the scenario, and remove from ``pending`` the pods that
+    exist already.
 
-    A live pod belongs to an object in the files if its controller is the object, or a ReplicaSet or Job that the object
-    created, or if it has the labels that identify the object's pods. If it requests the same of a node as one of the
-    object's pods in the files, it replaces that pod; otherwise a pod of the files replaces it. All running pods with
-    such a request stay, even if the files ask for fewer, since the number that an autoscaler wants is unknown here.
-    Pods of Pod and Job objects always stay, since their requests cannot be changed.
+    A live pod belongs to an object in the files if its controller is the object, or a ReplicaSet or
+    Job that the object created, or if it has the labels that identify the object's pods. If it
+    requests the same of a node as one of the object's pods in the files, it replaces that pod;
+    otherwise a pod of the files replaces it. All running pods with such a request stay, even if the
+    files ask for fewer, since the number that an autoscaler wants is unknown here. Pods of Pod and
+    Job objects always stay, since their requests cannot be changed.
 
-    A live pod that stays and has no node becomes pending in place of its copy. Pods and completions of Jobs that have
-    ended are not created again. ``expansion`` is the result of ``make_pods`` for the scenario.
+    A live pod that stays and has no node becomes pending in place of its copy. Pods and completions
+    of Jobs that have ended are not created again. ``expansion`` is the result of ``make_pods`` for
+    the scenario.
     """
     live = list(live)
     there = {pod.key for pod in live}
@@ -235,7 +277,9 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
         asked.setdefault(owner_of(pod), []).append(pod)
     found: dict[Owner, list[Pod]] = {}
     for pod in live:
-        owner = None if pod.metadata.deletion_timestamp else _owner_among(pod, asked, expansion.owned)
+        owner = (
+            None if pod.metadata.deletion_timestamp else _owner_among(pod, asked, expansion.owned)
+        )
         if owner is not None:
             found.setdefault(owner, []).append(pod)
         else:
@@ -244,14 +288,17 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
     pending: list[Pod] = []
     for owner, pods in asked.items():
         most = expansion.completions.get(owner, len(pods))
-        pending += _still_pending(owner, pods, found[owner], scenario, most) if owner in found else pods
+        pending += (
+            _still_pending(owner, pods, found[owner], scenario, most) if owner in found else pods
+        )
     scenario.pending = sorted(pending, key=lambda pod: order.get(pod.key, -1))
 
 
 def _still_pending(
     owner: Owner, asked: Sequence[Pod], live: Sequence[Pod], scenario: Scenario, completions: int
 ) -> list[Pod]:
-    """Return the pods of an object that are still to be decided, and add its running pods to ``scenario.bound``.
+    """Return the pods of an object that are still to be decided, and add its running pods to
+    ``scenario.bound``.
 
     A Job creates ``completions`` pods in total.
     """
@@ -263,10 +310,14 @@ def _still_pending(
     others = [pod for pod in kept if pod.key not in copies]
     missing = [pod for pod in asked if pod.key not in names]
     if fixed:
-        ended = sum(pod.finished and (owner[:2] == _POD or pod.status.phase == "Succeeded") for pod in live)
+        ended = sum(
+            pod.finished and (owner[:2] == _POD or pod.status.phase == "Succeeded") for pod in live
+        )
         missing = missing[len(others) :][: max(0, completions - ended - len(kept))]
         if ended:
-            scenario.notes.append(Note(f"{owner}: {ended} of its pods have ended, and are not started again"))
+            scenario.notes.append(
+                Note(f"{owner}: {ended} of its pods have ended, and are not started again")
+            )
     else:
         missing = _without(missing, Counter(map(_demand, others)))
     running = [pod for pod in kept if pod.spec.node_name]
@@ -282,7 +333,9 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Return ``pods`` minus one of equal ``_demand`` for each of the ``others``, which are counted by demand."""
+    """Return ``pods`` minus one of equal ``_demand`` for each of the ``others``, which are
+    counted by demand.
+    """
     left = []
     for pod in pods:
         demand = _demand(pod)
@@ -301,13 +354,19 @@ def _owner_among(
         if candidate in objects:
             return candidate
     for key, labels in owned.items():
-        if key in objects and key.namespace == pod.metadata.namespace and labels.items() <= pod.metadata.labels.items():
+        if (
+            key in objects
+            and key.namespace == pod.metadata.namespace
+            and labels.items() <= pod.metadata.labels.items()
+        ):
             return key
     return None
 
 
 def owners_of(pod: Pod) -> Iterable[Owner]:
-    """Yield the objects that a pod may come from: its controller, and the controller's own creator."""
+    """Yield the objects that a pod may come from: its controller, and the controller's own
+    creator.
+    """
     owner = owner_of(pod)
     yield owner
     if owner[:2] == ("apps", "ReplicaSet"):
@@ -326,16 +385,28 @@ def _demand(pod: Pod) -> Hashable:
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b""
     taken = tuple(sorted(pod_requests(spec).items()))
-    return taken, pod.metadata.labels.get(GPU_COUNT_LABEL), tuple(sorted(spec.node_selector.items())), affinity
+    return (
+        taken,
+        pod.metadata.labels.get(GPU_COUNT_LABEL),
+        tuple(sorted(spec.node_selector.items())),
+        affinity,
+    )
 
 
 def _needs_namespace_labels(pod: Pod) -> bool:
-    """Return whether a pod affinity term selects namespaces by labels other than their name, which are unknown."""
-    selectors = (term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod)))
+    """Return whether a pod affinity term selects namespaces by labels other than their name,
+    which are unknown.
+    """
+    selectors = (
+        term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod))
+    )
     keys = (
         key
         for each in selectors
         if each is not None
-        for key in (*each.match_labels, *(requirement.key for requirement in each.match_expressions))
+        for key in (
+            *each.match_labels,
+            *(requirement.key for requirement in each.match_expressions),
+        )
     )
     return any(key != NAMESPACE_NAME_LABEL for key in keys)

@@ -1,8 +1,9 @@
 """Simulates the scheduling of a scenario pod by pod, with the live ledger and placement code.
 
-Each pod passes the same steps as a live one: the in-tree predicates, the scores of the placement engine, the choice of
-the GPUs, and the Binding, whose annotation the ledger then reads back. If gangs are enabled, the pods of a gang are
-decided by the live gang search. For a pod that fits nowhere, pods of lower priority are preempted, as in a cluster.
+Each pod passes the same steps as a live one: the in-tree predicates, the scores of the placement
+engine, the choice of the GPUs, and the Binding, whose annotation the ledger then reads back. If
+gangs are enabled, the pods of a gang are decided by the live gang search. For a pod that fits
+nowhere, pods of lower priority are preempted, as in a cluster.
 """
 
 from collections import Counter
@@ -45,7 +46,8 @@ from gputile.tools.simulator.node_reports import waiting_for
 from gputile.tools.simulator.refusals import FITS, JudgedNodes, Refusals, fits_nowhere_text
 from gputile.tools.simulator.scenario import Scenario
 
-# The weight of one rank relative to the in-tree scores (examples/extender/scheduler.yaml): it outweighs all of them.
+# The weight of one rank relative to the in-tree scores (examples/extender/scheduler.yaml): it
+# outweighs all of them.
 RANK_WEIGHT = 2000
 _MOST_ROUNDS = 32  # the longest supported chain of pods, each with affinity to a later one
 _NO_GANG = "pods of gangs ask by extended resources: claims are allocated pod by pod"
@@ -84,10 +86,12 @@ class Simulation:
         self._victim_finder: VictimFinder | None = None  # only while ``run`` is active
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Yield the outcome of each pending pod, in kube-scheduler's order: by priority, then by creation.
+        """Yield the outcome of each pending pod, in kube-scheduler's order: by priority, then by
+        creation.
 
-        A gang's pods are decided together, at the position of the last one. Refused pods with affinity or spread
-        constraints are tried again at the end. ``clock_ns`` returns the time of a decision (ns since the epoch).
+        A gang's pods are decided together, at the position of the last one. Refused pods with
+        affinity or spread constraints are tried again at the end. ``clock_ns`` returns the time of
+        a decision (ns since the epoch).
         """
         self._predicates = Predicates(scenario.nodes)
         self._groups = scenario.groups
@@ -110,17 +114,27 @@ class Simulation:
         self._victim_finder = None
 
     def decide(
-        self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
+        self,
+        pods: Iterable[Pod],
+        clock_ns: Callable[[], int],
+        running: Mapping[GangName, int] = _NOBODY,
     ) -> Iterator[PodOutcome]:
-        """Decide more pods, and place those that fit. ``running`` is the number of running pods of each gang.
+        """Decide more pods, and place those that fit. ``running`` is the number of running pods of
+        each gang.
 
         After ``run`` has ended, no pods are preempted for them.
         """
-        waiting: list[tuple[PodOutcome, int]] = []  # with the number of pods placed before the decision
+        waiting: list[
+            tuple[PodOutcome, int]
+        ] = []  # with the number of pods placed before the decision
         running = Counter(running)
         for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
             for outcome in self._decide_batch(batch, running, clock_ns()):
-                if outcome.node is not None and batch.gang is None and (gang := member_of(outcome.pod)) is not None:
+                if (
+                    outcome.node is not None
+                    and batch.gang is None
+                    and (gang := member_of(outcome.pod)) is not None
+                ):
                     running[gang] += 1
                 depends = affinity_terms(outcome.pod) or hard_spread(outcome.pod)
                 if outcome.node is None and batch.gang is None and depends:
@@ -129,7 +143,9 @@ class Simulation:
                     yield outcome
         yield from self._decide_again(waiting, clock_ns)
 
-    def _decide_batch(self, batch: PodBatch, running: Mapping[GangName, int], now_ns: int) -> Iterator[PodOutcome]:
+    def _decide_batch(
+        self, batch: PodBatch, running: Mapping[GangName, int], now_ns: int
+    ) -> Iterator[PodOutcome]:
         """Decide the pods of a batch, and place those that fit."""
         if batch.gang is not None:
             outcomes = self._decide_gang(batch.gang, batch.pods, running.get(batch.gang, 0), now_ns)
@@ -146,8 +162,12 @@ class Simulation:
             self._placed_pods += 1
             self._refused_alike.clear()
 
-    def _decide_again(self, waiting: list[tuple[PodOutcome, int]], clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Retry each refused pod after other pods have been placed, as kube-scheduler's queue does."""
+    def _decide_again(
+        self, waiting: list[tuple[PodOutcome, int]], clock_ns: Callable[[], int]
+    ) -> Iterator[PodOutcome]:
+        """Retry each refused pod after other pods have been placed, as kube-scheduler's queue
+        does.
+        """
         for _ in range(_MOST_ROUNDS):
             still: list[tuple[PodOutcome, int]] = []
             for outcome, asked_at in waiting:
@@ -165,8 +185,12 @@ class Simulation:
                 break
         yield from (outcome for outcome, _ in waiting)
 
-    def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[PodOutcome]:
-        """Place the pods of a gang that must start together, and as many more as fit; or none at all."""
+    def _decide_gang(
+        self, gang: GangName, pods: list[Pod], running: int, now_ns: int
+    ) -> list[PodOutcome]:
+        """Place the pods of a gang that must start together, and as many more as fit; or none at
+        all.
+        """
         if any(pod.spec.resource_claims for pod in pods):
             return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]
         size = gang_size(gang, pods, self._groups.sizes)
@@ -184,7 +208,9 @@ class Simulation:
         if not plan.fits:
             found = self._preempt(members, needed if running < size else 0, now_ns)
             if found is None:
-                return [_refused(pod, f"{together} wait: there is room for {plan.room}") for pod in pods]
+                return [
+                    _refused(pod, f"{together} wait: there is room for {plan.room}") for pod in pods
+                ]
             together, places = f"{together}; {self._preempts(found)}", found.places
         outcomes = []
         for member in members:
@@ -192,7 +218,9 @@ class Simulation:
             if place is None:
                 outcomes.append(_refused(member.pod, f"{together} without it; {plan.lacking}"))
             elif member.request is None:
-                outcomes.append(self._settled(member.pod, place.node, f"{together}; asks for no GPU"))
+                outcomes.append(
+                    self._settled(member.pod, place.node, f"{together}; asks for no GPU")
+                )
             else:
                 outcomes.append(self._placed(member.pod, place, together))
         return outcomes
@@ -200,8 +228,9 @@ class Simulation:
     def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
         """Decide one pod. A pod like a refused one is refused too, until another pod is placed.
 
-        A pod with GPUs goes to the node with the best score; of equal nodes, to the one that was added to the ledger
-        first. kube-scheduler's own scores are ignored, since a rank outweighs all of them together.
+        A pod with GPUs goes to the node with the best score; of equal nodes, to the one that was
+        added to the ledger first. kube-scheduler's own scores are ignored, since a rank outweighs
+        all of them together.
         """
         predicates = self._predicates
         if (waiting := waiting_for(pod)) is not None:
@@ -223,7 +252,9 @@ class Simulation:
             self._refused_alike[alike] = outcome.reason
         return outcome
 
-    def _decide_among(self, pod: Pod, request: Request | None, in_tree: NodeRefusals, now_ns: int) -> PodOutcome:
+    def _decide_among(
+        self, pod: Pod, request: Request | None, in_tree: NodeRefusals, now_ns: int
+    ) -> PodOutcome:
         """Place a pod on the best of the nodes that kube-scheduler's own rules allow."""
         names, rows = self._nodes.names, self._nodes.rows
         if request is None:
@@ -236,7 +267,11 @@ class Simulation:
         open_rows = rows[in_tree.open & (rows >= 0)]
         scores = self.engine.scores(request.shape, request.host)[open_rows]
         feasible = int((scores != UNFIT).sum())
-        info = self.ledger.node_info(int(open_rows[scores == scores.max()].min())) if feasible else None
+        info = (
+            self.ledger.node_info(int(open_rows[scores == scores.max()].min()))
+            if feasible
+            else None
+        )
         if info is None:
             return self._preempting(pod, request, in_tree, now_ns)
         decision = self.engine.decide(request, info.name, now_ns)
@@ -245,7 +280,9 @@ class Simulation:
         return self._placed(pod, decision, f"fits {feasible} of {len(names)} node(s)")
 
     def _decide_by_claims(self, pod: Pod) -> PodOutcome:
-        """Place a pod with ResourceClaims on the best of the nodes where kube-scheduler can allocate them."""
+        """Place a pod with ResourceClaims on the best of the nodes where kube-scheduler can
+        allocate them.
+        """
         pod, made = self._claims.made_for(pod)
         for claim in made:
             self.ledger.apply_claim(claim)
@@ -258,8 +295,12 @@ class Simulation:
             why: dict[str, Refusal[FitRule]] = {}
             found_ranks, _ = rank_pod_with_claims(self.engine, pod, open_to_pod)
             ranks = dict(zip(open_to_pod, found_ranks, strict=True))
-            scores = dict(zip(open_to_pod, self._predicates.scores(pod, open_rows).tolist(), strict=True))
-            for node in sorted(open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])):
+            scores = dict(
+                zip(open_to_pod, self._predicates.scores(pod, open_rows).tolist(), strict=True)
+            )
+            for node in sorted(
+                open_to_pod, key=lambda name: -(ranks[name] * RANK_WEIGHT + scores[name])
+            ):
                 found = allocate_claims(self.engine, pod, node)
                 if not isinstance(found, Refusal):
                     return self._allocated(pod, node, found)
@@ -267,35 +308,55 @@ class Simulation:
         except RequestError as error:
             return _refused(pod, str(error))
         told = list(dict.fromkeys(why.values()))
-        by_gpu = np.array([told.index(why[name]) if name in why else FITS for name in self._nodes.names], np.intp)
+        by_gpu = np.array(
+            [told.index(why[name]) if name in why else FITS for name in self._nodes.names], np.intp
+        )
         return _refused(pod, fits_nowhere_text(self._nodes, in_tree, told, by_gpu))
 
     def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
         """Place a pod with its allocated ``claims``."""
         for claim in claims:
             self.ledger.apply_claim(claim)
-        bookings = (self.ledger.booking(claim.metadata.uid) for claim in self.ledger.claims.of_pod(pod))
-        held = [each.allocation for each in bookings if each is not None and each.allocation is not None]
+        bookings = (
+            self.ledger.booking(claim.metadata.uid) for claim in self.ledger.claims.of_pod(pod)
+        )
+        held = [
+            each.allocation for each in bookings if each is not None and each.allocation is not None
+        ]
         if not held:
             return self._settled(pod, node, "its claims ask for no GPU")
         shares = tuple(share for each in held for share in each.gpus)
-        allocation = msgspec.structs.replace(held[0], gpus=shares, whole=all(each.whole for each in held))
-        return self._settled(pod, node, f"by claims: {Decision(node, (), allocation).text()}", allocation)
+        allocation = msgspec.structs.replace(
+            held[0], gpus=shares, whole=all(each.whole for each in held)
+        )
+        return self._settled(
+            pod, node, f"by claims: {Decision(node, (), allocation).text()}", allocation
+        )
 
-    def _preempting(self, pod: Pod, request: Request, in_tree: NodeRefusals, now_ns: int) -> PodOutcome:
-        """Preempt pods for a pod that fits nowhere; if that is not possible, explain why it fits nowhere."""
+    def _preempting(
+        self, pod: Pod, request: Request, in_tree: NodeRefusals, now_ns: int
+    ) -> PodOutcome:
+        """Preempt pods for a pod that fits nowhere; if that is not possible, explain why it fits
+        nowhere.
+        """
         found = self._preempt([GangCandidate(pod, request)], 1, now_ns)
         if found is None:
             return _refused(pod, self._why_nowhere(request, in_tree))
         return self._placed(pod, found.places[pod.metadata.uid], self._preempts(found))
 
-    def _preempt(self, members: Sequence[GangCandidate], needed: int, now_ns: int) -> GangVictims | None:
-        """Remove pods of lower priority so that ``needed`` of ``members`` fit; None if that is not enough."""
+    def _preempt(
+        self, members: Sequence[GangCandidate], needed: int, now_ns: int
+    ) -> GangVictims | None:
+        """Remove pods of lower priority so that ``needed`` of ``members`` fit; None if that is
+        not enough.
+        """
         finder = self._victim_finder
         found = finder.find(members, needed, now_ns) if finder is not None else None
         if finder is None or found is None:
             return None
-        preemptors = tuple(member.pod.key for member in members if member.pod.metadata.uid in found.places)
+        preemptors = tuple(
+            member.pod.key for member in members if member.pod.metadata.uid in found.places
+        )
         for uid in (*found.evicted, *found.withdrawn):
             self.ledger.remove_pod(uid)
             self._predicates.remove(uid)
@@ -303,9 +364,12 @@ class Simulation:
         return found
 
     def _preempts(self, found: GangVictims) -> str:
-        return f"preempts {victims_text(each.pod for each in self.victims[-len(found.evicted + found.withdrawn) :])}"
+        victims = self.victims[-len(found.evicted + found.withdrawn) :]
+        return f"preempts {victims_text(each.pod for each in victims)}"
 
-    def _settled(self, pod: Pod, node: str, reason: str, allocation: Allocation | None = None) -> PodOutcome:
+    def _settled(
+        self, pod: Pod, node: str, reason: str, allocation: Allocation | None = None
+    ) -> PodOutcome:
         """Record a pod on its node in the ledger, without GPUs from a Binding."""
         bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
         self.ledger.apply_pod(bound)
@@ -321,12 +385,16 @@ class Simulation:
         )
         self.ledger.apply_pod(bound)
         info = self.ledger.info_of(decision.node)
-        policy = info.placement if info and decision.allocation and not decision.allocation.whole else ""
+        policy = (
+            info.placement if info and decision.allocation and not decision.allocation.whole else ""
+        )
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
-        """Update the prices of the packing policy as the live extender does; other policies have none."""
+        """Update the prices of the packing policy as the live extender does; other policies have
+        none.
+        """
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)
@@ -338,6 +406,10 @@ class Simulation:
         told: Sequence[Refusal[FitRule]] = ()
         by_gpu = np.full(len(self._nodes.rows), FITS, np.intp)
         if request is not None:
-            gpus_are_short = np.array([*(reason.lacks_gpus for reason in in_tree.distinct), True])[in_tree.codes]
-            told, by_gpu[gpus_are_short] = self._refusals.told(request, self._nodes.rows[gpus_are_short])
+            gpus_are_short = np.array([*(reason.lacks_gpus for reason in in_tree.distinct), True])[
+                in_tree.codes
+            ]
+            told, by_gpu[gpus_are_short] = self._refusals.told(
+                request, self._nodes.rows[gpus_are_short]
+            )
         return fits_nowhere_text(self._nodes, in_tree, told, by_gpu)

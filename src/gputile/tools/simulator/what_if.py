@@ -44,7 +44,8 @@ from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import owner_of
 
 MOST_COPIES = 100_000
-# Annotations that gputile adds to a pod at admission and at bind; the pod's template does not have them.
+# Annotations that gputile adds to a pod at admission and at bind; the pod's template does not have
+# them.
 _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMORY_UNIT_ANNOTATION)
 
 
@@ -52,7 +53,8 @@ _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMOR
 _WORD: Final = r"[^\s=!,()]"
 _REQUIREMENT: Final = re.compile(
     rf"(?P<absent>!\s*)?(?P<key>{_WORD}+)"
-    rf"(?:\s*(?P<sign>==|!=|=)\s*(?P<value>{_WORD}*)|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
+    rf"(?:\s*(?P<sign>==|!=|=)\s*(?P<value>{_WORD}*)"
+    rf"|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
 )
 _BETWEEN: Final = re.compile(r",(?![^(]*\))")  # a comma outside of parentheses
 _OPERATORS: Final = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn"}
@@ -60,7 +62,9 @@ _GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
 class UnknownNode(ValueError):
-    """A node to remove does not exist; ``name`` is its name, "" if nodes were selected by labels."""
+    """A node to remove does not exist; ``name`` is its name, "" if nodes were selected by
+    labels.
+    """
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -68,7 +72,8 @@ class UnknownNode(ValueError):
 
 
 def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
-    """Remove the nodes ``leaving``; their pods become pending, before those that are pending already.
+    """Remove the nodes ``leaving``; their pods become pending, before those that are pending
+    already.
 
     Raises:
         UnknownNode: one of ``leaving`` is not in the scenario.
@@ -78,7 +83,11 @@ def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
     if missing:
         raise UnknownNode(f"there is no node {missing[0] or shown(missing[0])}", missing[0])
     scenario.nodes = [node for node in scenario.nodes if node.metadata.name not in leaving]
-    moving = [pod for pod in scenario.bound if pod.spec.node_name in leaving and not pod.finished and not _stays(pod)]
+    moving = [
+        pod
+        for pod in scenario.bound
+        if pod.spec.node_name in leaving and not pod.finished and not _stays(pod)
+    ]
     scenario.bound = [pod for pod in scenario.bound if pod.spec.node_name not in leaving]
     scenario.pending = [*map(_unbound, moving), *scenario.pending]
     scenario.claims.release(leaving)
@@ -90,7 +99,9 @@ def _stays(pod: Pod) -> bool:
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller would create it again: without node, allocation and recorded memory unit."""
+    """Return the pod as its controller would create it again: without node, allocation and
+    recorded memory unit.
+    """
     kept = {
         key: value
         for key, value in pod.metadata.annotations.items()
@@ -105,17 +116,23 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Set the memory unit of all nodes to ``unit_mib``: running pods keep their bytes, new ones use the new unit."""
+    """Set the memory unit of all nodes to ``unit_mib``: running pods keep their bytes, new ones
+    use the new unit.
+    """
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
         if not pod.finished:
             on_node.setdefault(pod.spec.node_name, []).append(pod)
     scenario.unit_mib = unit_mib
-    scenario.nodes = [_counting(node, on_node.get(node.metadata.name, ()), unit_mib) for node in scenario.nodes]
+    scenario.nodes = [
+        _counting(node, on_node.get(node.metadata.name, ()), unit_mib) for node in scenario.nodes
+    ]
 
 
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
-    """Return the node as its agent would advertise it: the units that its pods request, plus its free memory."""
+    """Return the node as its agent would advertise it: the units that its pods request, plus its
+    free memory.
+    """
     inventory = inventory_of(node)
     if inventory is None:
         return node
@@ -130,13 +147,16 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
         for gpu in inventory.gpus:
             units += max(0, advertised_units(gpu, unit_mib) - -(-held[gpu.uuid] // unit_mib))
         allocatable[GPU_MEMORY] = str(units)
-    counting = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=allocatable))
+    counting = msgspec.structs.replace(
+        node, status=msgspec.structs.replace(node.status, allocatable=allocatable)
+    )
     return with_inventory(counting, msgspec.structs.replace(inventory, unit_mib=unit_mib))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """The MiB per GPU that pods with whole GPUs really need, by workload (``deployment/infer``), or for all others.
+    """The MiB per GPU that pods with whole GPUs really need, by workload (``deployment/infer``), or
+    for all others.
 
     ``of_others`` applies only to pods with one GPU.
     """
@@ -145,19 +165,27 @@ class MemoryNeeds:
     of_others: int = 0
 
     def of(self, pod: Pod, gpus: int) -> int:
-        """Return the MiB that a pod needs on each of its ``gpus``; 0 if unknown, which means all of the memory."""
+        """Return the MiB that a pod needs on each of its ``gpus``; 0 if unknown, which means all
+        of the memory.
+        """
         name = workload_name(owner_of(pod))
         return self.of_workload.get(name, self.of_others if gpus == 1 else 0)
 
 
 def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> None:
-    """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and request what they have now.
+    """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and request what
+    they have now.
 
-    A pod on a time-sliced GPU then requests its part of the memory, and a pod on a whole GPU requests all of it, unless
-    ``needs`` has an amount for it. Nodes that serve their GPUs by claims do not change.
+    A pod on a time-sliced GPU then requests its part of the memory, and a pod on a whole GPU
+    requests all of it, unless ``needs`` has an amount for it. Nodes that serve their GPUs by claims
+    do not change.
     """
     found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
-    known = {name: inventory for name, inventory in found.items() if inventory is not None and not inventory.claims}
+    known = {
+        name: inventory
+        for name, inventory in found.items()
+        if inventory is not None and not inventory.claims
+    }
     moving, staying = list[Pod](), list[Pod]()
     for pod in scenario.bound:
         inventory = None if pod.finished else known.get(pod.spec.node_name)
@@ -165,13 +193,19 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         (staying if moved is None else moving).append(pod if moved is None else moved)
     scenario.bound, scenario.pending = staying, [*moving, *scenario.pending]
     scenario.nodes = [
-        _of_mode(node, known[node.metadata.name], mode, unit_mib) if node.metadata.name in known else node
+        _of_mode(node, known[node.metadata.name], mode, unit_mib)
+        if node.metadata.name in known
+        else node
         for node in scenario.nodes
     ]
 
 
-def _in_mode(pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> Pod | None:
-    """Return a running pod as an unbound one that requests its GPUs in ``mode``; None if its GPUs are unknown."""
+def _in_mode(
+    pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
+) -> Pod | None:
+    """Return a running pod as an unbound one that requests its GPUs in ``mode``; None if its
+    GPUs are unknown.
+    """
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -193,13 +227,24 @@ def _in_mode(pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: M
 
 
 def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:
-    """Return a node with the inventory, label and resources that its agent would publish in a mode."""
+    """Return a node with the inventory, label and resources that its agent would publish in a
+    mode.
+    """
     inventory = msgspec.structs.replace(inventory, mode=mode.value, unit_mib=unit_mib, replicas=0)
-    offered = {name: str(count) for name, count in resources_for_mode(mode, inventory.gpus, unit_mib).items()}
-    kept = {name: amount for name, amount in node.status.allocatable.items() if name not in GPU_RESOURCES}
+    offered = {
+        name: str(count)
+        for name, count in resources_for_mode(mode, inventory.gpus, unit_mib).items()
+    }
+    kept = {
+        name: amount
+        for name, amount in node.status.allocatable.items()
+        if name not in GPU_RESOURCES
+    }
     meta = node.metadata
     labels = {**meta.labels, MODE_LABEL: mode.value}
-    labels = {name: text for name, text in labels.items() if name not in (SHARING_LABEL, REPLICAS_LABEL)}
+    labels = {
+        name: text for name, text in labels.items() if name not in (SHARING_LABEL, REPLICAS_LABEL)
+    }
     return with_inventory(
         msgspec.structs.replace(
             node,
@@ -232,11 +277,16 @@ class Fit:
 
 
 def fit_more(
-    simulation: Simulation, pods: Sequence[Pod], clock_ns: Callable[[], int], progress: Callable[[int], None]
+    simulation: Simulation,
+    pods: Sequence[Pod],
+    clock_ns: Callable[[], int],
+    progress: Callable[[int], None],
 ) -> Fit:
-    """Place copies of the whole set ``pods`` until one does not fit, or until there are ``MOST_COPIES``.
+    """Place copies of the whole set ``pods`` until one does not fit, or until there are
+    ``MOST_COPIES``.
 
-    Each copy of a gang is a separate gang. ``progress`` is called with the number of copies after each one.
+    Each copy of a gang is a separate gang. ``progress`` is called with the number of copies after
+    each one.
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:
@@ -256,7 +306,9 @@ def fit_more(
 
 def _copy(pod: Pod, number: int) -> Pod:
     name = f"{pod.metadata.name}-{number}"
-    meta = msgspec.structs.replace(pod.metadata, name=name, uid=make_uid("copy", pod.metadata.namespace, name))
+    meta = msgspec.structs.replace(
+        pod.metadata, name=name, uid=make_uid("copy", pod.metadata.namespace, name)
+    )
     return msgspec.structs.replace(pod, metadata=meta)
 
 
@@ -268,9 +320,15 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
         UnknownNode: it selects no node.
     """
     wanted, nodes = parse_selector(selector), list(nodes)
-    found = [node.metadata.name for node in nodes if selector.strip() and selects(wanted, node.metadata.labels)]
+    found = [
+        node.metadata.name
+        for node in nodes
+        if selector.strip() and selects(wanted, node.metadata.labels)
+    ]
     if not found:
-        raise UnknownNode(f"no node has the labels {selector[:80]!r}{nearly_selected(selector, nodes)}")
+        raise UnknownNode(
+            f"no node has the labels {selector[:80]!r}{nearly_selected(selector, nodes)}"
+        )
     return found
 
 
@@ -285,14 +343,21 @@ def parse_selector(text: str) -> LabelSelector:
         SelectorError: ``text`` is not a label selector.
     """
     parts = _BETWEEN.split(text) if text.strip() else []
-    return LabelSelector(match_expressions=tuple(_requirement(text, part.strip()) for part in parts))
+    return LabelSelector(
+        match_expressions=tuple(_requirement(text, part.strip()) for part in parts)
+    )
 
 
 def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
-    """Return a hint at the node label or value that a selector without matches may mean; "" if none is similar."""
+    """Return a hint at the node label or value that a selector without matches may mean; "" if
+    none is similar.
+    """
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
-        key, values = requirement.key, {each[requirement.key] for each in labels if requirement.key in each}
+        key, values = (
+            requirement.key,
+            {each[requirement.key] for each in labels if requirement.key in each},
+        )
         if not values:
             return nearest(key, {each for known in labels for each in known})
         if requirement.operator == "In" and values.isdisjoint(requirement.values):
@@ -306,10 +371,16 @@ def _requirement(text: str, part: str) -> LabelSelectorRequirement:
     if found is None or (found["absent"] and sign):
         raise _error(text, f"{part[:80]!r} is no requirement")
     key, operator = found["key"], _OPERATORS.get(sign)
-    values = tuple(each.strip() for each in (found["value"] or found["values"] or "").split(",")) if operator else ()
+    values = (
+        tuple(each.strip() for each in (found["value"] or found["values"] or "").split(","))
+        if operator
+        else ()
+    )
     for why in filter(None, (broken_qualified_name(key), *map(broken_label_value, values))):
         raise _error(text, why)
-    return LabelSelectorRequirement(key, operator or ("DoesNotExist" if found["absent"] else "Exists"), values)
+    return LabelSelectorRequirement(
+        key, operator or ("DoesNotExist" if found["absent"] else "Exists"), values
+    )
 
 
 def _error(text: str, why: str) -> SelectorError:

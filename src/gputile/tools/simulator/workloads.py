@@ -1,9 +1,10 @@
 """Checks objects and expands workloads into the pods that their controllers would make.
 
-It checks what affects GPUs: kinds, names and types of fields, amounts, and gputile's own admission. Everything else is
-left to the API server. The same input always yields the same pod names and UIDs.
+It checks what affects GPUs: kinds, names and types of fields, amounts, and gputile's own admission.
+Everything else is left to the API server. The same input always yields the same pod names and UIDs.
 
-Pods of one workload share the spec of its template: replace a pod's spec to change it, and never modify it.
+Pods of one workload share the spec of its template: replace a pod's spec to change it, and never
+modify it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,12 @@ from gputile.tools.simulator.fields import (
     broken_fields,
     mistyped_mode,
 )
-from gputile.tools.simulator.foreign_words import asked_of_others, uncounted_quota, words_of_gang, words_of_others
+from gputile.tools.simulator.foreign_words import (
+    asked_of_others,
+    uncounted_quota,
+    words_of_gang,
+    words_of_others,
+)
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -64,7 +70,8 @@ MOST_PODS: Final = 200_000
 MISSING: Final = "Required value"
 _USUAL_UNITS: Final = (1024, 128, 1)  # MiB
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
-# Former or mistaken API groups of the kinds that create pods: an unknown kind in one is probably Kubernetes' own.
+# Former or mistaken API groups of the kinds that create pods: an unknown kind in one is probably
+# Kubernetes' own.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
 _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 50
@@ -72,12 +79,16 @@ _MOST_OF_AN_OBJECT: Final = 20
 _LONGEST_NAME: Final = 253
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of the cluster"
 _RUNS: Final = (
-    "it has a UID and a node, so it counts as running there, and is not judged: without both it is judged as a new one"
+    "it has a UID and a node, so it counts as running there, and is not judged: "
+    "without "
+    "both it is judged as a new one"
 )
 
 
 class Owner(NamedTuple):
-    """An object that owns pods, or a Pod without a controller; ``group`` is its API group ("" for the core group)."""
+    """An object that owns pods, or a Pod without a controller; ``group`` is its API group (""
+    for the core group).
+    """
 
     group: str
     kind: str
@@ -92,17 +103,20 @@ def owner_of(pod: Pod) -> Owner:
     """Return the controller of a pod, or the pod itself if it has none."""
     for owner in pod.metadata.owner_references:
         if owner.controller:
-            return Owner(owner.api_version.rpartition("/")[0], owner.kind, pod.metadata.namespace, owner.name)
+            return Owner(
+                owner.api_version.rpartition("/")[0], owner.kind, pod.metadata.namespace, owner.name
+            )
     return Owner("", "Pod", pod.metadata.namespace, pod.metadata.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How objects are checked and admitted. ``kinds`` is the table of kinds that are not Kubernetes' own.
+    """How objects are checked and admitted. ``kinds`` is the table of kinds that are not
+    Kubernetes' own.
 
-    ``accepted`` are objects that an API server accepted in a dry run, so their unknown fields are ignored. With
-    ``ignore_unknown``, objects of unknown kinds are left out. ``tell_kinds`` tells the user how to describe an unknown
-    kind. ``claims`` are those that pods may reference.
+    ``accepted`` are objects that an API server accepted in a dry run, so their unknown fields are
+    ignored. With ``ignore_unknown``, objects of unknown kinds are left out. ``tell_kinds`` tells
+    the user how to describe an unknown kind. ``claims`` are those that pods may reference.
     """
 
     admission: Admission = field(default_factory=Admission)
@@ -111,7 +125,9 @@ class Intake:
     ignore_unknown: bool = False
     accepted: frozenset[Origin] = frozenset()
     claims: KnownClaims = field(default_factory=KnownClaims)
-    tell_kinds: str = "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
+    tell_kinds: str = (
+        "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
+    )
 
 
 class _OnlyMetadata(msgspec.Struct):
@@ -122,11 +138,12 @@ class _OnlyMetadata(msgspec.Struct):
 
 @dataclass(slots=True)
 class Expansion:
-    """The pods in the order of their creation; ``notes`` tell the user what was simplified or left out.
+    """The pods in the order of their creation; ``notes`` tell the user what was simplified or left
+    out.
 
-    ``owned`` are, by object, the labels of its running pods if their controller is another object. ``completions`` is
-    the total number of pods of each Job. ``intake`` is the intake that was used, extended by the namespaces and
-    classes among the objects.
+    ``owned`` are, by object, the labels of its running pods if their controller is another object.
+    ``completions`` is the total number of pods of each Job. ``intake`` is the intake that was used,
+    extended by the namespaces and classes among the objects.
     """
 
     pods: list[Pod] = field(default_factory=list)
@@ -136,11 +153,15 @@ class Expansion:
     intake: Intake = field(default_factory=Intake)
 
 
-def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake | None = None) -> Expansion:
-    """Expand ``manifests`` into pods; a DaemonSet gets one for each of the ``nodes`` that it selects.
+def expand(
+    manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake | None = None
+) -> Expansion:
+    """Expand ``manifests`` into pods; a DaemonSet gets one for each of the ``nodes`` that it
+    selects.
 
     Raises:
-        ManifestError: objects cannot be used, or two have the same name; the text has one line per mistake.
+        ManifestError: objects cannot be used, or two have the same name; the text has one line per
+            mistake.
     """
     given = intake or Intake()
     expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)
@@ -151,7 +172,9 @@ def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake 
         except ManifestError as error:
             wrong += str(error).split("\n")
     if wrong:
-        more = [f"and {len(wrong) - _MOST_SHOWN:,} more mistakes"] if len(wrong) > _MOST_SHOWN else []
+        more = (
+            [f"and {len(wrong) - _MOST_SHOWN:,} more mistakes"] if len(wrong) > _MOST_SHOWN else []
+        )
         raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
     return expander.expansion
 
@@ -216,8 +239,14 @@ class _Expander:
                 self._note(_RUNS, manifest)
             yield msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             return
-        body = {key: value for key, value in manifest.body.items() if key != "status"}  # only kubelets write it
-        body["metadata"] = body["metadata"] | {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+        body = {
+            key: value for key, value in manifest.body.items() if key != "status"
+        }  # only kubelets write it
+        body["metadata"] = body["metadata"] | {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+        }
         yield self._admitted(manifest.origin, "", body)
 
     def _of_workload(self, manifest: Manifest) -> Iterator[Pod]:
@@ -227,7 +256,9 @@ class _Expander:
         if gang := words_of_gang(manifest.body):
             self._note(gang, manifest)
         if kind == "Job" and workload.completions is not None:
-            self.expansion.completions[Owner("batch", kind, owner.namespace, owner.name)] = workload.completions
+            self.expansion.completions[Owner("batch", kind, owner.namespace, owner.name)] = (
+                workload.completions
+            )
         steps = template_path(kind)
         written: Any = manifest.body
         for step in steps:
@@ -237,11 +268,14 @@ class _Expander:
         make = PodMaker(manifest, owner, template, labels)
         spec = decode(origin, ".".join(steps), written, Pod).spec
         gangs = self._intake.admission.configuration.admission.gangs
-        given = ControllerInput(origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes)
+        given = ControllerInput(
+            origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes
+        )
         yield from CONTROLLERS[kind](given)
 
     def _of_other(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
-        """Yield the pods of a custom resource, and add a note about those that the table of kinds does not cover.
+        """Yield the pods of a custom resource, and add a note about those that the table of kinds
+        does not cover.
 
         Raises:
             ManifestError: it requests GPUs outside of pods, or its pods are invalid.
@@ -253,7 +287,10 @@ class _Expander:
             self._note(f"by its shape: {text}", manifest)
         if found.unturned:
             where = ", ".join(found.unturned[:_MOST_OF_AN_OBJECT])
-            said = f"it asks for GPUs, and which pods ask for them is not known: {self._intake.tell_kinds}"
+            said = (
+                f"it asks for GPUs, and which pods ask for them is not known: "
+                f"{self._intake.tell_kinds}"
+            )
             if not self._intake.ignore_unknown:
                 raise manifest.origin.error(where, said)
             self._note(f"ignored: {where}: {said}", manifest)
@@ -264,10 +301,16 @@ class _Expander:
         owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
         suspended = kind is not None and is_suspended(manifest, kind)
         if suspended:
-            self._note("is suspended and makes no pods" if manifest.stored else AS_IF_RESUMED, manifest)
+            self._note(
+                "is suspended and makes no pods" if manifest.stored else AS_IF_RESUMED, manifest
+            )
         if kind is not None and kind.owned:
-            known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
-            self.expansion.owned[Owner(manifest.group, manifest.kind, owner.namespace, owner.name)] = known
+            known = {
+                label: text.replace("{name}", owner.name) for label, text in kind.owned.items()
+            }
+            self.expansion.owned[
+                Owner(manifest.group, manifest.kind, owner.namespace, owner.name)
+            ] = known
         for group in found.groups:
             count = 0 if suspended and manifest.stored else group.count
             try:
@@ -277,7 +320,9 @@ class _Expander:
                     raise
                 self._note(f"by its shape: ignored: {error}", manifest)
 
-    def _of_group(self, manifest: Manifest, owner: ObjectMeta, group: Group, count: int) -> Iterator[Pod]:
+    def _of_group(
+        self, manifest: Manifest, owner: ObjectMeta, group: Group, count: int
+    ) -> Iterator[Pod]:
         self._refuse(manifest, broken_fields(POD_TEMPLATE, group.template, group.path))
         template = self._template(manifest.origin, group.path, group.template, owner.namespace)
         make = PodMaker(manifest, owner, template, dict(template.metadata.labels))
@@ -290,7 +335,9 @@ class _Expander:
         owner = _complete(manifest, written)
         key = Owner(manifest.group, manifest.kind, owner.namespace, owner.name)
         if key in self._seen:
-            raise manifest.origin.error("metadata.name", f"the same {manifest.kind} is already in {self._seen[key]}")
+            raise manifest.origin.error(
+                "metadata.name", f"the same {manifest.kind} is already in {self._seen[key]}"
+            )
         self._seen[key] = manifest.origin
         return owner
 
@@ -312,16 +359,24 @@ class _Expander:
         admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
             raise ManifestError("\n".join(map(str, broken[:_MOST_OF_AN_OBJECT])))
-        self.expansion.notes += (Note(each, origin) for each in self._mistyped.in_spec(prefix, spec))
+        self.expansion.notes += (
+            Note(each, origin) for each in self._mistyped.in_spec(prefix, spec)
+        )
         if node := admitted.spec.node_name:
-            rule = f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: use nodeSelector"
+            rule = (
+                f"{node} passes kube-scheduler by, so whether the pod fits there is not "
+                f"judged: "
+                f"use nodeSelector"
+            )
             raise origin.error(f"{prefix}spec.nodeName", rule)
         for meant in filter(None, (mistyped_mode(admitted), self._other_unit(admitted))):
             self.expansion.notes.append(Note(f"{path}: {meant}" if path else meant, origin))
         return admitted
 
     def _other_unit(self, pod: Pod) -> str:
-        """Return a hint for a memory request above every GPU's size or below 1 % of the smallest; "" for any other."""
+        """Return a hint for a memory request above every GPU's size or below 1 % of the
+        smallest; "" for any other.
+        """
         unit = self._intake.admission.configuration.unit_mib
         try:
             request = parse_request(pod, unit)
@@ -335,17 +390,28 @@ class _Expander:
         largest = max(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
         if asked > most >= largest * request.unit_mib:
             said = (
-                f"its containers get the same GPU and ask for {memory_text(asked)} together, and GPUs here have up to"
+                f"its containers get the same GPU and ask for {memory_text(asked)} together, "
+                f"and GPUs here have up to"
             )
-            return f"{said} {memory_text(most)}; put containers that are to be on different GPUs into pods of their own"
+            return (
+                f"{said} {memory_text(most)}; put containers that are to be on different GPUs "
+                f"into pods of their own"
+            )
         count = asked // request.unit_mib
         others = [other for other in _USUAL_UNITS if least <= count * other <= most]
         if not others:
             return ""
-        said = f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs here have up to"
-        instead = f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
+        said = (
+            f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs "
+            f"here have up to"
+        )
+        instead = (
+            f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
+        )
         if others[0] < SMALLEST_UNIT_MIB:
-            instead = f"did you mean {count} MiB? Then write {-(-count // request.unit_mib)} for each GPU"
+            instead = (
+                f"did you mean {count} MiB? Then write {-(-count // request.unit_mib)} for each GPU"
+            )
         return f"{said} {memory_text(most)}; {instead}"
 
     @cached_property
@@ -355,9 +421,13 @@ class _Expander:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be judged; if such are ignored, return the pod without it."""
+        """Refuse a pod with a claim that cannot be judged; if such are ignored, return the pod
+        without it.
+        """
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
-        why_not = [self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())]
+        why_not = [
+            self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
+        ]
         if not any(why_not):
             return pod
         if not self._intake.ignore_unknown:
@@ -367,7 +437,9 @@ class _Expander:
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests a GPU from another system, and note its other settings for such systems."""
+        """Refuse a pod that requests a GPU from another system, and note its other settings for
+        such systems.
+        """
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
@@ -377,7 +449,9 @@ class _Expander:
         self.expansion.notes += (Note(text, origin) for text in words)
 
     def _check_metadata(self, manifest: Manifest) -> None:
-        self._refuse(manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata"))
+        self._refuse(
+            manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata")
+        )
 
     def _refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
         if not broken:
@@ -389,8 +463,14 @@ class _Expander:
         elif manifest.stored and way is UnknownFields.REFUSED:
             way = UnknownFields.NOTED
         if way is UnknownFields.NOTED:
-            self.expansion.notes += [Note(f"{path}: {rule}", manifest.origin) for path, rule in unknown]
-        refused = broken if way is UnknownFields.REFUSED else [each for each in broken if each not in unknown]
+            self.expansion.notes += [
+                Note(f"{path}: {rule}", manifest.origin) for path, rule in unknown
+            ]
+        refused = (
+            broken
+            if way is UnknownFields.REFUSED
+            else [each for each in broken if each not in unknown]
+        )
         if refused:
             lines = [str(manifest.origin.error(*each)) for each in refused[:_MOST_OF_AN_OBJECT]]
             raise ManifestError("\n".join(lines))
@@ -405,7 +485,9 @@ class _Expander:
         own = [each for each, names in known.items() if kind in names]
         others = [*table.of_kind(kind), *([POD_GROUP[0]] if kind == POD_GROUP[1] else ())]
         elsewhere = own if own and manifest.group in _THEIR_GROUPS else sorted({*own, *others})
-        names = set(known.get(version, ())) | {name for each, name in table.kinds if each == version}
+        names = set(known.get(version, ())) | {
+            name for each, name in table.kinds if each == version
+        }
         if elsewhere:
             return f"{said}; {kind} is in {' and '.join(elsewhere)}"
         return said + nearest(kind, names or MAKERS)
@@ -415,7 +497,9 @@ class _Expander:
 
 
 def _may_be_custom(manifest: Manifest) -> bool:
-    """Return whether a CRD may define an unknown kind: not in the API groups of Kubernetes, gputile and kustomize."""
+    """Return whether a CRD may define an unknown kind: not in the API groups of Kubernetes,
+    gputile and kustomize.
+    """
     group = manifest.group
     if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):
         return False
@@ -428,7 +512,9 @@ def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
     namespace = meta.namespace or "default"
     if not meta.name and not meta.generate_name:
         raise origin.error("metadata.name", f"{MISSING}: name or generateName is required")
-    name = meta.name or generated_name(meta.generate_name, f"{origin.file}/{origin.document}/{origin.item}")
+    name = meta.name or generated_name(
+        meta.generate_name, f"{origin.file}/{origin.document}/{origin.item}"
+    )
     if why := broken_label_name(namespace):
         raise origin.error("metadata.namespace", why)
     check_name(origin, "metadata.name", name)
@@ -438,4 +524,8 @@ def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
 
 def _shortened(name: str) -> str:
     """Return a composed name, cut to the maximum length of a name."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 6].rstrip('-.')}-{suffixes(name)(0)}"
+    return (
+        name
+        if len(name) <= _LONGEST_NAME
+        else f"{name[: _LONGEST_NAME - 6].rstrip('-.')}-{suffixes(name)(0)}"
+    )

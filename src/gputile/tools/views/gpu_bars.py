@@ -1,4 +1,6 @@
-"""Draws GPUs as bars on a terminal, filled by the namespaces or workloads that they are allocated to."""
+"""Draws GPUs as bars on a terminal, filled by the namespaces or workloads that they are
+allocated to.
+"""
 
 import math
 from collections import Counter
@@ -23,7 +25,9 @@ GroupOf = Callable[[PodSummary], str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a line. ``group`` is the number of the group that it shows, None if it shows none."""
+    """A part of a line. ``group`` is the number of the group that it shows, None if it shows
+    none.
+    """
 
     text: str
     group: int | None = None
@@ -44,7 +48,9 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A GPU: the part of ``total`` that each group has, in MiB, or in pods if the GPU is time-sliced."""
+    """A GPU: the part of ``total`` that each group has, in MiB, or in pods if the GPU is
+    time-sliced.
+    """
 
     index: int
     pieces: dict[str, int]
@@ -70,9 +76,11 @@ class NodeBars:
 
 
 class BarGroups:
-    """The letters and colours of groups; if there are too many groups, the last letter stands for the others.
+    """The letters and colours of groups; if there are too many groups, the last letter stands for
+    the others.
 
-    ``known`` are the groups with their amounts. The largest groups get letters, in the order of their names.
+    ``known`` are the groups with their amounts. The largest groups get letters, in the order of
+    their names.
     """
 
     def __init__(self, known: Counter[str]) -> None:
@@ -133,7 +141,11 @@ def _bars(node: NodeSummary, group_of: GroupOf) -> list[Bar]:
         used = gpu.pods if in_turns else gpu.booked_mib
         if (rest := used - sum(pieces.values())) > 0:
             pieces[OTHER_PODS] += rest
-        bars.append(Bar(gpu.index, dict(pieces), used, node.replicas or gpu.total_mib, gpu.healthy, in_turns))
+        bars.append(
+            Bar(
+                gpu.index, dict(pieces), used, node.replicas or gpu.total_mib, gpu.healthy, in_turns
+            )
+        )
     return bars
 
 
@@ -188,7 +200,10 @@ def _bar(bar: Bar, width: int, groups: BarGroups, paper: Paper) -> list[Span]:
     pieces = _merged(numbered, width - 1, groups)
     free = max(0, bar.total - sum(pieces.values()))
     *cells, empty = _cells([*pieces.values(), free], width)
-    spans = [Span(_filled(groups.letter(g), size, paper), g) for g, size in zip(pieces, cells, strict=True)]
+    spans = [
+        Span(_filled(groups.letter(g), size, paper), g)
+        for g, size in zip(pieces, cells, strict=True)
+    ]
     if empty:
         spans.append(Span((_free(paper) if bar.healthy else _unhealthy(paper)) * empty, faint=True))
     return [Span("["), *spans, Span("]")] if paper.ascii_only else spans
@@ -203,7 +218,9 @@ def _unhealthy(paper: Paper) -> str:
 
 
 def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
-    """Return the pieces by group number; beyond ``most``, the smallest ones are added to the others."""
+    """Return the pieces by group number; beyond ``most``, the smallest ones are added to the
+    others.
+    """
     kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
     found = {number: kept[number] for number in sorted(kept)}
     if rest := sum(pieces.values()) - sum(kept.values()):
@@ -213,7 +230,9 @@ def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int
 
 
 def _filled(letter: str, size: int, paper: Paper) -> str:
-    """Return a piece of a bar: its letter, which distinguishes it without colours too, and its filling."""
+    """Return a piece of a bar: its letter, which distinguishes it without colours too, and its
+    filling.
+    """
     return letter + (letter if paper.ascii_only else " " if paper.coloured else "█") * (size - 1)
 
 
@@ -233,10 +252,15 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
 
 
 def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
-    """Return the rows of bars, with the node's name to the left of the first row, or above it if it is too long."""
+    """Return the rows of bars, with the node's name to the left of the first row, or above it if
+    it is too long.
+    """
     indent = Span(" " * (beside + _GAP))
     if columns_of(name) > beside:
-        return [*((Span(text),) for text in wrapped(name, paper.columns)), *((indent, *line) for line in drawn)]
+        return [
+            *((Span(text),) for text in wrapped(name, paper.columns)),
+            *((indent, *line) for line in drawn),
+        ]
     first = Span(padded(name, beside + _GAP))
     return [((indent if number else first), *line) for number, line in enumerate(drawn or [()])]
 
@@ -247,7 +271,9 @@ def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
 
 
 def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
-    """Return the legend: the letters of the groups ``shown``, and the signs for free and unhealthy."""
+    """Return the legend: the letters of the groups ``shown``, and the signs for free and
+    unhealthy.
+    """
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
     entries.append((Span(_free(paper), faint=True), "free"))

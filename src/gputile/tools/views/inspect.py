@@ -1,7 +1,7 @@
 """Builds the records of nodes, GPUs and pods of every view, and prints the tables of ACK's tool.
 
-``kubectl inspect cgpu`` has the columns, order and totals of ACK's tool (V2, V3), and the spacing of the sample output
-in its documents, in which the heading is two characters off the rows.
+``kubectl inspect cgpu`` has the columns, order and totals of ACK's tool (V2, V3), and the spacing
+of the sample output in its documents, in which the heading is two characters off the rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,9 @@ _USUAL_CELL = 5  # characters of "15/15"; a wider cell widens its heading
 
 
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU: memory in MiB, percent of compute and number of pods booked on it. ``total_mib`` is allocatable."""
+    """A GPU: memory in MiB, percent of compute and number of pods booked on it. ``total_mib`` is
+    allocatable.
+    """
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
@@ -41,18 +43,23 @@ class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are unknown, "" if they are known."""
+    """A pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are unknown, "" if
+    they are known.
+    """
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    mib: Annotated[dict[int, int], described("Its memory on each GPU in MiB, by the number of the GPU.")]
+    mib: Annotated[
+        dict[int, int], described("Its memory on each GPU in MiB, by the number of the GPU.")
+    ]
     whole: Annotated[bool, described("Whether the pod has whole GPUs.")]
     asked_mib: Annotated[int, described("Its request, in MiB.")]
     problem: Annotated[str, described('Why its GPUs are unknown; "" if they are known.')] = ""
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A node. ``mode`` is "" if it is invalid; ``problem`` says what is wrong with the node's annotations.
+    """A node. ``mode`` is "" if it is invalid; ``problem`` says what is wrong with the node's
+    annotations.
 
     ``replicas`` is the number of pods that time-slice each whole GPU, 0 without time-slicing.
     """
@@ -64,8 +71,12 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     unit_mib: Annotated[int, described("The node's memory unit, in MiB.")]
     gpus: Annotated[list[GpuSummary], described("The node's GPUs.")]
     pods: Annotated[list[PodSummary], described("The pods on its GPUs.")]
-    problem: Annotated[str, described('What is wrong with the node\'s annotations; "" for nothing.')] = ""
-    replicas: Annotated[int, described("How many pods time-slice each GPU; 0 without time-slicing.")] = 0
+    problem: Annotated[
+        str, described('What is wrong with the node\'s annotations; "" for nothing.')
+    ] = ""
+    replicas: Annotated[
+        int, described("How many pods time-slice each GPU; 0 without time-slicing.")
+    ] = 0
 
     @property
     def troubles(self) -> list[str]:
@@ -99,7 +110,9 @@ def node_summaries(
     now_ns: int,
     claims: "Iterable[ResourceClaim]" = (),
 ) -> list[NodeSummary]:
-    """Return what ``ledger_summaries`` would for these objects at ``now_ns``, without the slow import of numpy."""
+    """Return what ``ledger_summaries`` would for these objects at ``now_ns``, without the slow
+    import of numpy.
+    """
     bookings: dict[str, list[Booking]] = {}
     for pod in pods:
         booking = booking_of(pod, configuration.unit_mib, configuration.trust_group)
@@ -108,7 +121,9 @@ def node_summaries(
             if booking is None or booking.expires_ns <= now_ns:
                 continue
         bookings.setdefault(booking.node, []).append(booking)
-    known = sorted((node_info_of(node, configuration) for node in nodes), key=lambda info: info.name)
+    known = sorted(
+        (node_info_of(node, configuration) for node in nodes), key=lambda info: info.name
+    )
     by_name = {info.name: info for info in known}
     for claim in claims:
         group = configuration.trust.group_of(claim.metadata.namespace)
@@ -123,7 +138,8 @@ def _worth_showing(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
 
 
 def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
-    """Return a node with only the pods of a namespace, or all if that is "". The booked amounts do not change.
+    """Return a node with only the pods of a namespace, or all if that is "". The booked amounts do
+    not change.
 
     Pods whose GPUs are unknown stay, because their requests count.
     """
@@ -145,7 +161,11 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
         for share in booking.gpus:
             if (i := position.get(share.uuid)) is not None:
                 taken = booking.takes(share, totals[i], info.replicas)
-                mib[i], percent[i], count[i] = mib[i] + taken[0], percent[i] + taken[1], count[i] + 1
+                mib[i], percent[i], count[i] = (
+                    mib[i] + taken[0],
+                    percent[i] + taken[1],
+                    count[i] + 1,
+                )
     return NodeSummary(
         name=info.name,
         address=info.address,
@@ -187,7 +207,8 @@ def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
 
 
 def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:
-    """Return the unit of the tables, in MiB: the unit of all shared nodes if it is the same, else the configured one.
+    """Return the unit of the tables, in MiB: the unit of all shared nodes if it is the same, else
+    the configured one.
 
     Nodes that serve claims have no unit of their own.
     """
@@ -205,8 +226,9 @@ def unit_name(unit_mib: int) -> str:
 def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
     """Return the table of shared GPUs, those of the other modes, and the problems.
 
-    The first table is that of ACK's tool, which other programs parse, so it has no marks and no greatest width. The
-    others are at most ``width`` columns wide and mark unhealthy GPUs with an asterisk. All problems come at the end.
+    The first table is that of ACK's tool, which other programs parse, so it has no marks and no
+    greatest width. The others are at most ``width`` columns wide and mark unhealthy GPUs with an
+    asterisk. All problems come at the end.
     """
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
@@ -214,7 +236,10 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
     whole = [node for node in nodes if not node.shared and not node.replicas]
     if whole:
         rows = [("NAME", "IPADDRESS", "MODE", "GPUs(Allocated/Total)")]
-        rows += [(node.name, node.address or "-", node.mode or "-", node.problem or _whole(node)) for node in whole]
+        rows += [
+            (node.name, node.address or "-", node.mode or "-", node.problem or _whole(node))
+            for node in whole
+        ]
         lines += ["", "Whole GPUs:", *aligned(rows, width)]
     sliced = [node for node in nodes if node.replicas]
     if sliced:
@@ -228,7 +253,9 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
 
 
 def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
-    """Return the pods of each node (``-d``), in tables of at most ``width`` columns if it is given."""
+    """Return the pods of each node (``-d``), in tables of at most ``width`` columns if it is
+    given.
+    """
     lines: list[str] = []
     for node in nodes:
         lines += [f"NAME:       {node.name}", f"IPADDRESS:  {node.address}", ""]
@@ -240,7 +267,10 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
         rows += [_pod_row(node, pod, unit_mib, unplaced) for pod in node.pods]
         lines += aligned(rows, width)
         if node.shared:
-            lines += [f"Allocated : {_units_up(node.booked_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
+            lines += [
+                f"Allocated : {_units_up(node.booked_mib, unit_mib)} "
+                f"({_percent([node], unit_mib)}%)"
+            ]
             lines += [f"Total :     {node.total_mib // unit_mib}"]
         elif node.replicas:
             lines += [f"Allocated : {sum(gpu.pods for gpu in node.gpus)} pods"]
@@ -259,7 +289,10 @@ def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]
-    gpus = [{gpu.index: _cell(gpu.booked_mib, gpu.total_mib, unit_mib) for gpu in node.gpus} for node in nodes]
+    gpus = [
+        {gpu.index: _cell(gpu.booked_mib, gpu.total_mib, unit_mib) for gpu in node.gpus}
+        for node in nodes
+    ]
     columns = [[node_gpus.get(i, "") for node_gpus in gpus] for i in indices]
     if unplaced:
         headings.append("PENDING(Allocated)")
@@ -273,7 +306,9 @@ def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
     lines = [top + f"GPU Memory({unit_name(unit_mib)})"]
     for i, node in enumerate(nodes):
         line = node.name.ljust(name + _NAME_GAP) + node.address.ljust(address + _NAME_GAP)
-        line += "".join(col[i].ljust(width + _CELL_GAP) for col, width in zip(columns, cells, strict=True))
+        line += "".join(
+            col[i].ljust(width + _CELL_GAP) for col, width in zip(columns, cells, strict=True)
+        )
         lines.append(line + _cell(node.booked_mib, node.total_mib, unit_mib))
     return lines
 
@@ -291,13 +326,17 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 def _whole(node: NodeSummary) -> str:
     """Return the booked and all GPUs of a node, such as "3/8"."""
-    return f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
+    return (
+        f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
+    )
 
 
 def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
     """Return the table of nodes with time-sliced GPUs: pods and replicas of each GPU."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
-    rows: list[tuple[str, ...]] = [("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))]
+    rows: list[tuple[str, ...]] = [
+        ("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))
+    ]
     for node in nodes:
         cells = {gpu.index: f"{gpu.pods}/{node.replicas}{_mark(gpu)}" for gpu in node.gpus}
         rows.append((node.name, node.address or "-", *(cells.get(i, "") for i in indices)))

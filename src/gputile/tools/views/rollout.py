@@ -1,10 +1,11 @@
 """Assesses the rollout of each component, and finds problems of the whole installation (U11).
 
-A component is ready by the rules of ``kubectl rollout status``. It is ``Failed`` if somebody has to act: its image
-cannot be pulled, a container crashes, or its pods are not admitted. The reason is quoted from the cluster.
+A component is ready by the rules of ``kubectl rollout status``. It is ``Failed`` if somebody has to
+act: its image cannot be pulled, a container crashes, or its pods are not admitted. The reason is
+quoted from the cluster.
 
-Problems of the whole installation are an upgrade that Helm has not finished, a refused configuration, a missing
-component, and another extender that allocates the same GPUs.
+Problems of the whole installation are an upgrade that Helm has not finished, a refused
+configuration, a missing component, and another extender that allocates the same GPUs.
 """
 
 import functools
@@ -34,18 +35,30 @@ from gputile.api.workloads import (
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 # The kubelet's reasons why a container waits: for its image, for somebody to act, or for its start.
 _NO_IMAGE: Final = (
-    *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"),
+    *(
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "RegistryUnavailable",
+    ),
     *("ImageInspectError", "SignatureValidationFailed"),
 )
 _HOPELESS: Final = frozenset(
     (
         *_NO_IMAGE,
-        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
+        *(
+            "CreateContainerConfigError",
+            "CreateContainerError",
+            "RunContainerError",
+            "CrashLoopBackOff",
+        ),
     )
 )
 _STARTS: Final = frozenset(("ContainerCreating", "PodInitializing", ""))
 _TO_SECONDS: Final = len("2026-01-01T00:00:00")
-_PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"  # the kubelet's Event: the pod's pull secret does not exist
+# the kubelet's Event: the pod's pull secret does not exist
+_PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"
 
 
 class RolloutState(StrEnum):
@@ -88,20 +101,32 @@ def component_of(
     done = seen and updated >= wanted and available >= wanted and total <= updated
     if done and wanted:
         return Component(name, kind, RolloutState.READY, available, wanted)
-    state, reason = _nothing_wanted(workload, name) if done else _trouble(workload, pods, events, said)
+    state, reason = (
+        _nothing_wanted(workload, name) if done else _trouble(workload, pods, events, said)
+    )
     if not reason:
-        reason = f"{updated} of {wanted} pods are updated" if updated < wanted else "its pods are starting"
+        reason = (
+            f"{updated} of {wanted} pods are updated"
+            if updated < wanted
+            else "its pods are starting"
+        )
     meta = workload.metadata
     remedy = remedy_of(reason, meta.namespace, f"{kind.lower()}/{meta.name}")
     return Component(name, kind, state, min(available, wanted), wanted, reason, remedy)
 
 
 def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
-    """Return the state of a component without pods; a cluster may have no nodes for agents at the moment."""
+    """Return the state of a component without pods; a cluster may have no nodes for agents at
+    the moment.
+    """
     if isinstance(workload, Deployment):
         return RolloutState.DEPLOYING, "it is scaled to 0 pods"
     state = RolloutState.READY if name == "agent" else RolloutState.DEPLOYING
-    return state, "no node matches: none has the labels of its nodeSelector and only taints that it tolerates"
+    return (
+        state,
+        "no node matches: none has the labels of its nodeSelector and only taints that it "
+        "tolerates",
+    )
 
 
 def name_of(workload: Deployment | DaemonSet) -> str:
@@ -124,12 +149,21 @@ def _counts(workload: Deployment | DaemonSet) -> tuple[int, int, int, int]:
 
 
 def _trouble(
-    workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event], said: Mapping[str, str]
+    workload: Deployment | DaemonSet,
+    pods: Sequence[RunningPod],
+    events: Sequence[Event],
+    said: Mapping[str, str],
 ) -> tuple[RolloutState, str]:
     """Return the worst known state with its reason, "" if there is none."""
-    found = [_pod_trouble(pod, events, said) for pod in pods if not pod.ready and not _replaced(workload, pod)]
+    found = [
+        _pod_trouble(pod, events, said)
+        for pod in pods
+        if not pod.ready and not _replaced(workload, pod)
+    ]
     failed = [reason for state, reason in found if state is RolloutState.FAILED]
-    starting = next((reason for state, reason in found if state is RolloutState.DEPLOYING and reason), "")
+    starting = next(
+        (reason for state, reason in found if state is RolloutState.DEPLOYING and reason), ""
+    )
     conditions = {(each.type, each.status): each for each in workload.status.conditions}
     refused = conditions.get(("ReplicaFailure", "True")) or _refusal(workload, pods, events)
     late = conditions.get(("Progressing", "False"))
@@ -139,11 +173,16 @@ def _trouble(
         return RolloutState.FAILED, f"{refused.reason}: {refused.message}"
     if late is not None:
         # The reasons why it makes no progress are in its pods.
-        return RolloutState.FAILED, f"{late.reason}: {late.message}{'; ' if starting else ''}{starting}"
+        return (
+            RolloutState.FAILED,
+            f"{late.reason}: {late.message}{'; ' if starting else ''}{starting}",
+        )
     return RolloutState.DEPLOYING, starting
 
 
-def _refusal(workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]) -> Event | None:
+def _refusal(
+    workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]
+) -> Event | None:
     """Return the Event which says why pods cannot be created, unless pods were created after it."""
     latest = _latest(events, workload.metadata.name, "FailedCreate")
     wanted, updated, _, _ = _counts(workload)
@@ -157,19 +196,23 @@ def _refusal(workload: Deployment | DaemonSet, pods: Sequence[RunningPod], event
 def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
     """Return whether another pod has replaced a pod that ended, for example by an eviction.
 
-    A Deployment does not count such pods; a DaemonSet deletes them before it creates another one on the node.
+    A Deployment does not count such pods; a DaemonSet deletes them before it creates another one on
+    the node.
     """
     ended = isinstance(workload, Deployment) and pod.status.phase == "Failed"
     wanted, _, _, total = _counts(workload)
     return ended and total >= wanted
 
 
-def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, str]) -> tuple[RolloutState, str]:
+def _pod_trouble(
+    pod: RunningPod, events: Sequence[Event], said: Mapping[str, str]
+) -> tuple[RolloutState, str]:
     name, status = pod.metadata.name, pod.status
     if status.phase == "Failed":
         return (
             RolloutState.FAILED,
-            f"pod {name}: {status.reason or 'Failed'}: {status.message or 'its containers have ended'}",
+            f"pod {name}: {status.reason or 'Failed'}: "
+            f"{status.message or 'its containers have ended'}",
         )
     for container in (*status.init_container_statuses, *status.container_statuses):
         waiting = container.state.waiting
@@ -192,7 +235,10 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, st
     if event is not None:
         return RolloutState.DEPLOYING, f"pod {name}: {event.reason}: {event.message}"
     ready = conditions.get("Ready", WorkloadCondition())
-    return RolloutState.DEPLOYING, f"pod {name}: {ready.reason}: {ready.message}" if ready.reason else ""
+    return (
+        RolloutState.DEPLOYING,
+        f"pod {name}: {ready.reason}: {ready.message}" if ready.reason else "",
+    )
 
 
 def _end(ended: Terminated) -> str:
@@ -202,12 +248,18 @@ def _end(ended: Terminated) -> str:
 
 
 def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | None:
-    about = [e for e in events if e.involved_object.name == name and e.type == "Warning" and reason in ("", e.reason)]
+    about = [
+        e
+        for e in events
+        if e.involved_object.name == name and e.type == "Warning" and reason in ("", e.reason)
+    ]
     return max(about, key=lambda event: event.when, default=None)
 
 
 def remedy_of(reason: str, namespace: str, workload: str) -> str:
-    """Return how to mend ``reason``, "" if unknown. ``workload`` is such as ``deployment/gputile-webhook``."""
+    """Return how to mend ``reason``, "" if unknown. ``workload`` is such as
+    ``deployment/gputile-webhook``.
+    """
     for pattern, remedy in _remedies().items():
         if re.search(pattern, reason):
             return remedy.format(namespace=namespace, workload=workload)
@@ -220,8 +272,12 @@ def _remedies() -> Mapping[str, str]:
 
 
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"
-# Labels of the pods of gpushare's manifest and of HAMi's chart, which annotate pods with their GPU too.
-OTHER_EXTENDERS: Final = ("component=gpushare-schd-extender", "app.kubernetes.io/component=hami-scheduler")
+# Labels of the pods of gpushare's manifest and of HAMi's chart, which annotate pods with their GPU
+# too.
+OTHER_EXTENDERS: Final = (
+    "component=gpushare-schd-extender",
+    "app.kubernetes.io/component=hami-scheduler",
+)
 _MOST_DIGITS: Final = 9  # of a revision's number
 _PENDING: Final = {
     "pending-install": "installation of",
@@ -231,14 +287,20 @@ _PENDING: Final = {
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the installation can be in."""
+    """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the
+    installation can be in.
+    """
 
-    object: Annotated[str, described("The object with the problem, such as a Helm release, a component or a pod.")]
+    object: Annotated[
+        str, described("The object with the problem, such as a Helm release, a component or a pod.")
+    ]
     rule: Annotated[str, described("The problem.")]
     remedy: Annotated[str, described("What to do about it.")]
     state: Annotated[
         RolloutState,
-        described("The best possible state of the installation; Ready if no component is affected."),
+        described(
+            "The best possible state of the installation; Ready if no component is affected."
+        ),
     ]
 
 
@@ -251,7 +313,9 @@ def unfinished_releases(
         labels = revision.metadata.labels
         name, number = labels.get("name", ""), decimal(labels.get("version", ""), _MOST_DIGITS)
         latest[name] = max(latest.get(name, (0, "")), (number, labels.get("status", "")))
-    found = (_unfinished(name, *latest[name], namespace) for name in sorted(set(names)) if name in latest)
+    found = (
+        _unfinished(name, *latest[name], namespace) for name in sorted(set(names)) if name in latest
+    )
     return [problem for problem in found if problem is not None]
 
 
@@ -267,11 +331,19 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
         return InstallationProblem(told, rule, again, RolloutState.FAILED)
     if status == "uninstalling":
         rule = f"Helm has begun to remove revision {number}, and has not finished"
-        return InstallationProblem(told, rule, f"helm uninstall {name} --namespace {namespace}", RolloutState.FAILED)
-    if status in _PENDING:
-        rule = f"Helm has not finished the {_PENDING[status]} revision {number}; it may be installed in part"
         return InstallationProblem(
-            told, rule, f"wait for that helm command; if it no longer runs: {again}", RolloutState.DEPLOYING
+            told, rule, f"helm uninstall {name} --namespace {namespace}", RolloutState.FAILED
+        )
+    if status in _PENDING:
+        rule = (
+            f"Helm has not finished the {_PENDING[status]} revision {number}; it may be "
+            f"installed in part"
+        )
+        return InstallationProblem(
+            told,
+            rule,
+            f"wait for that helm command; if it no longer runs: {again}",
+            RolloutState.DEPLOYING,
         )
     return None
 
@@ -280,23 +352,31 @@ def refused_configuration(why: str) -> InstallationProblem:
     """Return the problem of a configuration that components refuse, for the reason ``why``."""
     return InstallationProblem(
         "configuration",
-        f"{why}; running components keep the previous configuration, and a restarted one does not start",
+        f"{why}; running components keep the previous configuration, and a restarted one does not "
+        f"start",
         "correct the values with helm upgrade, or use helm rollback",
         RolloutState.FAILED,
     )
 
 
 def missing_components(
-    workloads: Sequence[Deployment | DaemonSet], accounts: Iterable[ServiceAccount], scheduler_name: str
+    workloads: Sequence[Deployment | DaemonSet],
+    accounts: Iterable[ServiceAccount],
+    scheduler_name: str,
 ) -> list[InstallationProblem]:
     """Return the problems of components that are missing.
 
-    The chart creates a ServiceAccount for each component. ``scheduler_name`` is the scheduler that the configuration
-    names, "" if the chart installs none. If nothing is installed, nothing is missing.
+    The chart creates a ServiceAccount for each component. ``scheduler_name`` is the scheduler that
+    the configuration names, "" if the chart installs none. If nothing is installed, nothing is
+    missing.
     """
     if not workloads:
         return []
-    asking = {"scheduler": f"admission assigns pods to the scheduler {scheduler_name}"} if scheduler_name else {}
+    asking = (
+        {"scheduler": f"admission assigns pods to the scheduler {scheduler_name}"}
+        if scheduler_name
+        else {}
+    )
     for account in accounts:
         component = account.metadata.labels.get(COMPONENT_LABEL)
         if component and account.metadata.deletion_timestamp is None:
@@ -316,12 +396,15 @@ def missing_components(
 
 def other_extenders(pods: Iterable[RunningPod]) -> list[InstallationProblem]:
     """Return a problem for each other extender whose pods run."""
-    names = sorted({f"{p.metadata.namespace}/{p.metadata.name}" for p in pods if p.status.phase == "Running"})
+    names = sorted(
+        {f"{p.metadata.namespace}/{p.metadata.name}" for p in pods if p.status.phase == "Running"}
+    )
     return [
         InstallationProblem(
             f"pod {name}",
             "another extender runs there, and allocates the GPUs of the nodes that it serves",
-            "if gputile serves the same nodes, remove it from kube-scheduler's configuration, and uninstall it",
+            "if gputile serves the same nodes, remove it from kube-scheduler's configuration, and "
+            "uninstall it",
             RolloutState.READY,
         )
         for name in names

@@ -18,10 +18,24 @@ from gputile.api.well_known import (
     ConditionType,
 )
 from gputile.api.wording import described, first_of
-from gputile.api.workloads import DaemonSet, Deployment, Event, Lease, RunningPod, WebhookConfiguration, WebhookEntry
+from gputile.api.workloads import (
+    DaemonSet,
+    Deployment,
+    Event,
+    Lease,
+    RunningPod,
+    WebhookConfiguration,
+    WebhookEntry,
+)
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
-from gputile.tools.views.rollout import COMPONENT_LABEL, Component, InstallationProblem, RolloutState, component_of
+from gputile.tools.views.rollout import (
+    COMPONENT_LABEL,
+    Component,
+    InstallationProblem,
+    RolloutState,
+    component_of,
+)
 from gputile.tools.views.terminal_text import aligned, inert
 
 _OUR_WEBHOOKS: Final = ".gputile.io"
@@ -32,8 +46,8 @@ _RENEWED_WITHIN_S: Final = 300.0
 class Traces:
     """Signs of gputile if no components are found.
 
-    ``here`` are sentences on the signs in the namespace, ``elsewhere`` other namespaces that its webhooks name.
-    ``running``: one of its programs has recently renewed its Lease.
+    ``here`` are sentences on the signs in the namespace, ``elsewhere`` other namespaces that its
+    webhooks name. ``running``: one of its programs has recently renewed its Lease.
     """
 
     here: list[str] = field(default_factory=list)
@@ -42,9 +56,13 @@ class Traces:
 
 
 def traces_of(
-    leases: Iterable[Lease], configurations: Iterable[WebhookConfiguration], namespace: str, now: float
+    leases: Iterable[Lease],
+    configurations: Iterable[WebhookConfiguration],
+    namespace: str,
+    now: float,
 ) -> Traces:
-    """Return the signs of gputile in the Leases of a namespace and in the cluster's webhook configurations.
+    """Return the signs of gputile in the Leases of a namespace and in the cluster's webhook
+    configurations.
 
     ``now`` is the time of this machine in seconds; the cluster's may differ by minutes.
     """
@@ -57,7 +75,9 @@ def traces_of(
     ]
     found = Traces(here=holders, running=bool(holders))
     for configuration in configurations:
-        places = {_namespace(each) for each in configuration.webhooks if each.name.endswith(_OUR_WEBHOOKS)}
+        places = {
+            _namespace(each) for each in configuration.webhooks if each.name.endswith(_OUR_WEBHOOKS)
+        }
         if places & {"", namespace}:
             found.here.append(f"the webhook configuration {configuration.metadata.name} exists")
         found.elsewhere.extend(sorted(places - {"", namespace, *found.elsewhere}))
@@ -78,7 +98,8 @@ _NO_AGENT: Final = "no agent runs there; this is the last report"
 class RolloutPhase(StrEnum):
     """The state of the installation, named as in ACK's documents if they have a name for it.
 
-    OUTSIDE_OF_PODS: programs renew their Leases, so they run; the cluster does not know whether they are ready.
+    OUTSIDE_OF_PODS: programs renew their Leases, so they run; the cluster does not know whether
+    they are ready.
     """
 
     DEPLOYED = "Deployed"
@@ -89,36 +110,51 @@ class RolloutPhase(StrEnum):
 
 
 class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU node: the mode and unit in force, and what its conditions say of pending changes and problems.
+    """A GPU node: the mode and unit in force, and what its conditions say of pending changes and
+    problems.
 
-    ``mode`` is "" and ``unit_mib`` 0 if its agent has reported none. ``agent_there``: an agent has a pod on the node.
+    ``mode`` is "" and ``unit_mib`` 0 if its agent has reported none. ``agent_there``: an agent has
+    a pod on the node.
     """
 
     name: Annotated[str, described("The node's name.")]
     agent_there: Annotated[bool, described("Whether an agent has a pod on the node.")]
     agent_ready: Annotated[bool, described("Whether the agent is ready.")]
     mode: Annotated[str, described('The mode in force; "" if the agent has reported none.')]
-    unit_mib: Annotated[int, described("The memory unit in force, in MiB; 0 if the agent has reported none.")]
+    unit_mib: Annotated[
+        int, described("The memory unit in force, in MiB; 0 if the agent has reported none.")
+    ]
     gpus: Annotated[int, described("The number of its GPUs.")]
-    problems: Annotated[list[str], described("Pending changes and problems, as the node's conditions report them.")]
+    problems: Annotated[
+        list[str], described("Pending changes and problems, as the node's conditions report them.")
+    ]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole installation. ``unit_mib`` is the configured memory unit, 0 without a configuration.
+    """The whole installation. ``unit_mib`` is the configured memory unit, 0 without a
+    configuration.
 
-    ``resting`` counts the nodes without GPUs, which are not in ``nodes``. Without components, ``traces`` are the signs
-    of programs outside of pods, and ``elsewhere`` the namespaces in which gputile may be installed. ``problems`` are
-    those of the whole installation.
+    ``resting`` counts the nodes without GPUs, which are not in ``nodes``. Without components,
+    ``traces`` are the signs of programs outside of pods, and ``elsewhere`` the namespaces in which
+    gputile may be installed. ``problems`` are those of the whole installation.
     """
 
     phase: Annotated[RolloutPhase, described("The state of the installation.")]
-    unit_mib: Annotated[int, described("The configured memory unit, in MiB; 0 without a configuration.")]
+    unit_mib: Annotated[
+        int, described("The configured memory unit, in MiB; 0 without a configuration.")
+    ]
     resting: Annotated[int, described("The number of nodes without GPUs, whose agents are idle.")]
     components: Annotated[list[Component], described("The components.")]
     nodes: Annotated[list[InstalledNode], described("The GPU nodes.")]
-    traces: Annotated[list[str], described("Without components: signs of programs that run outside of pods.")] = []
-    elsewhere: Annotated[list[str], described("Without components: other namespaces with a webhook of gputile.")] = []
-    problems: Annotated[list[InstallationProblem], described("Problems of the whole installation.")] = []
+    traces: Annotated[
+        list[str], described("Without components: signs of programs that run outside of pods.")
+    ] = []
+    elsewhere: Annotated[
+        list[str], described("Without components: other namespaces with a webhook of gputile.")
+    ] = []
+    problems: Annotated[
+        list[InstallationProblem], described("Problems of the whole installation.")
+    ] = []
 
 
 def assess(
@@ -133,7 +169,9 @@ def assess(
 
     ``said`` are the responses of readiness probes that failed, by pod name.
     """
-    components = sorted((component_of(w, _pods_of(w, pods), events, said) for w in workloads), key=lambda c: c.name)
+    components = sorted(
+        (component_of(w, _pods_of(w, pods), events, said) for w in workloads), key=lambda c: c.name
+    )
     agents = _agents(pods)
     states = {component.state for component in components}
     phase = RolloutPhase.DEPLOYED
@@ -145,7 +183,11 @@ def assess(
         phase = RolloutPhase.DEPLOYING
     told = {node.metadata.name: _told(node) for node in nodes}
     resting = sum(agents.get(name, False) and not spoken for name, spoken in told.items())
-    served = [n for n in nodes if told[n.metadata.name] or agents.get(n.metadata.name) is False or _problems(n)]
+    served = [
+        n
+        for n in nodes
+        if told[n.metadata.name] or agents.get(n.metadata.name) is False or _problems(n)
+    ]
     return Installation(
         phase,
         unit_mib,
@@ -155,7 +197,9 @@ def assess(
     )
 
 
-def with_problems(installation: Installation, problems: Sequence[InstallationProblem]) -> Installation:
+def with_problems(
+    installation: Installation, problems: Sequence[InstallationProblem]
+) -> Installation:
     """Return the installation with these problems; its phase is the worst one that they allow."""
     phase, states = installation.phase, {problem.state for problem in problems}
     if phase in (RolloutPhase.DEPLOYED, RolloutPhase.DEPLOYING) and RolloutState.FAILED in states:
@@ -172,7 +216,9 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
     if not traces.here:
         return msgspec.structs.replace(installation, elsewhere=traces.elsewhere)
     nodes = [
-        msgspec.structs.replace(node, problems=[each for each in node.problems if each != _NO_AGENT])
+        msgspec.structs.replace(
+            node, problems=[each for each in node.problems if each != _NO_AGENT]
+        )
         for node in installation.nodes
     ]
     phase = RolloutPhase.OUTSIDE_OF_PODS if traces.running else RolloutPhase.NOT_INSTALLED
@@ -183,30 +229,51 @@ def table(installation: Installation, width: int | None = None) -> str:
     """Return the text for people, with tables of at most ``width`` columns."""
     components = installation.components
     bad = [component.name for component in components if component.state is not RolloutState.READY]
-    bad += [problem.object for problem in installation.problems if problem.state is not RolloutState.READY]
+    bad += [
+        problem.object
+        for problem in installation.problems
+        if problem.state is not RolloutState.READY
+    ]
     lines = [f"gputile: {installation.phase}{': ' if bad else ''}{inert(first_of(bad, _NAMED))}"]
     if not components:
         lines += _seen(installation)
     if components:
-        rows = [(each.name, f"{each.ready}/{each.wanted}", each.state.value, each.reason) for each in components]
+        rows = [
+            (each.name, f"{each.ready}/{each.wanted}", each.state.value, each.reason)
+            for each in components
+        ]
         lines += ["", *aligned([_HEADING, *rows], width)]
     for each in installation.problems:
         lines += ["", inert(f"{each.object}: {each.rule}.")]
     remedies = [(each.name, each.remedy) for each in components if each.remedy]
     remedies += [(each.object, each.remedy) for each in installation.problems]
     if remedies:
-        lines += ["", "What to do:", *(f"- {inert(about)}: {inert(remedy)}" for about, remedy in remedies)]
+        lines += [
+            "",
+            "What to do:",
+            *(f"- {inert(about)}: {inert(remedy)}" for about, remedy in remedies),
+        ]
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
         absent = "-" if installation.phase is RolloutPhase.OUTSIDE_OF_PODS else "none"
-        lines += ["", *aligned([heading, *(_node_row(node, absent) for node in installation.nodes)], width)]
-        other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
+        lines += [
+            "",
+            *aligned([heading, *(_node_row(node, absent) for node in installation.nodes)], width),
+        ]
+        other = [
+            n
+            for n in installation.nodes
+            if n.agent_there and n.unit_mib not in (0, installation.unit_mib)
+        ]
         if installation.unit_mib and other:
             rest = "1 node still has" if len(other) == 1 else f"{len(other)} nodes still have"
             lines += ["", f"The memory unit is {_unit(installation.unit_mib)}; {rest} another one."]
     if installation.resting:
         rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
-        lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
+        lines += [
+            "",
+            f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}.",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -214,13 +281,16 @@ def _seen(installation: Installation) -> list[str]:
     """Return the lines on an installation without components."""
     found = ["its configuration exists"] if installation.unit_mib else []
     if count := len(installation.nodes):
-        found.append("1 node has an agent's report" if count == 1 else f"{count} nodes have agents' reports")
+        found.append(
+            "1 node has an agent's report" if count == 1 else f"{count} nodes have agents' reports"
+        )
     found += map(inert, installation.traces)
     if not found and not installation.elsewhere:
         return []
     if installation.phase is RolloutPhase.OUTSIDE_OF_PODS:
         advice = (
-            "It runs outside of pods; whether it is ready is unknown: each program answers /readyz on its health port."
+            "It runs outside of pods; whether it is ready is unknown: each program answers "
+            "/readyz on its health port."
         )
     elif installation.elsewhere:
         other = inert(installation.elsewhere[0])
@@ -236,7 +306,9 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Return, for each node with an agent, whether one of its pods is ready; during an upgrade there may be two."""
+    """Return, for each node with an agent, whether one of its pods is ready; during an upgrade
+    there may be two.
+    """
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
@@ -245,11 +317,14 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 
 def _told(node: Node) -> bool:
-    """Return whether an agent has set an inventory or a condition; it sets none on a node without GPUs."""
+    """Return whether an agent has set an inventory or a condition; it sets none on a node
+    without GPUs.
+    """
     if INVENTORY_ANNOTATION in node.metadata.annotations:
         return True
     return any(
-        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT for c in node.status.conditions
+        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
+        for c in node.status.conditions
     )
 
 
@@ -283,7 +358,14 @@ def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
 def _node_row(node: InstalledNode, absent: str) -> tuple[str, ...]:
     """Return the row of a node; ``absent`` is the text if its agent has no pod."""
     agent = "ready" if node.agent_ready else "not ready" if node.agent_there else absent
-    return node.name, agent, node.mode or "-", _unit(node.unit_mib), str(node.gpus), "; ".join(node.problems)
+    return (
+        node.name,
+        agent,
+        node.mode or "-",
+        _unit(node.unit_mib),
+        str(node.gpus),
+        "; ".join(node.problems),
+    )
 
 
 def _problems(node: Node) -> list[str]:

@@ -3,7 +3,9 @@
 import unicodedata
 from collections.abc import Sequence
 
-_OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))  # control, format, surrogates, line and paragraph separators
+_OBEYED = frozenset(
+    ("Cc", "Cf", "Cs", "Zl", "Zp")
+)  # control, format, surrogates, line and paragraph separators
 
 
 def inert(text: str) -> str:
@@ -11,12 +13,15 @@ def inert(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        each.encode("unicode_escape").decode() if unicodedata.category(each) in _OBEYED else each for each in text
+        each.encode("unicode_escape").decode() if unicodedata.category(each) in _OBEYED else each
+        for each in text
     )
 
 
 def columns_of(text: str) -> int:
-    """Return the width of ``text`` in columns: two for a wide character, none for a combining one."""
+    """Return the width of ``text`` in columns: two for a wide character, none for a combining
+    one.
+    """
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -72,7 +77,8 @@ _NARROWEST = 8  # the smallest width of a table's column
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return the lines of a table whose columns are as wide as their widest cells, with two spaces between columns.
+    """Return the lines of a table whose columns are as wide as their widest cells, with two spaces
+    between columns.
 
     If that is wider than ``width``, the widest cells are wrapped.
     """
@@ -80,9 +86,13 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
     widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
     if width is not None:
         words = [
-            max(columns_of(word) for cell in column for word in cell.split(" ")) for column in zip(*cells, strict=True)
+            max(columns_of(word) for cell in column for word in cell.split(" "))
+            for column in zip(*cells, strict=True)
         ]
-        for narrowest in (words, [_NARROWEST] * len(widths)):  # cut words only if nothing else helps
+        for narrowest in (
+            words,
+            [_NARROWEST] * len(widths),
+        ):  # cut words only if nothing else helps
             widths = _fitted(widths, narrowest, width - _GAP * (len(widths) - 1))
     lines = []
     for row in cells:

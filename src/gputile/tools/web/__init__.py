@@ -1,1 +1,3 @@
-"""Serves a page of the GPUs as tiles: its records, the server that streams them, and browsers' code."""
+"""Serves a page of the GPUs as tiles: its records, the server that streams them, and browsers'
+code.
+"""

@@ -1,4 +1,6 @@
-"""Serves the page's requests: its files, the state, a stream of changes, and questions about pods."""
+"""Serves the page's requests: its files, the state, a stream of changes, and questions about
+pods.
+"""
 
 import asyncio
 import hashlib
@@ -41,7 +43,8 @@ log = logging.getLogger(__name__)
 
 LARGEST_MANIFEST: Final = 256 * 1024
 FIRST_NODES: Final = 64  # more rows than any screen shows
-_MOST_WAITING: Final = 64  # questions about pods, of all viewers; fifty people may open the same link at once
+# questions about pods, of all viewers; fifty people may open the same link at once
+_MOST_WAITING: Final = 64
 _MOST_WAITING_OF_ONE: Final = 16
 _MOST_MANIFESTS: Final = 8  # each takes longer than a question about a pod
 _MOST_MANIFESTS_OF_ONE: Final = 2
@@ -65,7 +68,9 @@ class Asset:
 
 
 def assets() -> dict[str, Asset]:
-    """Return the files that the browser loads; all are in the package, and none comes from another host."""
+    """Return the files that the browser loads; all are in the package, and none comes from
+    another host.
+    """
     found = {}
     for each in files("gputile.tools.web").joinpath("static").iterdir():
         kind = _TYPES.get(f".{each.name.rpartition('.')[2]}")
@@ -82,7 +87,9 @@ class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The response of ``/api/pod``. ``events_unknown`` is the reason why the pod's Events cannot be shown."""
+    """The response of ``/api/pod``. ``events_unknown`` is the reason why the pod's Events cannot
+    be shown.
+    """
 
     explanation: ExplainAnswer
     created: str
@@ -97,10 +104,13 @@ class TooManyQuestions(Exception):
 class Questions:
     """Answers questions about the cluster one at a time, in a thread.
 
-    At most ``most`` questions wait, and at most ``most_of_one`` of the same viewer if viewers log in.
+    At most ``most`` questions wait, and at most ``most_of_one`` of the same viewer if viewers log
+    in.
     """
 
-    def __init__(self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int) -> None:
+    def __init__(
+        self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int
+    ) -> None:
         self._moment = moment
         self._most = most
         self._most_of_one = most_of_one
@@ -108,13 +118,16 @@ class Questions:
         self._waiting: Counter[str] = Counter()
 
     async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
-        """Call ``answer`` with the current state of the cluster. ``viewer`` is "" if viewers do not log in.
+        """Call ``answer`` with the current state of the cluster. ``viewer`` is "" if viewers do not
+        log in.
 
         Raises:
             TooManyQuestions: too many questions are waiting.
             KubeError: the API server cannot be read.
         """
-        if self._waiting.total() >= self._most or (viewer and self._waiting[viewer] >= self._most_of_one):
+        if self._waiting.total() >= self._most or (
+            viewer and self._waiting[viewer] >= self._most_of_one
+        ):
             raise TooManyQuestions
         self._waiting[viewer] += 1
         try:
@@ -129,8 +142,9 @@ class Questions:
 class PageApp:
     """The HTTP handlers of the page.
 
-    ``cluster`` is the cluster's name on the page. ``moment`` returns the state for answering questions.
-    ``viewers`` is None if there is no login: then only the person who started the page can open it.
+    ``cluster`` is the cluster's name on the page. ``moment`` returns the state for answering
+    questions. ``viewers`` is None if there is no login: then only the person who started the page
+    can open it.
     """
 
     def __init__(
@@ -159,7 +173,9 @@ class PageApp:
 
         def file_of(name: str) -> Handler:
             async def file(_: web.BaseRequest) -> web.Response:
-                return web.Response(body=found[name].body, headers={"Content-Type": found[name].media_type})
+                return web.Response(
+                    body=found[name].body, headers={"Content-Type": found[name].media_type}
+                )
 
             return file
 
@@ -177,7 +193,9 @@ class PageApp:
         return routed({**routes, "/api/what-if": ("POST", self._what_if)})
 
     def _rights(self, request: web.BaseRequest) -> Rights:
-        """Return what the viewer may see: everything if there is no login, else the rights that the guard has read."""
+        """Return what the viewer may see: everything if there is no login, else the rights that
+        the guard has read.
+        """
         return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
 
     def _viewer(self, request: web.BaseRequest) -> str:
@@ -189,7 +207,9 @@ class PageApp:
         self._encoded_state()
 
     async def _first(self, request: web.BaseRequest) -> web.Response:
-        """Return the nodes of the first screen; the browser draws them while it loads thousands of others."""
+        """Return the nodes of the first screen; the browser draws them while it loads thousands
+        of others.
+        """
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:
@@ -206,7 +226,9 @@ class PageApp:
             async with self._encoding:
                 await self._feed.publish()
                 answer = self._answer()
-                body = await asyncio.to_thread(lambda: msgspec.json.encode(self._visible(answer, rights)))
+                body = await asyncio.to_thread(
+                    lambda: msgspec.json.encode(self._visible(answer, rights))
+                )
         viewer = Viewer(request, "application/json")
         await viewer.begin()
         await viewer.write(body)
@@ -232,18 +254,28 @@ class PageApp:
         )
 
     def _visible(self, answer: PageAnswer, rights: Rights) -> PageAnswer:
-        nodes, pending = visible_nodes(answer.nodes, rights), visible_pending(answer.pending, rights)
+        nodes, pending = (
+            visible_nodes(answer.nodes, rights),
+            visible_pending(answer.pending, rights),
+        )
         epoch = self._epoch_for(rights)
-        return msgspec.structs.replace(answer, epoch=epoch, nodes=nodes, pending=pending, partial=True)
+        return msgspec.structs.replace(
+            answer, epoch=epoch, nodes=nodes, pending=pending, partial=True
+        )
 
     def _epoch_for(self, rights: Rights) -> str:
-        """Return the epoch of states for these rights: changes for other rights cannot be applied to them."""
+        """Return the epoch of states for these rights: changes for other rights cannot be
+        applied to them.
+        """
         if rights.everywhere:
             return self._epoch
-        return f"{self._epoch}-{hashlib.sha256(' '.join(sorted(rights.namespaces)).encode()).hexdigest()[:16]}"
+        namespaces = " ".join(sorted(rights.namespaces)).encode()
+        return f"{self._epoch}-{hashlib.sha256(namespaces).hexdigest()[:16]}"
 
     async def _changes(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Stream the changes after the browser's revision, which it sends in ``Last-Event-ID`` when it reconnects."""
+        """Stream the changes after the browser's revision, which it sends in ``Last-Event-ID``
+        when it reconnects.
+        """
         text = request.headers.get("last-event-id") or request.query.get("after", "")
         known = text.isascii() and text.isdecimal() and len(text) <= 18
         rights = self._rights(request)
@@ -259,13 +291,19 @@ class PageApp:
         async def lasts() -> bool:
             return self._viewers is None or await self._viewers.rights(request[SECRET]) == rights
 
-        await viewer.follow(self._feed.log, int(text) if known and same else -1, Sight(shown, lasts))
+        await viewer.follow(
+            self._feed.log, int(text) if known and same else -1, Sight(shown, lasts)
+        )
         return viewer.answer
 
     async def _usage(self, request: web.BaseRequest) -> web.Response:
         there = self._feed.state.page.nodes
         names = dict.fromkeys(name for name in request.query.getall("node", []) if name in there)
-        return _json(visible_usage(self._usage_feed.of_nodes(list(names)[:MOST_NODES]), self._rights(request)))
+        return _json(
+            visible_usage(
+                self._usage_feed.of_nodes(list(names)[:MOST_NODES]), self._rights(request)
+            )
+        )
 
     async def _pod_usage(self, request: web.BaseRequest) -> web.Response:
         pod = self._asked_for(request)
@@ -277,7 +315,9 @@ class PageApp:
         return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: web.BaseRequest) -> Pod | None:
-        """Return the pod that a request names, None if it does not exist or the viewer may not see it."""
+        """Return the pod that a request names, None if it does not exist or the viewer may not
+        see it.
+        """
         namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
             return None
@@ -289,7 +329,9 @@ class PageApp:
         if pod is None:
             return _no_pod()
         try:
-            said = await self._questions.ask(lambda moment: explanation(pod, moment), self._viewer(request))
+            said = await self._questions.ask(
+                lambda moment: explanation(pod, moment), self._viewer(request)
+            )
         except TooManyQuestions:
             return _busy()
         except KubeError as error:
@@ -299,10 +341,14 @@ class PageApp:
         events, unknown = await self._events_for(request, pod)
         return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
 
-    async def _events_for(self, request: web.BaseRequest, pod: Pod) -> tuple[list[PodEventLine], str]:
+    async def _events_for(
+        self, request: web.BaseRequest, pod: Pod
+    ) -> tuple[list[PodEventLine], str]:
         if self._viewers is not None:
             try:
-                may = await self._viewers.may_list(request[SECRET], "events", pod.metadata.namespace)
+                may = await self._viewers.may_list(
+                    request[SECRET], "events", pod.metadata.namespace
+                )
             except KubeError as error:
                 return [], f"the Events cannot be read: {error}"
             if not may:
@@ -313,7 +359,8 @@ class PageApp:
         meta = pod.metadata
         path = f"/api/v1/namespaces/{quote(meta.namespace, safe='')}/events"
         query = {
-            "fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={meta.name},involvedObject.uid={meta.uid}"
+            "fieldSelector": "involvedObject.kind=Pod,"
+            f"involvedObject.name={meta.name},involvedObject.uid={meta.uid}"
         }
         try:
             found = await list_all(self._connection, path, Event, query)
@@ -326,14 +373,19 @@ class PageApp:
 
     async def _what_if(self, request: web.BaseRequest) -> web.Response:
         if not self._rights(request).everywhere:
-            return web.Response(status=403, text="only those who may list the pods of all namespaces may ask what if\n")
+            return web.Response(
+                status=403,
+                text="only those who may list the pods of all namespaces may ask what if\n",
+            )
         try:
             body = await self._bodies.body(request)
         except BodyRefused as refused:
             return web.Response(status=refused.status, text=f"{refused}\n")
         try:
             added = request.query.getall("node", [])[:MOST_TEXTS]
-            answer = await self._manifests.ask(lambda moment: what_if(body, moment, added), self._viewer(request))
+            answer = await self._manifests.ask(
+                lambda moment: what_if(body, moment, added), self._viewer(request)
+            )
             return _json(answer)
         except TooManyQuestions:
             return _busy()
@@ -364,7 +416,9 @@ def _busy() -> web.Response:
 
 
 def _unread(error: KubeError) -> web.Response:
-    return web.Response(status=503, text=f"the cluster cannot be read: {error}\n", headers={"Retry-After": _AGAIN_S})
+    return web.Response(
+        status=503, text=f"the cluster cannot be read: {error}\n", headers={"Retry-After": _AGAIN_S}
+    )
 
 
 def _json(value: Any) -> web.Response:

@@ -31,20 +31,25 @@ ASK_EVERY_S: Final = 15.0
 ANSWERED_WITHIN_S: Final = 5.0  # for one request
 _QUESTION: Final = "/version"  # cheap, and every authenticated user may read it
 _OBJECTS: Final = 200  # of a list that are applied before other tasks run
-_MOST_AT_ONCE: Final = 50  # nodes and pods of one change; a node with 128 pods takes 0.5 ms to compare
+# nodes and pods of one change; a node with 128 pods takes 0.5 ms to compare
+_MOST_AT_ONCE: Final = 50
 MOST_CHANGES: Final = 512
 MOST_BYTES: Final = 16 * MIB
 STALLED_S: Final = 30.0  # a browser that reads nothing for so long is disconnected
-HEARTBEAT_S: Final = 15.0  # keeps proxies from closing the stream, and shows the page that it is alive
+# keeps proxies from closing the stream, and shows the page that it is alive
+HEARTBEAT_S: Final = 15.0
 Object = TypeVar("Object")
 _PIECE: Final = 256 * 1024
 RELOAD: Final = b"event: reload\ndata: {}\n\n"
-_HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"  # an event, because browsers do not pass comments to the page
+# an event, because browsers do not pass comments to the page
+_HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change with its number, encoded for viewers with all rights. ``difference`` is None if it concerns no pods."""
+    """A change with its number, encoded for viewers with all rights. ``difference`` is None if
+    it concerns no pods.
+    """
 
     revision: int
     encoded: bytes
@@ -54,8 +59,8 @@ class Change:
 class ChangeLog:
     """The latest changes, encoded once, bounded in number and in bytes.
 
-    A viewer keeps only the number of its last change, so a slow viewer costs no memory. A viewer that falls behind the
-    start of the log reloads the whole page.
+    A viewer keeps only the number of its last change, so a slow viewer costs no memory. A viewer
+    that falls behind the start of the log reloads the whole page.
     """
 
     def __init__(self, most: int = MOST_CHANGES, most_bytes: int = MOST_BYTES) -> None:
@@ -77,7 +82,9 @@ class ChangeLog:
         self._news = asyncio.Event()
 
     def since(self, revision: int) -> list[Change] | None:
-        """Return the changes after ``revision``; None if that is older than the log, or in its future."""
+        """Return the changes after ``revision``; None if that is older than the log, or in its
+        future.
+        """
         behind = self.revision - revision
         if behind < 0 or behind > len(self._kept):
             return None
@@ -91,7 +98,9 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a viewer sees: ``shown`` encodes a change for it, ``lasts`` returns whether its rights are unchanged."""
+    """What a viewer sees: ``shown`` encodes a change for it, ``lasts`` returns whether its
+    rights are unchanged.
+    """
 
     shown: Callable[[Change], bytes]
     lasts: Callable[[], Awaitable[bool]]
@@ -146,19 +155,34 @@ class Feed:
         self._connection = connection
         self._unanswered: KubeError | None = None  # why the latest request failed
         self._dirty = asyncio.Event()
-        self._pods = Reflector(connection, "/api/v1/pods", Pod, self._pod, on_list=self._pods_listed)
-        self._nodes = Reflector(connection, "/api/v1/nodes", Node, self._node, on_list=self._nodes_listed)
-        self._claims = Reflector(connection, RESOURCE_CLAIMS_PATH, ResourceClaim, self._claim) if claims else None
+        self._pods = Reflector(
+            connection, "/api/v1/pods", Pod, self._pod, on_list=self._pods_listed
+        )
+        self._nodes = Reflector(
+            connection, "/api/v1/nodes", Node, self._node, on_list=self._nodes_listed
+        )
+        self._claims = (
+            Reflector(connection, RESOURCE_CLAIMS_PATH, ResourceClaim, self._claim)
+            if claims
+            else None
+        )
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for work in (self._pods.run(), self._nodes.run(), self._publish(), self._look(), self._ask()):
+            for work in (
+                self._pods.run(),
+                self._nodes.run(),
+                self._publish(),
+                self._look(),
+                self._ask(),
+            ):
                 group.create_task(work)
             if self._claims is not None:
                 group.create_task(self._claims.run())
 
     async def publish(self) -> None:
-        """Append the changes of the page to the log, and let other tasks run between parts of many changes.
+        """Append the changes of the page to the log, and let other tasks run between parts of many
+        changes.
 
         Page and log agree after each part.
         """
@@ -188,11 +212,15 @@ class Feed:
             if text != self.status.trouble:
                 since = self.status.since if text and self.status.trouble else int(time.time())
                 self.status = FeedStatus(text, since)
-                self.log.append(_event("status", self.log.revision + 1, msgspec.json.encode(self.status)))
+                self.log.append(
+                    _event("status", self.log.revision + 1, msgspec.json.encode(self.status))
+                )
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _ask(self) -> None:
-        """Check regularly whether the API server answers: if it hangs, watches stay open for minutes without events."""
+        """Check regularly whether the API server answers: if it hangs, watches stay open for
+        minutes without events.
+        """
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             try:
@@ -211,7 +239,8 @@ class Feed:
             case Deleted(pod):
                 self.state.pod_deleted(pod.metadata.uid)
             case Replaced() | UnreadableObject():
-                return  # _pods_listed applies lists; an unreadable object keeps its last known state
+                # _pods_listed applies lists; an unreadable object keeps its last known state
+                return
         self._dirty.set()
 
     def _node(self, event: WatchEvent[Node]) -> None:
@@ -238,12 +267,16 @@ class Feed:
 
     async def _pods_listed(self, listed: Replaced[Pod]) -> None:
         unread = {each.uid for each in listed.unreadable}
-        self.state.pods_replaced((), frozenset(unread.union(pod.metadata.uid for pod in listed.objects)))
+        self.state.pods_replaced(
+            (), frozenset(unread.union(pod.metadata.uid for pod in listed.objects))
+        )
         await self._in_turns(listed.objects, self.state.pod_applied)
 
     async def _nodes_listed(self, listed: Replaced[Node]) -> None:
         unread = {each.name for each in listed.unreadable}
-        self.state.nodes_replaced((), frozenset(unread.union(node.metadata.name for node in listed.objects)))
+        self.state.nodes_replaced(
+            (), frozenset(unread.union(node.metadata.name for node in listed.objects))
+        )
         await self._in_turns(listed.objects, self.state.node_applied)
 
     async def _in_turns(self, objects: Sequence[Object], apply: Callable[[Object], None]) -> None:

@@ -1,11 +1,13 @@
 """Admits only the browser of the person who started the page, or viewers who have logged in.
 
-Without a login the page listens on loopback, where every user of the machine and every page in the browser can reach
-it. A request must therefore name this machine (against DNS rebinding), come from this page (against other origins), and
-carry the secret of the printed address, which the browser keeps in a cookie.
+Without a login the page listens on loopback, where every user of the machine and every page in the
+browser can reach it. A request must therefore name this machine (against DNS rebinding), come from
+this page (against other origins), and carry the secret of the printed address, which the browser
+keeps in a cookie.
 
-In the cluster a viewer sends a token once and gets a session secret, in a cookie that scripts cannot read and other
-sites' requests do not carry. Unlike the token, the secret gives access to this page only.
+In the cluster a viewer sends a token once and gets a session secret, in a cookie that scripts
+cannot read and other sites' requests do not carry. Unlike the token, the secret gives access to
+this page only.
 """
 
 import hmac
@@ -23,10 +25,14 @@ from gputile.support.http_server import BodyReader, BodyRefused, Handler
 from gputile.tools.web.viewers import NotAdmitted, Rights, Viewers
 
 _COOKIE: Final = "gputile"
-_OPEN_AGAIN: Final = "open the address that gputile web has printed: it has the secret that this page needs\n"
+_OPEN_AGAIN: Final = (
+    "open the address that gputile web has printed: it has the secret that this page needs\n"
+)
 CONTENT_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types "
+    "'none'"
 )
 HEADERS: Final = {
     "content-security-policy": CONTENT_POLICY,
@@ -45,13 +51,16 @@ LARGEST_TOKEN: Final = 64 * 1024
 _HEADERS: Final = {
     **HEADERS,
     "content-security-policy": CONTENT_POLICY.replace("form-action 'none'", "form-action 'self'"),
-    "referrer-policy": "same-origin",  # with no-referrer, the browser would send forms without their origin
+    # with no-referrer, the browser would send forms without their origin
+    "referrer-policy": "same-origin",
 }
 _AGAIN: Final = "you are not logged in (any more): load this page anew\n"
 
 
 class Guard:
-    """Passes requests with ``token`` to the page, and adds the security headers to every response."""
+    """Passes requests with ``token`` to the page, and adds the security headers to every
+    response.
+    """
 
     def __init__(self, app: Handler, token: str) -> None:
         self._app = app
@@ -64,11 +73,15 @@ class Guard:
     def _refusal(self, request: web.BaseRequest) -> web.Response | None:
         host, origins = request.headers.get("Host", ""), request.headers.getall("Origin", [])
         if not is_this_machine(host):
-            return web.Response(status=421, text="this page answers to localhost, 127.0.0.1 and [::1] only\n")
+            return web.Response(
+                status=421, text="this page answers to localhost, 127.0.0.1 and [::1] only\n"
+            )
         if any(origin != f"http://{host}" for origin in origins):
             return web.Response(status=403, text="another page may not ask\n")
         if request.method not in ("GET", "HEAD") and not origins:
-            return web.Response(status=403, text="a request that is more than reading names its origin\n")
+            return web.Response(
+                status=403, text="a request that is more than reading names its origin\n"
+            )
         given = request.query.getall("token", [])
         if request.path == "/" and request.method == "GET" and any(map(self._is_token, given)):
             return self._admitted(own_cookie(_COOKIE, host))
@@ -87,7 +100,9 @@ class Guard:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a Host header names loopback; any port is right, because ports may be forwarded."""
+    """Return whether a Host header names loopback; any port is right, because ports may be
+    forwarded.
+    """
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -98,7 +113,8 @@ def is_this_machine(host: str) -> bool:
 def own_cookie(name: str, host: str) -> str:
     """Return the name of this page's cookie, which contains the port of the Host header.
 
-    A browser sends a host's cookies to all of its ports, so two pages would overwrite each other's cookies.
+    A browser sends a host's cookies to all of its ports, so two pages would overwrite each other's
+    cookies.
     """
     try:
         port = urlsplit(f"//{host}").port
@@ -126,13 +142,17 @@ async def answer_bound(
 
 
 class LoginGuard:
-    """Passes requests of a session to the page, with the viewer's rights; all others may only log in."""
+    """Passes requests of a session to the page, with the viewer's rights; all others may only
+    log in.
+    """
 
     def __init__(self, app: Handler, viewers: Viewers) -> None:
         self._app = app
         self._viewers = viewers
         self._bodies = BodyReader(LARGEST_TOKEN)
-        self._page = files("gputile.tools.web").joinpath("static", "login.html").read_text(encoding="utf-8")
+        self._page = (
+            files("gputile.tools.web").joinpath("static", "login.html").read_text(encoding="utf-8")
+        )
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request, or refuse it."""
@@ -144,11 +164,17 @@ class LoginGuard:
         host = request.headers.get("Host", "")
         # Browsers send the origin with every request that is not GET or HEAD.
         if not reads and request.headers.getall("Origin", []) != [f"https://{host}"]:
-            return web.Response(status=403, text="a request that is more than reading comes from this page\n")
+            return web.Response(
+                status=403, text="a request that is more than reading comes from this page\n"
+            )
         if path.startswith("/static/"):
             return None
         if path == LOGIN:
-            return self._form() if reads else await self._log_in(request, own_cookie(SESSION_COOKIE, host))
+            return (
+                self._form()
+                if reads
+                else await self._log_in(request, own_cookie(SESSION_COOKIE, host))
+            )
         secret, rights = "", None
         for secret in cookies(request, own_cookie(SESSION_COOKIE, host)):
             rights = await self._viewers.rights(secret)

@@ -45,7 +45,9 @@ class Moment:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for a pod of the manifest: ``node`` is "" if it does not fit, and ``reason`` says why."""
+    """The result for a pod of the manifest: ``node`` is "" if it does not fit, and ``reason``
+    says why.
+    """
 
     namespace: str
     name: str
@@ -65,7 +67,9 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
 
 def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
     """Explain a pod as ``gputile explain`` does, with the nodes that come closest."""
-    found = explain_pod(pod, moment.nodes, moment.pods, moment.configuration, time.time_ns(), moment.claims)
+    found = explain_pod(
+        pod, moment.nodes, moment.pods, moment.configuration, time.time_ns(), moment.claims
+    )
     return explain_answer(found, MOST_NODES)
 
 
@@ -74,7 +78,9 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
 
     ``added`` are further nodes, as texts of ``--with-node``.
     """
-    groups = PodGroups(dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent)
+    groups = PodGroups(
+        dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent
+    )
     try:
         scenario = read_scenario(
             (),
@@ -89,7 +95,9 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
             nodes = nodes_of_text(text, number, moment.configuration.unit_mib, "added nodes")
             scenario.nodes += islice(nodes, MOST_ADDED)
         admission = Admission(moment.configuration, unsafe=moment.unsafe)
-        expansion = make_pods(scenario, Intake(admission, tell_kinds="gputile simulate can be told"))
+        expansion = make_pods(
+            scenario, Intake(admission, tell_kinds="gputile simulate can be told")
+        )
         recognise(scenario, moment.pods, expansion)
         scenario.budgets += moment.budgets or ()
     except ManifestError as error:
@@ -103,11 +111,15 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
         if time.monotonic() > ends:
             left = len(scenario.pending) - len(decided)
             notes.append(
-                f"stopped after {MOST_SECONDS:g} s: {left} pods are not decided; gputile simulate has no time limit"
+                f"stopped after {MOST_SECONDS:g} s: {left} pods are not decided; gputile simulate "
+                f"has no time limit"
             )
             break
     if simulation.victims and moment.budgets is None:
-        notes.append("the PodDisruptionBudgets are unknown; assumed: none protects the pods that are preempted")
+        notes.append(
+            "the PodDisruptionBudgets are unknown; assumed: none protects the pods that are "
+            "preempted"
+        )
     unlimited = unlimited_memory(simulation.ledger, (each.node for each in decided if each.shares))
     notes += filter(None, [unlimited])
     if not decided and not notes:
@@ -132,7 +144,10 @@ def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
     info = ledger.node_info(ledger.row_of[booking.node])
     if info is None:
         return ()
-    total_of = {gpu.uuid: info.gpu_total(position) for position, gpu in enumerate(info.inventory.gpus)}
+    total_of = {
+        gpu.uuid: info.gpu_total(position) for position, gpu in enumerate(info.inventory.gpus)
+    }
     return tuple(
-        TileShare(share.index, *booking.takes(share, total_of[share.uuid], info.replicas)) for share in booking.gpus
+        TileShare(share.index, *booking.takes(share, total_of[share.uuid], info.replicas))
+        for share in booking.gpus
     )

@@ -13,7 +13,9 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", g
 
 
 class GpuTile(_Record, frozen=True):
-    """A GPU: ``total`` allocatable and ``booked`` memory in MiB, ``percent`` of compute that is booked."""
+    """A GPU: ``total`` allocatable and ``booked`` memory in MiB, ``percent`` of compute that is
+    booked.
+    """
 
     index: int
     total: int
@@ -25,7 +27,9 @@ class GpuTile(_Record, frozen=True):
 
 
 class TileShare(_Record, frozen=True, array_like=True):
-    """A pod's share of the GPU ``index``: MiB, and percent of compute (0 if compute is not divided)."""
+    """A pod's share of the GPU ``index``: MiB, and percent of compute (0 if compute is not
+    divided).
+    """
 
     index: int
     mib: int
@@ -33,14 +37,18 @@ class TileShare(_Record, frozen=True, array_like=True):
 
 
 class MigCount(_Record, frozen=True, array_like=True):
-    """The number of MIG instances of a profile that a pod has or requests, or that a node offers."""
+    """The number of MIG instances of a profile that a pod has or requests, or that a node
+    offers.
+    """
 
     profile: str
     count: int
 
 
 class MigTile(_Record, frozen=True):
-    """The MIG instances of a profile on a node: how many are allocatable, and how many are booked."""
+    """The MIG instances of a profile on a node: how many are allocatable, and how many are
+    booked.
+    """
 
     profile: str
     total: int
@@ -50,9 +58,9 @@ class MigTile(_Record, frozen=True):
 class PodTile(_Record, frozen=True):
     """A pod on a node, with its shares of GPUs or its MIG ``instances``.
 
-    ``created`` is Unix time in seconds, 0 if unknown. ``workload`` is the object that owns the pod, "" if none does.
-    ``reserved``: the GPUs are reserved for a pod that is not bound yet. ``problem`` says why the pod's GPUs are
-    unknown; ``asked`` is then its request in MiB.
+    ``created`` is Unix time in seconds, 0 if unknown. ``workload`` is the object that owns the pod,
+    "" if none does. ``reserved``: the GPUs are reserved for a pod that is not bound yet.
+    ``problem`` says why the pod's GPUs are unknown; ``asked`` is then its request in MiB.
     """
 
     namespace: str
@@ -68,10 +76,12 @@ class PodTile(_Record, frozen=True):
 
 
 class NodeTile(_Record, frozen=True):
-    """A node. ``serves`` is what pods can request there: "memory", "gpus", "instances", or "" for nothing now.
+    """A node. ``serves`` is what pods can request there: "memory", "gpus", "instances", or "" for
+    nothing now.
 
-    ``unit`` is the memory unit in MiB. ``problems`` are sentences, ``taints`` as kubectl prints them. ``silent``: its
-    agent no longer reports. ``replicas`` is the number of pods that time-slice each whole GPU, 0 without time-slicing.
+    ``unit`` is the memory unit in MiB. ``problems`` are sentences, ``taints`` as kubectl prints
+    them. ``silent``: its agent no longer reports. ``replicas`` is the number of pods that
+    time-slice each whole GPU, 0 without time-slicing.
     """
 
     name: str
@@ -89,7 +99,8 @@ class NodeTile(_Record, frozen=True):
 
 
 class PendingPod(_Record, frozen=True):
-    """A pod that requests GPUs and is not bound. ``asks`` is its request, ``workload`` the object that owns it.
+    """A pod that requests GPUs and is not bound. ``asks`` is its request, ``workload`` the object
+    that owns it.
 
     ``waits`` is the reason why kube-scheduler does not try it yet, such as a scheduling gate.
     """
@@ -134,14 +145,18 @@ class UsageSample(_Record, frozen=True, array_like=True):
 
 
 class UsageAnswer(_Record, frozen=True):
-    """The response of ``/api/usage``, for the requested nodes. ``trouble`` is the reason why no use is known."""
+    """The response of ``/api/usage``, for the requested nodes. ``trouble`` is the reason why no
+    use is known.
+    """
 
     trouble: str = ""
     nodes: dict[str, NodeUsage] = {}
 
 
 class PodUsageAnswer(_Record, frozen=True):
-    """The response of ``/api/pod-usage``, with samples of one hour. ``trouble`` is the reason why no use is known."""
+    """The response of ``/api/pod-usage``, with samples of one hour. ``trouble`` is the reason
+    why no use is known.
+    """
 
     trouble: str = ""
     usage: PodUsage | None = None
@@ -156,7 +171,9 @@ class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
-    """The state of the connection: ``trouble`` is its error, "" if there is none; ``since`` is Unix time in seconds."""
+    """The state of the connection: ``trouble`` is its error, "" if there is none; ``since`` is
+    Unix time in seconds.
+    """
 
     trouble: str = ""
     since: int = 0
@@ -165,9 +182,9 @@ class FeedStatus(msgspec.Struct, frozen=True):
 class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """The response of ``/api/state``: the page with the revision of its latest change.
 
-    Changes apply to states of the same ``epoch``, which stands for this process and the viewer's rights. ``login``:
-    viewers log in. ``partial``: this viewer may not see the names of all pods. ``more``: ``/api/first`` returned only
-    the first of many nodes.
+    Changes apply to states of the same ``epoch``, which stands for this process and the viewer's
+    rights. ``login``: viewers log in. ``partial``: this viewer may not see the names of all pods.
+    ``more``: ``/api/first`` returned only the first of many nodes.
     """
 
     epoch: str

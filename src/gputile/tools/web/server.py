@@ -42,8 +42,9 @@ class LoginSettings:
 class WebSettings:
     """How the page is served: on ``port`` (0: any free one), on loopback unless viewers log in.
 
-    ``ready`` is called with the page's address. ``complete`` reads the objects that questions need in addition to
-    nodes, pods and claims. Usage is read from the agents in the namespace ``installed_in``.
+    ``ready`` is called with the page's address. ``complete`` reads the objects that questions need
+    in addition to nodes, pods and claims. Usage is read from the agents in the namespace
+    ``installed_in``.
     """
 
     port: int
@@ -78,12 +79,20 @@ async def serve(
     async with Connection(access) as connection, AsyncExitStack() as ending:
         feed = Feed(connection, state, claims=claims is not None)
         usage = UsageFeed(UsageReader(connection, settings.installed_in), made)
-        viewers = Viewers(connection, lambda: state.namespaces) if settings.login is not None else None
+        viewers = (
+            Viewers(connection, lambda: state.namespaces) if settings.login is not None else None
+        )
         if viewers is not None:
             ending.push_async_callback(viewers.close)
 
         async def moment() -> Moment:
-            now = Moment(state.nodes, state.pods, configuration, namespace=connection.namespace, claims=state.claims)
+            now = Moment(
+                state.nodes,
+                state.pods,
+                configuration,
+                namespace=connection.namespace,
+                claims=state.claims,
+            )
             return await settings.complete(connection, now)
 
         page = PageApp(feed, usage, connection, moment, viewers, access.server)
@@ -96,7 +105,9 @@ async def serve(
         else:
             server = Server(LoginGuard(page.app(), viewers), "--port", ANY_ADDRESS, settings.port)
             directory = settings.login.tls_dir
-            files = TlsFiles(directory / "tls.crt", directory / "tls.key")  # the keys of a kubernetes.io/tls Secret
+            files = TlsFiles(
+                directory / "tls.crt", directory / "tls.key"
+            )  # the keys of a kubernetes.io/tls Secret
             work = [TlsReloader(files, server.use_tls).run(_FOLLOW_TLS_EVERY_S)]
             probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
             others = [Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)]

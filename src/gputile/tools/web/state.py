@@ -22,7 +22,9 @@ class PageState:
         self._ledger = Ledger(configuration)
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
-        self._on_instances: dict[str, dict[str, Pod]] = {}  # pods with MIG instances by their UIDs, by node
+        self._on_instances: dict[
+            str, dict[str, Pod]
+        ] = {}  # pods with MIG instances by their UIDs, by node
         self._tiles: dict[str, NodeTile] = {}
         self._pending: dict[str, PendingPod] = {}
         self._pending_uid: dict[str, str] = {}
@@ -51,7 +53,9 @@ class PageState:
         self._ledger.remove_pod(uid)
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
-        """Apply a complete list of pods; pods whose UIDs are ``unreadable`` keep their last known state."""
+        """Apply a complete list of pods; pods whose UIDs are ``unreadable`` keep their last
+        known state.
+        """
         there = unreadable.union(pod.metadata.uid for pod in pods)
         for uid in self._pods.keys() - there:
             self.pod_deleted(uid)
@@ -71,8 +75,12 @@ class PageState:
         self._touched_nodes.add(name)
         self._ledger.remove_node(name)
 
-    def nodes_replaced(self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()) -> None:
-        """Apply a complete list of nodes; nodes whose names are ``unreadable`` keep their last known state."""
+    def nodes_replaced(
+        self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()
+    ) -> None:
+        """Apply a complete list of nodes; nodes whose names are ``unreadable`` keep their last
+        known state.
+        """
         there = unreadable.union(node.metadata.name for node in nodes)
         for name in self._nodes.keys() - there:
             self.node_deleted(name)
@@ -86,8 +94,12 @@ class PageState:
     def claim_deleted(self, uid: str) -> None:
         self._ledger.remove_claim(uid)
 
-    def claims_replaced(self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()) -> None:
-        """Apply a complete list of claims; claims whose UIDs are ``unreadable`` keep their last known state."""
+    def claims_replaced(
+        self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()
+    ) -> None:
+        """Apply a complete list of claims; claims whose UIDs are ``unreadable`` keep their last
+        known state.
+        """
         self._ledger.replace_claims(claims, unreadable)
 
     def time_passed(self, now_ns: int) -> None:
@@ -115,7 +127,9 @@ class PageState:
         return PageContent(dict(self._tiles), dict(self._pending))
 
     def tile(self, node: str) -> NodeTile | None:
-        """Return a node as of the last call of ``take_difference``; None if it is not on the page."""
+        """Return a node as of the last call of ``take_difference``; None if it is not on the
+        page.
+        """
         return self._tiles.get(node)
 
     @property
@@ -127,12 +141,16 @@ class PageState:
     @property
     def differs(self) -> bool:
         """Whether a call of ``take_difference`` may return something."""
-        return bool(self._touched_nodes or self._touched_pods) or self._ledger.changes.position != self._position
+        return (
+            bool(self._touched_nodes or self._touched_pods)
+            or self._ledger.changes.position != self._position
+        )
 
     def take_difference(self, most: int | None = None) -> Difference:
         """Return the changes of the page since the last call.
 
-        ``most`` limits how many nodes and how many pods are compared; the next calls return the rest.
+        ``most`` limits how many nodes and how many pods are compared; the next calls return the
+        rest.
         """
         nodes, nodes_gone = self._changed_nodes(most)
         pending, pending_gone = self._changed_pending(most)
@@ -151,7 +169,11 @@ class PageState:
     def _instances_freed(self, pod: Pod | None) -> None:
         """Record that a pod no longer holds its MIG instances."""
         on_node = self._on_instances.get(pod.spec.node_name) if pod is not None else None
-        if pod is not None and on_node is not None and on_node.pop(pod.metadata.uid, None) is not None:
+        if (
+            pod is not None
+            and on_node is not None
+            and on_node.pop(pod.metadata.uid, None) is not None
+        ):
             self._touched_nodes.add(pod.spec.node_name)
             if not on_node:
                 del self._on_instances[pod.spec.node_name]
@@ -230,5 +252,8 @@ def page_state(
 def _is_known(known: Pod | Node | None, listed: Pod | Node) -> bool:
     """Return whether an object is unchanged: most objects of a list are."""
     version = listed.metadata.resource_version
-    same = known is not None and (known.metadata.uid, known.metadata.resource_version) == (listed.metadata.uid, version)
+    same = known is not None and (known.metadata.uid, known.metadata.resource_version) == (
+        listed.metadata.uid,
+        version,
+    )
     return same and version != ""

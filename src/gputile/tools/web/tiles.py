@@ -18,7 +18,15 @@ from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, noth
 from gputile.tools.simulator.foreign_cluster import ADOPTED
 from gputile.tools.simulator.node_reports import asks, waiting_for
 from gputile.tools.simulator.outcomes import workload_of
-from gputile.tools.web.records import GpuTile, MigCount, MigTile, NodeTile, PendingPod, PodTile, TileShare
+from gputile.tools.web.records import (
+    GpuTile,
+    MigCount,
+    MigTile,
+    NodeTile,
+    PendingPod,
+    PodTile,
+    TileShare,
+)
 
 _SERVES: Final[Mapping[int, str]] = {
     ServingMode.WHOLE: "gpus",
@@ -31,16 +39,23 @@ _SERVES: Final[Mapping[int, str]] = {
 
 
 def node_tile(
-    ledger: Ledger, row: int, node: Node | None, pods: Mapping[str, Pod], on_instances: Collection[Pod] = ()
+    ledger: Ledger,
+    row: int,
+    node: Node | None,
+    pods: Mapping[str, Pod],
+    on_instances: Collection[Pod] = (),
 ) -> NodeTile | None:
     """Return the record of the node in a row of the ledger, None if it has no GPUs.
 
-    ``pods`` are the cluster's pods by UID, ``on_instances`` the pods with MIG instances on this node.
+    ``pods`` are the cluster's pods by UID, ``on_instances`` the pods with MIG instances on this
+    node.
     """
     info = ledger.node_info(row)
     if info is None:
         return None
-    bookings = sorted(ledger.on_node(info.name), key=lambda each: (each.namespace, each.name, each.uid))
+    bookings = sorted(
+        ledger.on_node(info.name), key=lambda each: (each.namespace, each.name, each.uid)
+    )
     problems = _problems(ledger, info, node)
     counts = {pod.metadata.uid: instances_of_pod(pod) for pod in on_instances}
     instances = instances_of_node(node, counts.values())
@@ -49,7 +64,11 @@ def node_tile(
     arrays = ledger.node_arrays
     shut = closed_by(node) if node is not None and (info.inventory.gpus or instances) else None
     ours = node is not None and ADOPTED not in node.metadata.annotations
-    offers = nothing_offered(node, info.mode, info.inventory, info.unit_mib) if node is not None and ours else None
+    offers = (
+        nothing_offered(node, info.mode, info.inventory, info.unit_mib)
+        if node is not None and ours
+        else None
+    )
     closed = shut or offers
     serves = "" if closed is not None else _SERVES.get(int(arrays.serving_mode[row]), "")
     if not serves and shut is None and any(each.total for each in instances):
@@ -68,7 +87,10 @@ def node_tile(
         for i, gpu in enumerate(info.inventory.gpus)
     )
     total_of = {gpu.index: gpu.total for gpu in gpus}
-    blocks = [_pod_tile(each, index_of, total_of, info, pods.get(_pod_uid(ledger, each))) for each in bookings]
+    blocks = [
+        _pod_tile(each, index_of, total_of, info, pods.get(_pod_uid(ledger, each)))
+        for each in bookings
+    ]
     booked = {each.uid: block for each, block in zip(bookings, blocks, strict=True)}
     for pod in on_instances:
         uid = pod.metadata.uid
@@ -115,7 +137,11 @@ def created_s(pod: Pod | None) -> int:
 
 
 def _pod_tile(
-    booking: Booking, index_of: Mapping[str, int], total_of: Mapping[int, int], info: NodeInfo, pod: Pod | None
+    booking: Booking,
+    index_of: Mapping[str, int],
+    total_of: Mapping[int, int],
+    info: NodeInfo,
+    pod: Pod | None,
 ) -> PodTile:
     missing = next((share.uuid for share in booking.gpus if share.uuid not in index_of), None)
     shares = []
@@ -133,19 +159,25 @@ def _pod_tile(
         reserved=booking.reserved,
         created=created_s(pod),
         asked=0 if shares else booking.asked_mib,
-        problem=f"it holds GPU {missing}, which the node does not have" if missing else booking.problem,
+        problem=f"it holds GPU {missing}, which the node does not have"
+        if missing
+        else booking.problem,
     )
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of a booking's pod; for a ResourceClaim, the pod that the claim is reserved for."""
+    """Return the UID of a booking's pod; for a ResourceClaim, the pod that the claim is reserved
+    for.
+    """
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 
 
 def _named(pod: Pod) -> PodTile:
     """Return the record of a pod without a booking."""
-    return PodTile(pod.metadata.namespace, pod.metadata.name, workload=_workload(pod), created=created_s(pod))
+    return PodTile(
+        pod.metadata.namespace, pod.metadata.name, workload=_workload(pod), created=created_s(pod)
+    )
 
 
 def _workload(pod: Pod | None) -> str:
@@ -159,17 +191,25 @@ def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, .
     """Return the problems that the node reports, and why it accepts no pods."""
     found = [info.problem] if info.problem else []
     found += [f"GPU {gpu.index} is unhealthy" for gpu in info.inventory.gpus if not gpu.healthy]
-    unknown = [booking.key for booking in ledger.unplaced(info.name)] if info.serving_mode.blocks else []
+    unknown = (
+        [booking.key for booking in ledger.unplaced(info.name)] if info.serving_mode.blocks else []
+    )
     if unknown:
         found.append(f"takes no GPU pods: nobody knows the GPUs of {', '.join(sorted(unknown))}")
-    found += [_worded(each) for each in _conditions(node, lambda kind: kind.startswith(CONDITION_PREFIX))]
+    found += [
+        _worded(each) for each in _conditions(node, lambda kind: kind.startswith(CONDITION_PREFIX))
+    ]
     ready = _conditions(node, lambda kind: kind == "Ready", bad=("False", "Unknown"))
     found += [f"not ready: {_worded(each)}" for each in ready]
     return tuple(found)
 
 
 def _worded(condition: NodeCondition) -> str:
-    return f"{condition.reason}: {condition.message}" if condition.message else condition.reason or condition.type
+    return (
+        f"{condition.reason}: {condition.message}"
+        if condition.message
+        else condition.reason or condition.type
+    )
 
 
 def _conditions(
@@ -187,7 +227,10 @@ def _condition(node: Node | None, kind: str) -> NodeCondition | None:
 def _taints(node: Node | None) -> tuple[str, ...]:
     if node is None:
         return ()
-    return tuple(f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}" for taint in node.spec.taints)
+    return tuple(
+        f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+        for taint in node.spec.taints
+    )
 
 
 _NONE: Final[tuple[MigCount, ...]] = ()
@@ -202,7 +245,9 @@ def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
     return _NONE
 
 
-def instances_of_node(node: Node | None, pods: Iterable[tuple[MigCount, ...]]) -> tuple[MigTile, ...]:
+def instances_of_node(
+    node: Node | None, pods: Iterable[tuple[MigCount, ...]]
+) -> tuple[MigTile, ...]:
     """Return the profiles that a node offers, or that its ``pods`` have instances of."""
     counted = _counts(node_allocatable(node)) if node is not None else _NONE
     offered = {each.profile: each.count for each in counted}
@@ -211,7 +256,8 @@ def instances_of_node(node: Node | None, pods: Iterable[tuple[MigCount, ...]]) -
         for each in counts:
             held[each.profile] = held.get(each.profile, 0) + each.count
     return tuple(
-        MigTile(profile, offered.get(profile, 0), held.get(profile, 0)) for profile in sorted(offered.keys() | held)
+        MigTile(profile, offered.get(profile, 0), held.get(profile, 0))
+        for profile in sorted(offered.keys() | held)
     )
 
 
@@ -220,5 +266,9 @@ def asked_text(counts: tuple[MigCount, ...]) -> str:
 
 
 def _counts(amounts: Mapping[str, int]) -> tuple[MigCount, ...]:
-    found = ((name.removeprefix(MIG_PREFIX), count) for name, count in amounts.items() if name.startswith(MIG_PREFIX))
+    found = (
+        (name.removeprefix(MIG_PREFIX), count)
+        for name, count in amounts.items()
+        if name.startswith(MIG_PREFIX)
+    )
     return tuple(MigCount(profile, count) for profile, count in sorted(found) if count > 0)

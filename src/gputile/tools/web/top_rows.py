@@ -55,15 +55,23 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
     node: Annotated[str, described("The pod's node.")]
-    gpus: Annotated[list[int], described("The numbers of its GPUs; empty if they are unknown, as for MIG instances.")]
+    gpus: Annotated[
+        list[int],
+        described("The numbers of its GPUs; empty if they are unknown, as for MIG instances."),
+    ]
     booked_mib: Annotated[int, described("Booked memory, in MiB.")]
     used_mib: Annotated[int | None, described("Memory in use, in MiB; null if unknown.")]
     used_mib_of_gpus: Annotated[
-        list[int | None], described("Memory in use on each GPU, in the order of `gpus`, in MiB; null if unknown.")
+        list[int | None],
+        described("Memory in use on each GPU, in the order of `gpus`, in MiB; null if unknown."),
     ]
     compute_percent: Annotated[int, described("Booked compute, in percent of one GPU.")]
-    gpu_time_percent: Annotated[int | None, described("GPU time in use, in percent of one GPU; null if unknown.")]
-    reserved: Annotated[bool, described("Whether the GPUs are reserved for the pod, which is not bound yet.")]
+    gpu_time_percent: Annotated[
+        int | None, described("GPU time in use, in percent of one GPU; null if unknown.")
+    ]
+    reserved: Annotated[
+        bool, described("Whether the GPUs are reserved for the pod, which is not bound yet.")
+    ]
 
 
 class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,7 +93,8 @@ def top_answer(
     pods.sort(key=lambda pod: (pod.namespace, pod.name))
     return TopAnswer(
         sorted(
-            (_node(tile, used_on[tile.name]) for tile in tiles), key=_key(order, lambda row: (_part(row), row.pods))
+            (_node(tile, used_on[tile.name]) for tile in tiles),
+            key=_key(order, lambda row: (_part(row), row.pods)),
         ),
         sorted(gpus, key=_key(order, lambda row: (_part(row), row.pods))),
         sorted(pods, key=_key(order, lambda row: (float(row.booked_mib), len(row.gpus)))),
@@ -153,7 +162,9 @@ def _part(row: TopNode | TopGpu) -> float:
 
 
 def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
-    """Return the sort key of rows; ``amounts`` returns the booked amount of a row and its number of pods."""
+    """Return the sort key of rows; ``amounts`` returns the booked amount of a row and its number
+    of pods.
+    """
     match order:
         case "booked":
             return lambda row: -amounts(row)[0]
@@ -224,7 +235,9 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
 
 
 class UsageOfNodes:
-    """Reads usage from the agents of a release. ``unknown`` is the reason if some of it is unknown, else ""."""
+    """Reads usage from the agents of a release. ``unknown`` is the reason if some of it is
+    unknown, else "".
+    """
 
     def __init__(self, installed_in: str) -> None:
         self.unknown = ""
@@ -234,14 +247,20 @@ class UsageOfNodes:
     async def read(
         self, connection: Connection, tiles: Iterable[NodeTile], *, twice: bool = False
     ) -> Mapping[str, NodeUsage]:
-        """Return the usage on these nodes; if there are more than ``MOST_NODES``, on those with the most pods.
+        """Return the usage on these nodes; if there are more than ``MOST_NODES``, on those with the
+        most pods.
 
-        With ``twice``, agents that count GPU time are asked again after a second: a percentage needs two readings.
+        With ``twice``, agents that count GPU time are asked again after a second: a percentage
+        needs two readings.
 
         Raises:
             KubeError: the cluster cannot be reached.
         """
-        nodes = [tile for tile in sorted(tiles, key=lambda tile: (-len(tile.pods), tile.name)) if tile.gpus]
+        nodes = [
+            tile
+            for tile in sorted(tiles, key=lambda tile: (-len(tile.pods), tile.name))
+            if tile.gpus
+        ]
         asked = {tile.name: tile for tile in nodes[:MOST_NODES]}
         self.unknown = ""
         if len(nodes) > len(asked):

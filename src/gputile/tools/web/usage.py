@@ -2,12 +2,13 @@
 
 GPU time is the difference between two readings.
 
-Agents are read through the API server's proxy, with the viewer's rights. The proxy needs no further address or
-credential, and RBAC decides who may use it (get pods/proxy). Prometheus would need both, and access rules of its own.
+Agents are read through the API server's proxy, with the viewer's rights. The proxy needs no further
+address or credential, and RBAC decides who may use it (get pods/proxy). Prometheus would need both,
+and access rules of its own.
 
-``UsageFeed`` reads only the agents of nodes that a viewer has open, so the cost does not grow with the cluster. A node
-is polled while a browser shows it, and for an hour after a viewer has opened a pod on it. Samples are lost when the
-process ends; Prometheus keeps them for longer.
+``UsageFeed`` reads only the agents of nodes that a viewer has open, so the cost does not grow with
+the cluster. A node is polled while a browser shows it, and for an hour after a viewer has opened a
+pod on it. Samples are lost when the process ends; Prometheus keeps them for longer.
 """
 
 import asyncio
@@ -25,7 +26,14 @@ from gputile.api.quantity import MIB
 from gputile.api.workloads import RunningPod
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import ApiError, Forbidden, KubeError
-from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage, PodUsageAnswer, UsageAnswer, UsageSample
+from gputile.tools.web.records import (
+    NodeTile,
+    NodeUsage,
+    PodUsage,
+    PodUsageAnswer,
+    UsageAnswer,
+    UsageSample,
+)
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
 _TIME: Final = "gputile_agent_gpu_time_seconds_total"
@@ -33,7 +41,9 @@ _GPU_USED: Final = "gputile_agent_gpu_memory_used_bytes"
 _STARTED: Final = "gputile_agent_starts_total"
 _READ: Final = (*(f"{name}{{" for name in (_USED, _TIME, _GPU_USED)), f"{_STARTED} ")
 _OF_AGENT: Final = "gputile_agent_"
-_AGENTS: Final = {"labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"}
+_AGENTS: Final = {
+    "labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"
+}
 _MOST_S: Final = 5.0  # for one agent's response, retries included
 _RELIST_S: Final = 60.0
 _MOST_QUOTED: Final = 60  # characters of a response
@@ -45,10 +55,12 @@ class UnreadableMetrics(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; those without measurements are absent.
+    """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; those without
+    measurements are absent.
 
-    ``pod_bytes`` is memory by GPU index, ``pod_seconds`` GPU time since the containers' start, ``gpu_bytes`` all memory
-    in use by GPU index. ``agents_started`` is the agent's start time: another agent's counters begin anew.
+    ``pod_bytes`` is memory by GPU index, ``pod_seconds`` GPU time since the containers' start,
+    ``gpu_bytes`` all memory in use by GPU index. ``agents_started`` is the agent's start time:
+    another agent's counters begin anew.
     """
 
     pod_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -64,7 +76,9 @@ def agent_reading(text: bytes) -> AgentReading:
         UnreadableMetrics: the text is not in Prometheus' text format.
     """
     # Most series are skipped: Prometheus' parser takes 0.1 s for all of them.
-    said = [line for line in text.decode(errors="replace").split("\n") if line.startswith(_OF_AGENT)]
+    said = [
+        line for line in text.decode(errors="replace").split("\n") if line.startswith(_OF_AGENT)
+    ]
     if not said:
         raise UnreadableMetrics("none of them is named")
     lines = [line for line in said if line.startswith(_READ)]
@@ -99,7 +113,9 @@ def _pod(sample: Sample) -> str:
 
 
 Made = Mapping[str, int]
-"""When the pods of a node were created, by ``namespace/name``: it tells a pod from its predecessor of the same name."""
+"""When the pods of a node were created, by ``namespace/name``: it tells a pod from its
+predecessor of the same name.
+"""
 
 
 def made_of(tile: NodeTile) -> Made:
@@ -126,10 +142,11 @@ class UsageMeter:
         self._latest: dict[str, _Read] = {}
 
     def measure(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
-        """Compute the use of the node's pods and GPUs from a reading at ``at_s``, seconds of a monotonic clock.
+        """Compute the use of the node's pods and GPUs from a reading at ``at_s``, seconds of a
+        monotonic clock.
 
-        ``made`` has the creation times of the pods that were read. A pod's GPU time is known from its second reading
-        on, if its agent counts GPU time.
+        ``made`` has the creation times of the pods that were read. A pod's GPU time is known from
+        its second reading on, if its agent counts GPU time.
         """
         before = self._latest.get(node)
         now = self._latest[node] = _Read(at_s, reading, made)
@@ -137,8 +154,12 @@ class UsageMeter:
         for key in sorted(reading.pod_bytes.keys() | reading.pod_seconds.keys()):
             used = reading.pod_bytes.get(key, {})
             by_gpu = {index: mib(count) for index, count in sorted(used.items())}
-            pods[key] = PodUsage(mib(sum(used.values())) if used else None, _percent(key, before, now), by_gpu)
-        return NodeUsage(pods, {index: mib(used) for index, used in sorted(reading.gpu_bytes.items())})
+            pods[key] = PodUsage(
+                mib(sum(used.values())) if used else None, _percent(key, before, now), by_gpu
+            )
+        return NodeUsage(
+            pods, {index: mib(used) for index, used in sorted(reading.gpu_bytes.items())}
+        )
 
     def keep_only(self, nodes: Collection[str]) -> None:
         for name in self._latest.keys() - set(nodes):
@@ -146,7 +167,9 @@ class UsageMeter:
 
 
 def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
-    """Return the percentage of one GPU's time; None if it cannot be computed from the two readings."""
+    """Return the percentage of one GPU's time; None if it cannot be computed from the two
+    readings.
+    """
     if before is None or now.at_s <= before.at_s or not is_same(key, before.made, now.made):
         return None
     if before.reading.agents_started != now.reading.agents_started:
@@ -198,7 +221,9 @@ class UsageReader:
         except UnreadableMetrics as error:
             self._doubted.add(node)
             who = self._named(agent)
-            raise UsageUnknown(f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}") from error
+            raise UsageUnknown(
+                f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}"
+            ) from error
 
     def _named(self, agent: str) -> str:
         """Return the text for a pod and its port."""
@@ -213,7 +238,9 @@ class UsageReader:
         except TimeoutError as error:
             raise UsageUnknown(f"the agent did not answer within {_MOST_S:g} s") from error
         except Forbidden as error:
-            raise UsageUnknown(f"you may not ask the agents: {error}", refused=bool(error.reason)) from error
+            raise UsageUnknown(
+                f"you may not ask the agents: {error}", refused=bool(error.reason)
+            ) from error
         except KubeError as error:
             self._doubted.add(node)
             raise UsageUnknown(f"the agent cannot be asked: {_said(error)}") from error
@@ -259,7 +286,9 @@ def _quoted(answer: bytes) -> str:
 
 
 def _said(error: Exception) -> str:
-    return error.server_message if isinstance(error, ApiError) and error.server_message else str(error)
+    return (
+        error.server_message if isinstance(error, ApiError) and error.server_message else str(error)
+    )
 
 
 EVERY_S: Final = 15.0
@@ -271,7 +300,8 @@ _ASK_AGAIN_S: Final = 300.0  # after the API server has refused access: somebody
 _POLL_EVERY_S: Final = 1.0
 _AGENTS_AT_ONCE: Final = 8
 _NOT_MEASURED: Final = (
-    "its agent does not measure it: only gputile's library, of modes cgpu and core_mem, counts memory"
+    "its agent does not measure it: only gputile's library, of modes cgpu and "
+    "core_mem, counts memory"
 )
 _SAMPLES: Final = int(KEPT_S / EVERY_S)
 
@@ -290,8 +320,8 @@ class _Followed:
 class UsageFeed:
     """The use of the polled nodes. One event loop owns it.
 
-    ``made`` returns the creation times of the pods on a node. If too many nodes are open, the one that was viewed least
-    recently is dropped.
+    ``made`` returns the creation times of the pods on a node. If too many nodes are open, the one
+    that was viewed least recently is dropped.
     """
 
     def __init__(self, reader: UsageReader, made: Callable[[str], Made]) -> None:
@@ -299,7 +329,9 @@ class UsageFeed:
         self._made = made
         self._meter = UsageMeter()
         self._followed: dict[str, _Followed] = {}
-        self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}  # by node, pod and the pod's creation time
+        self._samples: dict[
+            tuple[str, str, int], deque[UsageSample]
+        ] = {}  # by node, pod and the pod's creation time
         self._refused = ""
         self._ask_again_s = 0.0
         self._turns = asyncio.Semaphore(_AGENTS_AT_ONCE)
@@ -341,7 +373,9 @@ class UsageFeed:
         if usage is None or not is_same(key, followed.made, made):
             return PodUsageAnswer(self._refused, None, list(self._samples[line]))
         problem = usage.problem or ("" if key in usage.pods else _NOT_MEASURED)
-        return PodUsageAnswer(self._refused or problem, usage.pods.get(key), list(self._samples[line]))
+        return PodUsageAnswer(
+            self._refused or problem, usage.pods.get(key), list(self._samples[line])
+        )
 
     def _follow(self, name: str, for_s: float) -> _Followed:
         """Poll a node for ``for_s`` seconds."""
@@ -356,14 +390,18 @@ class UsageFeed:
 
     def _forget(self, now_s: float) -> None:
         """Stop polling nodes whose time has ended, and drop their samples."""
-        self._followed = {name: each for name, each in self._followed.items() if each.until_s > now_s}
+        self._followed = {
+            name: each for name, each in self._followed.items() if each.until_s > now_s
+        }
         self._meter.keep_only(self._followed)
         for line in [line for line in self._samples if line[0] not in self._followed]:
             del self._samples[line]
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            made = self._made(name)  # before the reading, lest a new pod of the same name gets the use of the old one
+            made = self._made(
+                name
+            )  # before the reading, lest a new pod of the same name gets the use of the old one
             try:
                 reading = await self._reader.read(name)
             except UsageUnknown as error:
@@ -381,8 +419,12 @@ class UsageFeed:
     def _keep(self, node: str, usage: NodeUsage, made: Made) -> None:
         now = int(time.time())
         lines = {(node, key, made.get(key, 0)): pod for key, pod in usage.pods.items()}
-        there = {(node, *pod) for pod in made.items()}  # a pod that is not measured has an entry without samples
-        for line in [line for line in self._samples if line[0] == node and line not in there | lines.keys()]:
+        there = {
+            (node, *pod) for pod in made.items()
+        }  # a pod that is not measured has an entry without samples
+        for line in [
+            line for line in self._samples if line[0] == node and line not in there | lines.keys()
+        ]:
             del self._samples[line]
         for line, pod in lines.items():
             if line in self._samples or len(self._samples) < MOST_PODS:

@@ -1,11 +1,12 @@
 """Authorizes viewers of a page in the cluster: each sees the names that its token may list.
 
-The API server authenticates a token (TokenReview) and says what its user may list (SubjectAccessReview). Both are
-asked again while the page is open, so a viewer who loses a right no longer sees what it showed. The token is sent
-nowhere else.
+The API server authenticates a token (TokenReview) and says what its user may list
+(SubjectAccessReview). Both are asked again while the page is open, so a viewer who loses a right no
+longer sees what it showed. The token is sent nowhere else.
 
-Names of pods that a viewer may not list are hidden. Their sizes stay visible, because free memory would be wrong
-without them. A node's problems are shown only to viewers who may list all pods, because they can contain names of pods.
+Names of pods that a viewer may not list are hidden. Their sizes stay visible, because free memory
+would be wrong without them. A node's problems are shown only to viewers who may list all pods,
+because they can contain names of pods.
 """
 
 import asyncio
@@ -41,7 +42,9 @@ MOST_NAMESPACES: Final = 500  # that are checked; pods of further namespaces are
 _AT_ONCE: Final = 8
 _SECRET_BYTES: Final = 24
 HIDDEN: Final = "(hidden)"  # no Kubernetes name contains parentheses
-_PROBLEMS: Final = ("this node has a problem; those who may list the pods of all namespaces see which",)
+_PROBLEMS: Final = (
+    "this node has a problem; those who may list the pods of all namespaces see which",
+)
 _UNASKED: Final = "the use is not known; those who may list the pods of all namespaces see why"
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -148,7 +151,8 @@ class Viewers:
     async def rights(self, secret: str) -> Rights | None:
         """Return the current rights of a session, None if there is no such session.
 
-        While the API server does not answer, the known rights are used; after ``STALE_S`` no names are shown.
+        While the API server does not answer, the known rights are used; after ``STALE_S`` no names
+        are shown.
         """
         session = self._sessions.get(secret)
         if session is None:
@@ -168,7 +172,9 @@ class Viewers:
             KubeError: the API server cannot be asked.
         """
         session = self._sessions.get(secret)
-        return session is not None and await _soon(self._may_list(session.user, resource, namespace))
+        return session is not None and await _soon(
+            self._may_list(session.user, resource, namespace)
+        )
 
     def user(self, secret: str) -> str:
         """Return the name of a session's user, "" if there is no such session."""
@@ -179,7 +185,9 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
-        """Check the rights again, and wait up to ``WAIT_S`` for the result unless the last check failed."""
+        """Check the rights again, and wait up to ``WAIT_S`` for the result unless the last check
+        failed.
+        """
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
@@ -205,7 +213,9 @@ class Viewers:
     async def _check(self, token: str) -> tuple[_User, Rights]:
         user = await self._whose(token)
         if not await self._may_list(user, "nodes", ""):
-            raise NotAdmitted(403, f"{user.username} may not list nodes, so it may not see this page")
+            raise NotAdmitted(
+                403, f"{user.username} may not list nodes, so it may not see this page"
+            )
         if await self._may_list(user, "pods", ""):
             return user, ALL_RIGHTS
         names = sorted(self._namespaces())[:MOST_NAMESPACES]
@@ -215,10 +225,16 @@ class Viewers:
         finally:
             for each in asked:  # after a failure, the others are not needed
                 each.cancel()
-        return user, Rights(namespaces=frozenset(name for name, may in zip(names, allowed, strict=True) if may))
+        return user, Rights(
+            namespaces=frozenset(name for name, may in zip(names, allowed, strict=True) if may)
+        )
 
     async def _whose(self, token: str) -> _User:
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token},
+        }
         status = (await self._review(_TOKEN_REVIEWS, body, _TOKEN_REVIEW)).status
         if not status.authenticated or not status.user.username:
             raise NotAdmitted(401, "the cluster does not know this token, or it has expired")
@@ -229,12 +245,21 @@ class Viewers:
         if namespace:
             attributes["namespace"] = namespace
         named = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra}
-        spec = {**{name: value for name, value in named.items() if value}, "resourceAttributes": attributes}
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        spec = {
+            **{name: value for name, value in named.items() if value},
+            "resourceAttributes": attributes,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
         status = (await self._review(_ACCESS_REVIEWS, body, _ACCESS_REVIEW)).status
         return status.allowed and not status.denied
 
-    async def _review(self, path: str, body: object, decoder: msgspec.json.Decoder[_Review]) -> _Review:
+    async def _review(
+        self, path: str, body: object, decoder: msgspec.json.Decoder[_Review]
+    ) -> _Review:
         async with self._turns:
             answer = await self._connection.post(path, msgspec.json.encode(body))
         try:
@@ -243,13 +268,21 @@ class Viewers:
             raise BadAnswer(f"POST {path}: the answer is no JSON of an API server") from error
 
     def _forget(self, now_s: float) -> None:
-        """Remove expired sessions; if there are too many, the oldest one of the user with the most."""
+        """Remove expired sessions; if there are too many, the oldest one of the user with the
+        most.
+        """
         for secret in [secret for secret, each in self._sessions.items() if each.ends_s <= now_s]:
             self.end(secret)
         while len(self._sessions) >= MOST_SESSIONS:
             of_user = Counter(each.user.username for each in self._sessions.values())
             most = max(of_user.values())
-            self.end(next(secret for secret, each in self._sessions.items() if of_user[each.user.username] == most))
+            self.end(
+                next(
+                    secret
+                    for secret, each in self._sessions.items()
+                    if of_user[each.user.username] == most
+                )
+            )
 
 
 async def _soon(answer: Awaitable[_Answer]) -> _Answer:
@@ -293,7 +326,9 @@ def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
 
 
 def _trouble(text: str, rights: Rights) -> str:
-    """Return the reason without details: an error of a request contains the name of the agent's pod."""
+    """Return the reason without details: an error of a request contains the name of the agent's
+    pod.
+    """
     return text if rights.everywhere or not text else _UNASKED
 
 

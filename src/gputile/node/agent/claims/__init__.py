@@ -1,1 +1,3 @@
-"""Serves the node's GPUs by ResourceClaims: publishes ResourceSlices, prepares and unprepares claims."""
+"""Serves the node's GPUs by ResourceClaims: publishes ResourceSlices, prepares and unprepares
+claims.
+"""

@@ -1,10 +1,12 @@
 """Answers the kubelet's calls for claims: prepares them, releases them, and stores their files.
 
-A claim holds its devices before a file is written for it, and its record is written last. If the agent dies before
-that, nothing was promised, and the kubelet retries. Existing files with the same content are not written again.
+A claim holds its devices before a file is written for it, and its record is written last. If the
+agent dies before that, nothing was promised, and the kubelet retries. Existing files with the same
+content are not written again.
 
-The record of a claim is in its allocation directory. The kubelet adds a claim to its checkpoint before it calls for its
-preparation, and removes it after its release. So a record of a claim that is not in the checkpoint is outdated.
+The record of a claim is in its allocation directory. The kubelet adds a claim to its checkpoint
+before it calls for its preparation, and removes it after its release. So a record of a claim that
+is not in the checkpoint is outdated.
 """
 
 import asyncio
@@ -60,7 +62,9 @@ class ClaimRecordError(ValueError):
     """The text is no valid record of a prepared claim."""
 
 
-CLAIM_RECORD = VersionedCodec(PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None)
+CLAIM_RECORD = VersionedCodec(
+    PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None
+)
 
 
 class _ClaimInfo(msgspec.Struct, rename="pascal"):
@@ -78,7 +82,9 @@ class _KubeletState(msgspec.Struct, rename="pascal"):
 
 
 class ClaimFiles:
-    """The files of the claims on a node. ``cdi`` describes its GPUs, ``kubelet`` is the kubelet's directory."""
+    """The files of the claims on a node. ``cdi`` describes its GPUs, ``kubelet`` is the
+    kubelet's directory.
+    """
 
     def __init__(self, store: NodeFiles, cdi: CdiFiles | None, kubelet: Path) -> None:
         self.store = store
@@ -100,10 +106,14 @@ class ClaimFiles:
     def kubelet_claims(self) -> set[str] | None:
         """Return the UIDs of the claims in the kubelet's checkpoint; None if it cannot be read."""
         try:
-            checkpoint = msgspec.json.decode(read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState)
+            checkpoint = msgspec.json.decode(
+                read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState
+            )
             if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
                 return None
-            found = msgspec.json.decode(checkpoint.data, type=_ClaimInfos).claim_info_state_list or []
+            found = (
+                msgspec.json.decode(checkpoint.data, type=_ClaimInfos).claim_info_state_list or []
+            )
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
         return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
@@ -126,13 +136,17 @@ class ClaimFiles:
         Raises:
             OSError: one cannot be removed.
         """
-        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(missing_ok=True)
+        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(
+            missing_ok=True
+        )
         if self._cdi is not None:
             (self._cdi.directory / f"{_CDI_PREFIX}{uid}.json").unlink(missing_ok=True)
 
     def keep_only(self, uids: Set[str]) -> None:
         """Remove the CDI files of all other claims."""
-        for path in self._cdi.directory.glob(f"{_CDI_PREFIX}*.json") if self._cdi is not None else ():
+        for path in (
+            self._cdi.directory.glob(f"{_CDI_PREFIX}*.json") if self._cdi is not None else ()
+        ):
             if path.name.removeprefix(_CDI_PREFIX).removesuffix(".json") not in uids:
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -160,7 +174,9 @@ class ClaimsDriver:
         self._preparation = preparation
         self._cluster = cluster
         self._compare = compare
-        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by UID: one call at a time
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = (
+            WeakValueDictionary()
+        )  # by UID: one call at a time
         self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
@@ -187,7 +203,9 @@ class ClaimsDriver:
     async def _release_all(self, body: bytes) -> bytes:
         asked = dra.NodeUnprepareResourcesRequest.FromString(body).claims
         errors = {each.uid: await self._release(each.uid) for each in asked}
-        answers = {uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()}
+        answers = {
+            uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()
+        }
         return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
     def restore(self) -> None:
@@ -198,7 +216,9 @@ class ClaimsDriver:
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
-        self._files.keep_only(found.keys() | (wanted or set()))  # the kubelet may not call for them again
+        self._files.keep_only(
+            found.keys() | (wanted or set())
+        )  # the kubelet may not call for them again
         hold_claims(self._state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
@@ -227,9 +247,14 @@ class ClaimsDriver:
         )
 
     def _cdi_devices(self, claim: PreparedClaim, device: str) -> list[str]:
-        """Return the CDI devices of a result: the GPU's if the runtime knows it, and the claim's."""
+        """Return the CDI devices of a result: the GPU's if the runtime knows it, and the
+        claim's.
+        """
         found = device_named(self._state.node_config, device)
-        return [*(self._files.cdi_devices(found.uuid) if found is not None else ()), cdi_name(claim.uid)]
+        return [
+            *(self._files.cdi_devices(found.uuid) if found is not None else ()),
+            cdi_name(claim.uid),
+        ]
 
     async def _prepare(self, asked: dra.Claim) -> PreparedClaim:
         state, before = self._state, self._state.claims.get(asked.uid)
@@ -237,17 +262,27 @@ class ClaimsDriver:
         if found is None or found.metadata.uid != asked.uid:
             key = f"{asked.namespace}/{asked.name}"
             raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} no longer exists")
-        claim = prepared_claim(state, found, self._node, before.since_ns if before else time.time_ns())
+        claim = prepared_claim(
+            state, found, self._node, before.since_ns if before else time.time_ns()
+        )
         pod = await self._pod_of(claim)
-        async with self._turn:  # of many claims in one call, each is prepared before the next one is checked
+        async with (
+            self._turn
+        ):  # of many claims in one call, each is prepared before the next one is checked
             await asyncio.sleep(0)
         claim = with_containers(state, claim, pod)
         try:
-            if before is None or before.shares != claim.shares:  # a prepared claim keeps its devices
+            if (
+                before is None or before.shares != claim.shares
+            ):  # a prepared claim keeps its devices
                 rules_of(state).check_others(claim)
         except Occupied as error:
             about = ObjectReference(
-                api_version="v1", kind="Pod", namespace=claim.namespace, name=claim.name, uid=claim.owner
+                api_version="v1",
+                kind="Pod",
+                namespace=claim.namespace,
+                name=claim.name,
+                uid=claim.owner,
             )
             self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
             raise ClaimRefused(str(error)) from error
@@ -261,7 +296,9 @@ class ClaimsDriver:
         return claim
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
-        """Return the pod for which the claim is reserved; the watch may not have reported it yet."""
+        """Return the pod for which the claim is reserved; the watch may not have reported it
+        yet.
+        """
         known = self._state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod
@@ -287,7 +324,9 @@ class ClaimsDriver:
             if claim.mode == Mode.MPS.value:
                 self._compare.wish()  # a daemon for several GPUs starts when they are held
             await self._preparation.start(claim.directory, limits, state)
-        seen = ((mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts)
+        seen = (
+            (mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts
+        )
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
 
     async def _release(self, uid: str) -> str:

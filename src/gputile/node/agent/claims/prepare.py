@@ -1,8 +1,8 @@
 """Decides what a prepared claim gets, and the annotations of its pod for existing tools (B9).
 
-kube-scheduler has allocated the claim's devices. The checks here catch what it cannot know: a later claim of the same
-name, an allocation that is forged or older than the node's mode, and GPUs that no longer exist. A refused claim is not
-lost, since the kubelet retries.
+kube-scheduler has allocated the claim's devices. The checks here catch what it cannot know: a later
+claim of the same name, an allocation that is forged or older than the node's mode, and GPUs that no
+longer exist. A refused claim is not lost, since the kubelet retries.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,9 @@ class ClaimRefused(Exception):
     """The claim cannot be prepared now; the text goes into the pod's events."""
 
 
-def prepared_claim(state: AllocationState, claim: ResourceClaim, node: str, now_ns: int) -> PreparedClaim:
+def prepared_claim(
+    state: AllocationState, claim: ResourceClaim, node: str, now_ns: int
+) -> PreparedClaim:
     """Return the row of a claim without its container, see ``with_containers``.
 
     Raises:
@@ -43,7 +45,9 @@ def prepared_claim(state: AllocationState, claim: ResourceClaim, node: str, now_
     if config.withheld is not None:
         raise ClaimRefused(config.withheld)
     if len(claim.pods) != 1:
-        raise ClaimRefused(f"claim {claim.key} is reserved for {len(claim.pods)} pods; it has to be exactly one")
+        raise ClaimRefused(
+            f"claim {claim.key} is reserved for {len(claim.pods)} pods; it has to be exactly one"
+        )
     if not claim.gpus:
         raise ClaimRefused(f"no GPU is allocated to claim {claim.key}")
     shares: dict[str, GpuShare] = {}
@@ -66,25 +70,39 @@ def prepared_claim(state: AllocationState, claim: ResourceClaim, node: str, now_
         owner=pod.uid,
         whole=not config.mode.shared,
         shares=tuple(sorted(shares.values(), key=lambda share: share.index)),
-        results=tuple(PreparedDevice(each.request, each.device, each.share_id or "") for each in claim.gpus),
+        results=tuple(
+            PreparedDevice(each.request, each.device, each.share_id or "") for each in claim.gpus
+        ),
     )
     return row.used_by("", Phase.APP)
 
 
 def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None) -> PreparedClaim:
-    """Return the row of a claim with the container of its ``pod`` that uses it, the first of several.
+    """Return the row of a claim with the container of its ``pod`` that uses it, the first of
+    several.
 
     Raises:
-        ClaimRefused: the pod is not the one that the claim is reserved for, or a container uses several claims.
+        ClaimRefused: the pod is not the one that the claim is reserved for, or a container uses
+            several claims.
     """
     if pod is None or pod.metadata.uid != row.owner:
         raise ClaimRefused(f"pod {row.key} with the UID {row.owner[:64]} no longer exists")
-    others = {each.claim for each in state.claims.values() if each.owner == row.owner and each.uid != row.uid}
-    users = [(container, phase, names) for container, phase, names in containers_of(pod) if row.claim in names]
+    others = {
+        each.claim
+        for each in state.claims.values()
+        if each.owner == row.owner and each.uid != row.uid
+    }
+    users = [
+        (container, phase, names)
+        for container, phase, names in containers_of(pod)
+        if row.claim in names
+    ]
     for container, _, names in users:
         if both := sorted(names & others):
             text = f"container {container.name} uses the claims {row.claim} and {both[0]}"
-            raise ClaimRefused(f"{text}, and would have one's limits only: ask for both GPUs in one claim")
+            raise ClaimRefused(
+                f"{text}, and would have one's limits only: ask for both GPUs in one claim"
+            )
     name, phase = (users[0][0].name, users[0][1]) if users else ("", Phase.APP)
     return row.used_by(name, phase)
 
@@ -101,18 +119,23 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
         raise ClaimRefused(f"device {result.device} is unhealthy")
     if isinstance(device, MigDevice) or not config.mode.shared:
         return GpuShare(device.uuid, device.index, device.mib, CORE_PERCENT)
-    # An amount that is not set is all of the device: an API server without shares stores no amounts.
+    # An amount that is not set is all of the device: an API server without shares stores no
+    # amounts.
     mib = result.mib if MEMORY in result.consumed_capacity else device.mib
     percent = 0
     if config.mode is Mode.CORE_MEM:
         percent = result.percent if CORES in result.consumed_capacity else CORE_PERCENT
     if not 0 < mib <= device.mib or not 0 <= percent <= CORE_PERCENT:
-        text = f"{result.consumed_capacity} of device {result.device} is no amount of {device.mib} MiB"
+        text = (
+            f"{result.consumed_capacity} of device {result.device} is no amount of {device.mib} MiB"
+        )
         raise ClaimRefused(f"the allocation of {text} and {CORE_PERCENT} % of compute")
     return GpuShare(device.uuid, device.index, mib, percent)
 
 
-def _together(one: GpuShare, other: GpuShare, config: NodeConfig, result: AllocatedDevice) -> GpuShare:
+def _together(
+    one: GpuShare, other: GpuShare, config: NodeConfig, result: AllocatedDevice
+) -> GpuShare:
     """Return the sum of the shares of two requests in a claim for the same GPU."""
     gpu = config.gpu(one.uuid)
     mib, percent = one.mib + other.mib, one.percent + other.percent
@@ -125,7 +148,9 @@ def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateA
     """Return the environment of a claim's containers; for ``threads`` see ``environment``."""
     of_each = sum(share.mib for share in row.shares) // len(row.shares)
     uuids = tuple(share.uuid for share in row.shares)
-    return AllocateAnswer(environment(config, uuids, row.shares, row.unit_mib, of_each, threads), row.directory, uuids)
+    return AllocateAnswer(
+        environment(config, uuids, row.shares, row.unit_mib, of_each, threads), row.directory, uuids
+    )
 
 
 def cdi_name(uid: str) -> str:
@@ -133,8 +158,12 @@ def cdi_name(uid: str) -> str:
     return f"{CDI_KIND}={uid}"
 
 
-def cdi_file(uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]) -> bytes:
-    """Return the CDI file of a claim; a mount is its container path, its host path, and whether it is read-only."""
+def cdi_file(
+    uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]
+) -> bytes:
+    """Return the CDI file of a claim; a mount is its container path, its host path, and whether
+    it is read-only.
+    """
     edits = {
         "env": [f"{name}={value}" for name, value in variables.items()],
         "mounts": [
@@ -151,9 +180,14 @@ def cdi_file(uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str,
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
-    """Yield the containers of a pod that use claims, each with its phase and the names of its ResourceClaims."""
+    """Yield the containers of a pod that use claims, each with its phase and the names of its
+    ResourceClaims.
+    """
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-    names = {each.name: each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims}
+    names = {
+        each.name: each.resource_claim_name or made.get(each.name, "")
+        for each in pod.spec.resource_claims
+    }
     for container in (*pod.spec.containers, *pod.spec.init_containers):
         phase = Phase.APP
         if container in pod.spec.init_containers:
@@ -163,7 +197,8 @@ def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]
 
 
 def claim_corrections(state: AllocationState) -> list[Correction]:
-    """Return the annotations for existing tools that pods with claims lack, or have with other values.
+    """Return the annotations for existing tools that pods with claims lack, or have with other
+    values.
 
     Pods with whole GPUs get none, since these tools show units of shared GPUs.
     """
@@ -181,9 +216,13 @@ def claim_corrections(state: AllocationState) -> list[Correction]:
     return found
 
 
-def _annotations(state: AllocationState, pod: Pod, claims: list[PreparedClaim]) -> dict[str, str | None]:
+def _annotations(
+    state: AllocationState, pod: Pod, claims: list[PreparedClaim]
+) -> dict[str, str | None]:
     containers = {
-        container.name: _sum_by_gpu([share for each in claims if each.claim in names for share in each.shares])
+        container.name: _sum_by_gpu(
+            [share for each in claims if each.claim in names for share in each.shares]
+        )
         for container, _, names in containers_of(pod)
     }
     unit, since = claims[0].unit_mib, min(each.since_ns for each in claims)

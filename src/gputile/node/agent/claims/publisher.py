@@ -1,11 +1,13 @@
 """Publishes the node's ResourceSlice while it offers its GPUs by claims.
 
-The slice is applied when it changes, and once a minute in case it was deleted; the API server writes nothing if it is
-up to date. A kubelet deletes all slices of its node when it starts (``pkg/kubelet/cm/dra/plugin``), possibly after it
-has registered the driver, so for a minute from then the slice is applied every two seconds.
+The slice is applied when it changes, and once a minute in case it was deleted; the API server
+writes nothing if it is up to date. A kubelet deletes all slices of its node when it starts
+(``pkg/kubelet/cm/dra/plugin``), possibly after it has registered the driver, so for a minute from
+then the slice is applied every two seconds.
 
-The API server drops fields without an error if their feature gate is disabled, so the stored slice is compared with the
-one that was sent. Without shares a node in a shared mode offers nothing; one in mode ``default`` offers whole GPUs.
+The API server drops fields without an error if their feature gate is disabled, so the stored slice
+is compared with the one that was sent. Without shares a node in a shared mode offers nothing; one
+in mode ``default`` offers whole GPUs.
 """
 
 import asyncio
@@ -31,14 +33,20 @@ AGAIN_S: Final = 5.0
 APPLY_EVERY_S: Final = 50.0
 LOOK_EVERY_S, KUBELET_STARTS_FOR_S = 2.0, 60.0
 HEALTH_EVERY_S: Final = 600
-HEALTH_FOR_S: Final = 3600  # a kubelet that hears nothing for so long calls the health of devices unknown
+# a kubelet that hears nothing for so long calls the health of devices unknown
+HEALTH_FOR_S: Final = 3600
 
 
 class SlicePublisher:
     """The slice of one node. ``publish`` wakes the loop that calls the method of this name."""
 
     def __init__(
-        self, state: AllocationState, cluster: NodeApi, kubelet: KubeletLink, paths: HostPaths, publish: Wakeup
+        self,
+        state: AllocationState,
+        cluster: NodeApi,
+        kubelet: KubeletLink,
+        paths: HostPaths,
+        publish: Wakeup,
     ) -> None:
         self._state = state
         self._cluster = cluster
@@ -59,7 +67,9 @@ class SlicePublisher:
                 self._publish.wish()
 
     async def publish(self, machine: ProbedMachine) -> None:
-        """Serve the kubelet and publish the slice, or neither, as the mode in force is. What fails is tried again."""
+        """Serve the kubelet and publish the slice, or neither, as the mode in force is. What
+        fails is tried again.
+        """
         serves = self._by_claims or bool(self._state.claims)
         self._kubelet.serve_claims(self._health() if serves else None)
         try:
@@ -67,7 +77,9 @@ class SlicePublisher:
         except (NotFound, Invalid, Forbidden) as error:
             self._problem = f"the API server refuses the node's ResourceSlice: {error}"
             if isinstance(error, NotFound):
-                self._problem = f"the API server has no {RESOURCE_API}, which Kubernetes has from 1.34 on"
+                self._problem = (
+                    f"the API server has no {RESOURCE_API}, which Kubernetes has from 1.34 on"
+                )
         except KubeError as error:
             log.warning("cannot write the node's ResourceSlice; retrying: %s", error)
             asyncio.get_running_loop().call_later(AGAIN_S, self._publish.wish)
@@ -76,7 +88,11 @@ class SlicePublisher:
         kind = ConditionType.CLAIMS_REFUSED
         if self._problem and self._by_claims:  # on other nodes the kubelet deletes the slice
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
-        text = "GPUs are offered by claims" if self._by_claims else "the node's label does not select claims"
+        text = (
+            "GPUs are offered by claims"
+            if self._by_claims
+            else "the node's label does not select claims"
+        )
         return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)
 
     @property
@@ -111,12 +127,16 @@ class SlicePublisher:
         if not registry.is_dir():
             return f"the agent does not see the kubelet's directory {registry}"
         if self._paths.cdi is None:
-            return "claims need the container runtime's CDI: give the agent its directory (--cdi-dir)"
+            return (
+                "claims need the container runtime's CDI: give the agent its directory (--cdi-dir)"
+            )
         lacking = sorted(self._dropped - {"taints"})
         if lacking and self._state.node_config.mode.shared:
             return (
-                f"the API server drops {', '.join(lacking)} of ResourceSlices, so that claims cannot share a GPU: that "
-                "needs Kubernetes 1.36 with the feature gate DRAConsumableCapacity; in mode default the node gives "
+                f"the API server drops {', '.join(lacking)} of ResourceSlices, so that claims "
+                f"cannot share a GPU: that "
+                "needs Kubernetes 1.36 with the feature gate DRAConsumableCapacity; in mode "
+                "default the node gives "
                 "whole GPUs"
             )
         return ""

@@ -1,9 +1,9 @@
 """Builds the ResourceSlice that offers a node's GPUs to claims.
 
-kube-scheduler takes the first device that fits, in the order of the slice. A slice does not depend on the use of the
-GPUs: each change makes kube-scheduler retry all pods that wait for devices, and an autoscaler copies the slice of an
-existing node for new nodes of its group. In the modes with isolation, claims share a GPU; in all others a device has
-only one claim.
+kube-scheduler takes the first device that fits, in the order of the slice. A slice does not depend
+on the use of the GPUs: each change makes kube-scheduler retry all pods that wait for devices, and
+an autoscaler copies the slice of an existing node for new nodes of its group. In the modes with
+isolation, claims share a GPU; in all others a device has only one claim.
 """
 
 import re
@@ -50,7 +50,9 @@ def slice_name(node: Node) -> str:
 
 
 def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
-    """Return the GPU or MIG instance that has this name in a ResourceSlice; None if it does not exist."""
+    """Return the GPU or MIG instance that has this name in a ResourceSlice; None if it does not
+    exist.
+    """
     index = gpu_index(name)
     gpu = next((gpu for gpu in config.inventory.gpus if gpu.index == index), None)
     return gpu or next((each for each in config.instances if instance_name(each) == name), None)
@@ -64,12 +66,17 @@ def slice_of(
     Unhealthy devices have a taint. If the API server does not support ``taints``, they are omitted.
     """
     meta = node.metadata
-    owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True)
+    owner = OwnerReference(
+        api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True
+    )
     found = (each for each in _devices(config, machine, most_pods) if taints or not each.taints)
     return ResourceSlice(
         metadata=ObjectMeta(name=slice_name(node), owner_references=(owner,)),
         spec=ResourceSliceSpec(
-            driver=DRIVER, pool=ResourcePool(name=meta.name, generation=1), node_name=meta.name, devices=tuple(found)
+            driver=DRIVER,
+            pool=ResourcePool(name=meta.name, generation=1),
+            node_name=meta.name,
+            devices=tuple(found),
         ),
     )
 
@@ -85,7 +92,9 @@ def dropped_fields(wanted: ResourceSlice, stored: ResourceSlice) -> frozenset[st
             lost.add("taints")
         for name, capacity in device.capacity.items():
             stored_capacity = kept.capacity.get(name)
-            if capacity.request_policy and (stored_capacity is None or stored_capacity.request_policy is None):
+            if capacity.request_policy and (
+                stored_capacity is None or stored_capacity.request_policy is None
+            ):
                 lost.add("requestPolicy")
     return frozenset(lost)
 
@@ -99,7 +108,9 @@ def _devices(config: NodeConfig, machine: ProbedMachine, most_pods: int) -> Iter
             yield SliceDevice(
                 name=device_name(gpu.index),
                 attributes=_attributes(probed, machine, gpu.uuid, shared=shared),
-                capacity=_shared_capacity(config.mode, gpu, most_pods) if shared else _memory(gpu.mib),
+                capacity=_shared_capacity(config.mode, gpu, most_pods)
+                if shared
+                else _memory(gpu.mib),
                 taints=_taints(healthy=gpu.healthy),
                 allow_multiple_allocations=shared or None,
             )
@@ -108,33 +119,57 @@ def _devices(config: NodeConfig, machine: ProbedMachine, most_pods: int) -> Iter
                 profile = DeviceAttribute(string_value=instance.resource.removeprefix(MIG_PREFIX))
                 yield SliceDevice(
                     name=instance_name(instance),
-                    attributes={**_attributes(probed, machine, instance.uuid, shared=False), "profile": profile},
+                    attributes={
+                        **_attributes(probed, machine, instance.uuid, shared=False),
+                        "profile": profile,
+                    },
                     capacity=_memory(instance.mib),
                     taints=_taints(healthy=instance.healthy),
                 )
 
 
-def _attributes(gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bool) -> dict[str, DeviceAttribute]:
+def _attributes(
+    gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bool
+) -> dict[str, DeviceAttribute]:
     texts = {"uuid": uuid, "model": gpu.model, BUS_ID: _bus_id(gpu.bus_id)}
-    versions = {"driverVersion": _version(machine.driver), "cudaVersion": _version(".".join(map(str, machine.cuda)))}
+    versions = {
+        "driverVersion": _version(machine.driver),
+        "cudaVersion": _version(".".join(map(str, machine.cuda))),
+    }
     numbers = {"index": gpu.index} | ({"numaNode": gpu.numa} if gpu.numa >= 0 else {})
     return {
-        **{name: DeviceAttribute(string_value=text[:_LONGEST_STRING]) for name, text in texts.items() if text},
-        **{name: DeviceAttribute(version_value=version) for name, version in versions.items() if version},
+        **{
+            name: DeviceAttribute(string_value=text[:_LONGEST_STRING])
+            for name, text in texts.items()
+            if text
+        },
+        **{
+            name: DeviceAttribute(version_value=version)
+            for name, version in versions.items()
+            if version
+        },
         **{name: DeviceAttribute(int_value=number) for name, number in numbers.items()},
         "shared": DeviceAttribute(bool_value=shared),
     }
 
 
 def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
-    """Return the capacity of a shared GPU. A claim gets all of what it does not limit, and counts as one pod."""
+    """Return the capacity of a shared GPU. A claim gets all of what it does not limit, and
+    counts as one pod.
+    """
     size, whole = binary_quantity(gpu.mib), str(CORE_PERCENT)
-    memory = CapacityPolicy(default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi"))
+    memory = CapacityPolicy(
+        default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi")
+    )
     found = {MEMORY: DeviceCapacity(value=size, request_policy=memory)}
     if mode is Mode.CORE_MEM:
         steps = CapacityRange(min=str(CORE_STEP), max=whole, step=str(CORE_STEP))
-        found[CORES] = DeviceCapacity(value=whole, request_policy=CapacityPolicy(default=whole, valid_range=steps))
-    found[PODS] = DeviceCapacity(value=str(most_pods), request_policy=CapacityPolicy(default="1", valid_values=("1",)))
+        found[CORES] = DeviceCapacity(
+            value=whole, request_policy=CapacityPolicy(default=whole, valid_range=steps)
+        )
+    found[PODS] = DeviceCapacity(
+        value=str(most_pods), request_policy=CapacityPolicy(default="1", valid_values=("1",))
+    )
     return found
 
 
@@ -160,12 +195,20 @@ def binary_quantity(mib: int) -> str:
 
 
 def _version(text: str) -> str:
-    """Convert a version to semver.org: three numbers without leading zeros; "" if there is no number but 0."""
+    """Convert a version to semver.org: three numbers without leading zeros; "" if there is no
+    number but 0.
+    """
     numbers = [str(int(number)) for number in re.findall(r"[0-9]+", text)[:3]]
-    return ".".join([*numbers, "0", "0"][:3]) if numbers and any(number != "0" for number in numbers) else ""
+    return (
+        ".".join([*numbers, "0", "0"][:3])
+        if numbers and any(number != "0" for number in numbers)
+        else ""
+    )
 
 
 def _bus_id(text: str) -> str:
-    """Convert a bus ID of nvidia-smi to the kernel's format: ``00000000:3B:00.0`` to ``0000:3b:00.0``."""
+    """Convert a bus ID of nvidia-smi to the kernel's format: ``00000000:3B:00.0`` to
+    ``0000:3b:00.0``.
+    """
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}" if rest else ""

@@ -1,15 +1,18 @@
 """Stores allocation directories and the agent's checkpoint, and reads the kubelet's checkpoint.
 
-Files are written to a temporary file and renamed, so that a reader sees the old content or the new one. Nothing is
-flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's checkpoint tells which
-containers have which IDs. In an upgrade two agents can run for a moment. An agent writes nothing more once the gateway
-of a younger one has taken over the node, and the younger one reads the kubelet's checkpoint.
+Files are written to a temporary file and renamed, so that a reader sees the old content or the new
+one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and
+the kubelet's checkpoint tells which containers have which IDs. In an upgrade two agents can run for
+a moment. An agent writes nothing more once the gateway of a younger one has taken over the node,
+and the younger one reads the kubelet's checkpoint.
 
-The agent's checkpoint contains the mode in force, for an agent that starts while the API server is away.
+The agent's checkpoint contains the mode in force, for an agent that starts while the API server is
+away.
 
-``kubelet_internal_checkpoint`` in the device plugin directory has the pod's UID, the container, the IDs and the
-response of every allocation, also of init containers (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
-private file. If it cannot be read, the kubelet's List is used, which lacks init containers.
+``kubelet_internal_checkpoint`` in the device plugin directory has the pod's UID, the container, the
+IDs and the response of every allocation, also of init containers
+(``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's private file. If it cannot be
+read, the kubelet's List is used, which lacks init containers.
 """
 
 import logging
@@ -29,10 +32,22 @@ from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, KubeletEntry, Limits, directory_name
+from gputile.node.agent.device_table import (
+    CONTAINER_DIRECTORY,
+    LIMITS_FILE,
+    KubeletEntry,
+    Limits,
+    directory_name,
+)
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.holdings import derive, listed_entries
-from gputile.node.agent.node_config import LIBRARY_MODES, EffectiveMode, Sharing, is_served, node_config_of
+from gputile.node.agent.node_config import (
+    LIBRARY_MODES,
+    EffectiveMode,
+    Sharing,
+    is_served,
+    node_config_of,
+)
 from gputile.node.arbiter.messages import SHARE_FILE, SOCKET
 from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import NodeLock
@@ -56,13 +71,19 @@ class Checkpoint(msgspec.Struct, frozen=True):
     effective_mode: EffectiveMode | None = None
 
 
-CHECKPOINT = VersionedCodec(Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None)
+CHECKPOINT = VersionedCodec(
+    Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None
+)
 BOOT_FILE = "boot"
-"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last started."""
+"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last
+started.
+"""
 KUBELET_FILE = "kubelet_internal_checkpoint"
 _PASSED = 0o711  # MPS runs a server as the user of its clients, who have to reach its pipes
 _PRIVATE = 0o600
-_MOST_BYTES = 64 * MIB  # of a file that is read; the kubelet's checkpoint of 250 pods has some hundred thousand
+_MOST_BYTES = (
+    64 * MIB
+)  # of a file that is read; the kubelet's checkpoint of 250 pods has some hundred thousand
 _MOST_KEPT = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -74,8 +95,8 @@ class StateError(Exception):
 class NodeFiles:
     """The agent's state directory on the host.
 
-    Other users of the node cannot enter the directory of the allocations. A container has its own allocation's
-    directory mounted, which all its users can enter.
+    Other users of the node cannot enter the directory of the allocations. A container has its own
+    allocation's directory mounted, which all its users can enter.
 
     Raises:
         StateError: the directory cannot be used.
@@ -92,7 +113,9 @@ class NodeFiles:
             close_to_others(directory, _PASSED)
             close_to_others(self.allocations)
         except OSError as error:
-            raise StateError(f"the directory of the agent's state cannot be used: {error}") from error
+            raise StateError(
+                f"the directory of the agent's state cannot be used: {error}"
+            ) from error
 
     @property
     def mine(self) -> bool:
@@ -118,7 +141,9 @@ class NodeFiles:
             write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
-        """Create an allocation's directory, which must exist before the container is created; return its path."""
+        """Create an allocation's directory, which must exist before the container is created;
+        return its path.
+        """
         path = self.allocations / directory
         path.mkdir(exist_ok=True)
         path.chmod(0o755)
@@ -130,7 +155,8 @@ class NodeFiles:
         return {name: limits for name, limits in found if limits is not None and limits.devices}
 
     def write_answer(self, directory: str, limits: Limits) -> None:
-        """Create an allocation's directory with the record of an Allocate response; a claim has a record of its own.
+        """Create an allocation's directory with the record of an Allocate response; a claim has a
+        record of its own.
 
         Raises:
             OSError: it cannot be written.
@@ -140,7 +166,8 @@ class NodeFiles:
             write_whole(path / LIMITS_FILE, limits.encode())
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
-        """Write the limits of a container that is about to be created, for the library, people and tools.
+        """Write the limits of a container that is about to be created, for the library, people and
+        tools.
 
         Its ``usage`` file is set to zero.
         """
@@ -156,13 +183,21 @@ class NodeFiles:
     def limits(self, directory: str) -> Limits | None:
         """Return an allocation's record; None if there is no valid one."""
         try:
-            return msgspec.json.decode(read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits)
+            return msgspec.json.decode(
+                read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits
+            )
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
 
     def started(self) -> frozenset[str]:
-        """Return the allocation directories whose containers have started since the machine booted."""
-        return frozenset(path.name for path in self.allocations.iterdir() if self._is_of_this_boot(path / BOOT_FILE))
+        """Return the allocation directories whose containers have started since the machine
+        booted.
+        """
+        return frozenset(
+            path.name
+            for path in self.allocations.iterdir()
+            if self._is_of_this_boot(path / BOOT_FILE)
+        )
 
     def _is_of_this_boot(self, mark: Path) -> bool:
         try:
@@ -171,7 +206,9 @@ class NodeFiles:
             return False
 
     def write_share(self, directory: str, content: bytes) -> bool:
-        """Write the share that a container obeys while no arbiter runs; return False if it has no directory."""
+        """Write the share that a container obeys while no arbiter runs; return False if it has
+        no directory.
+        """
         path = self.allocations / directory
         if not path.is_dir():
             return False
@@ -179,14 +216,21 @@ class NodeFiles:
         return True
 
     def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
-        """Remove all other directories of allocations, unless their processes still run; return the remaining names.
+        """Remove all other directories of allocations, unless their processes still run; return the
+        remaining names.
 
         The directories of ``pods``, by UID, remain even if no checkpoint names them.
         """
         kept = set(directories)
-        kept |= {name for name in self.usage.names() if name not in kept and self.usage.is_held(name)}
+        kept |= {
+            name for name in self.usage.names() if name not in kept and self.usage.is_held(name)
+        }
         others = (path.name for path in self.allocations.iterdir() if path.name not in kept)
-        kept |= {name for name in others if (limits := self.limits(name)) is not None and limits.uid in pods}
+        kept |= {
+            name
+            for name in others
+            if (limits := self.limits(name)) is not None and limits.uid in pods
+        }
         for path in self.allocations.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
@@ -204,7 +248,9 @@ class _CheckpointEntry(msgspec.Struct, rename="pascal"):
 
     @property
     def ids(self) -> frozenset[str]:
-        return frozenset(device_id for group in (self.device_ids or {}).values() for device_id in group)
+        return frozenset(
+            device_id for group in (self.device_ids or {}).values() for device_id in group
+        )
 
 
 class _Data(msgspec.Struct, rename="pascal"):
@@ -218,7 +264,8 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
 
 
 def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
-    """Return the entries of the kubelet's checkpoint, and the device IDs of other plugins by resource.
+    """Return the entries of the kubelet's checkpoint, and the device IDs of other plugins by
+    resource.
 
     The entries are None if the format is unknown. The IDs are those of healthy devices, as JSON.
     """
@@ -231,34 +278,53 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
         mounts = _mounts(each.alloc_resp)
         mounted = PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
         directory = mounted or directory_name(each.pod_uid, each.container_name)
-        found.append(KubeletEntry(each.pod_uid, each.container_name, each.resource_name, each.ids, directory, mounts))
+        found.append(
+            KubeletEntry(
+                each.pod_uid, each.container_name, each.resource_name, each.ids, directory, mounts
+            )
+        )
     registered = data.registered_devices or {}
-    return tuple(found), {name: bytes(ids) for name, ids in registered.items() if not is_served(name)}
+    return tuple(found), {
+        name: bytes(ids) for name, ids in registered.items() if not is_served(name)
+    }
 
 
 @lru_cache(_MOST_KEPT)  # the kubelet rewrites all entries at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return the mounts in an Allocate response, each as container path and host path; None if it is invalid."""
+    """Return the mounts in an Allocate response, each as container path and host path; None if
+    it is invalid.
+    """
     try:
         mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
     except DecodeError:
         return None
-    return tuple((mount.container_path, mount.host_path) for mount in mounts) if mounts is not None else None
+    return (
+        tuple((mount.container_path, mount.host_path) for mount in mounts)
+        if mounts is not None
+        else None
+    )
 
 
 class Records:
-    """What outlives the agent: its checkpoint, the allocation directories and the kubelet's checkpoint."""
+    """What outlives the agent: its checkpoint, the allocation directories and the kubelet's
+    checkpoint.
+    """
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
         self._kubelets = device_plugins / KUBELET_FILE
         self._saved = store.load() or Checkpoint()
-        self._version: tuple[int, int, int] | None = None  # of the kubelet's checkpoint when it was last read
+        # of the kubelet's checkpoint when it was last read
+        self._version: tuple[int, int, int] | None = None
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
-        """Return the state that the previous agent left, on a machine with the GPUs that are ``seen``."""
+        """Return the state that the previous agent left, on a machine with the GPUs that are
+        ``seen``.
+        """
         mode = self._saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
-        state = AllocationState(configuration, node_config_of(seen.machine, seen.health, mode, "", ""))
+        state = AllocationState(
+            configuration, node_config_of(seen.machine, seen.health, mode, "", "")
+        )
         state.take_over(self.store.records(), self.store.started(), self._saved.effective_mode)
         return state
 
@@ -289,7 +355,10 @@ class Records:
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet replaces the file
             if version != self._version:
                 written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version, problem = version, "" if written is not None else "its format is unknown"
+                self._version, problem = (
+                    version,
+                    "" if written is not None else "its format is unknown",
+                )
                 if written is not None:
                     state.written, state.of_other_plugins = written, others
             else:
@@ -299,7 +368,10 @@ class Records:
         except OSError as error:
             self._version, problem = None, str(error)
         if problem and problem != state.unread:
-            log.error("the kubelet's checkpoint cannot be read, and init containers with GPUs wait: %s", problem)
+            log.error(
+                "the kubelet's checkpoint cannot be read, and init containers with GPUs wait: %s",
+                problem,
+            )
         state.unread = problem
         if problem:
             state.written = listed_entries(state)
@@ -314,7 +386,11 @@ def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
         sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
-        mode, unit, replicas = Mode(inventory.mode), inventory.unit_mib or unit_mib, inventory.replicas or 1
+        mode, unit, replicas = (
+            Mode(inventory.mode),
+            inventory.unit_mib or unit_mib,
+            inventory.replicas or 1,
+        )
         return EffectiveMode(mode, unit, sliced, replicas, claims=inventory.claims)
     except (KeyError, ValueError):
         return None

@@ -2,17 +2,20 @@
 
 ``python -m gputile.node.agent.files.node_mounts MIB USAGE STATE [PIPES]``
 
-The chart runs it as an init container of the agent, which is the only part of the agent that may mount. The mounts are
-in directories of the host with shared mount propagation, and remain when the container ends.
+The chart runs it as an init container of the agent, which is the only part of the agent that may
+mount. The mounts are in directories of the host with shared mount propagation, and remain when the
+container ends.
 
-The usage file of each container has its own small file system, a place. It limits by how much a container can extend
-its file, and the extended attributes that it can add (tmpfs(5): ``size`` and ``nr_inodes``, which counts these
-attributes too). The agent could undo neither, since root in a container may give its file to another user.
+The usage file of each container has its own small file system, a place. It limits by how much a
+container can extend its file, and the extended attributes that it can add (tmpfs(5): ``size`` and
+``nr_inodes``, which counts these attributes too). The agent could undo neither, since root in a
+container may give its file to another user.
 
-On a file system that is mounted ``nosuid`` the host runs no program of a container as root. The agent sees a directory
-of the host through a mount in its own container, which may have other flags than the host's mount: runc 1.2 and later
-sets the flags that the pod requests, and a pod cannot request ``nosuid``. So the agent recognizes a file system that
-gputile has mounted, which always has the flag, by its source.
+On a file system that is mounted ``nosuid`` the host runs no program of a container as root. The
+agent sees a directory of the host through a mount in its own container, which may have other flags
+than the host's mount: runc 1.2 and later sets the flags that the pod requests, and a pod cannot
+request ``nosuid``. So the agent recognizes a file system that gputile has mounted, which always has
+the flag, by its source.
 """
 
 import ctypes
@@ -44,7 +47,9 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in order: the last one at a mount point hides the others (proc(5), ``mountinfo``)."""
+    """Return all mounts in order: the last one at a mount point hides the others (proc(5),
+    ``mountinfo``).
+    """
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
@@ -67,7 +72,8 @@ def mount(source: str | Path, target: Path, kind: str, flags: int, options: str 
 
 
 def is_nosuid(directory: Path) -> bool:
-    """Return whether the file system of ``directory`` is mounted ``nosuid``, in this container or on the host.
+    """Return whether the file system of ``directory`` is mounted ``nosuid``, in this container or
+    on the host.
 
     Raises:
         OSError: the directory cannot be read.
@@ -84,14 +90,27 @@ def is_ours(directory: Path) -> bool:
 
 
 def mount_points() -> frozenset[str]:
-    return frozenset(place for place, kind in {each.place: each.kind for each in mounts()}.items() if kind == _OURS)
+    return frozenset(
+        place
+        for place, kind in {each.place: each.kind for each in mounts()}.items()
+        if kind == _OURS
+    )
 
 
-PLACE_BYTES: Final = 2 * USAGE_BYTES  # room for two files: that of an ended container may still be mounted
-_PLACE_INODES: Final = 4  # the directory, the two files, and a temporary file that replaces one of them
-_INODES_A_MIB: Final = 64  # of a shared file system; a file, or 1 KiB of attributes, takes one inode
+PLACE_BYTES: Final = (
+    2 * USAGE_BYTES
+)  # room for two files: that of an ended container may still be mounted
+# the directory, the two files, and a temporary file that replaces one of them
+_PLACE_INODES: Final = 4
+# of a shared file system; a file, or 1 KiB of attributes, takes one inode
+_INODES_A_MIB: Final = 64
 SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon that serves several GPUs
-_OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)  # names that an agent creates there if nothing is mounted
+_OWN: Final = (
+    USAGE,
+    PLACES,
+    "GPU-",
+    SEVERAL,
+)  # names that an agent creates there if nothing is mounted
 
 
 def mount_usage(directory: Path, mib: int) -> None:
@@ -122,14 +141,18 @@ def mount_small(directory: Path, mib: int) -> None:
     """Mount a file system of ``mib`` MiB in memory at ``directory``, or resize the existing one.
 
     Raises:
-        OSError: this process may not mount, more than ``mib`` MiB are in use, or the mount would hide foreign files.
+        OSError: this process may not mount, more than ``mib`` MiB are in use, or the mount would
+            hide foreign files.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_ours(directory):
         _mount(directory, f"size={mib}m,mode=0700", REMOUNT)
         return
     if others := [path for path in directory.iterdir() if not path.name.startswith(_OWN)]:
-        raise OSError(f"{directory} is not gputile's alone, there is {others[0].name}: name a directory of its own")
+        raise OSError(
+            f"{directory} is not gputile's alone, there is {others[0].name}: name a directory of "
+            f"its own"
+        )
     _mount(directory, f"size={mib}m,nr_inodes={_INODES_A_MIB * mib},mode=0700")
 
 
@@ -140,11 +163,12 @@ def _mount(directory: Path, options: str, flags: int = 0) -> None:
 def mount_library(state: Path) -> None:
     """Bind-mount the library's directory in the agent's ``state`` directory onto itself.
 
-    The host may have mounted that file system ``noexec``. A container's mount of the library then has the flag too, in
-    a user namespace always, and the loader runs programs without the library. runc 1.2 and later sets the flags that a
-    pod requests on the mounts of its volumes, so the agent could not see the host's flag there. A mount inside such a
-    volume starts with the flags of the volume and keeps them, so host, containers and agent see the same flags. Either
-    ``noexec`` is not set, or the agent sees it and starts no container (``must_be_loadable``).
+    The host may have mounted that file system ``noexec``. A container's mount of the library then
+    has the flag too, in a user namespace always, and the loader runs programs without the library.
+    runc 1.2 and later sets the flags that a pod requests on the mounts of its volumes, so the agent
+    could not see the host's flag there. A mount inside such a volume starts with the flags of the
+    volume and keeps them, so host, containers and agent see the same flags. Either ``noexec`` is
+    not set, or the agent sees it and starts no container (``must_be_loadable``).
 
     Raises:
         OSError: this process may not mount, or the directory cannot be created.

@@ -1,13 +1,14 @@
 """Manages the files in which containers count their GPU memory.
 
-They are the only files of the node that containers can write. Root in a container may change the mode of such a file,
-and could leave a program there that runs as root for every user of the node. So the files are on a file system that is
-mounted ``nosuid`` (mount(8)), in directories that other users of the node cannot enter. They are in memory and have
-their full size from the start. Extending one uses space of that file system and the container's own memory (cgroup-v2,
-"Memory Ownership"), but not the node's disk.
+They are the only files of the node that containers can write. Root in a container may change the
+mode of such a file, and could leave a program there that runs as root for every user of the node.
+So the files are on a file system that is mounted ``nosuid`` (mount(8)), in directories that other
+users of the node cannot enter. They are in memory and have their full size from the start.
+Extending one uses space of that file system and the container's own memory (cgroup-v2, "Memory
+Ownership"), but not the node's disk.
 
-If the node has a separate file system for each file (a place, see ``node_mounts``), each file is in its own place, and
-the directory has a symbolic link to it.
+If the node has a separate file system for each file (a place, see ``node_mounts``), each file is in
+its own place, and the directory has a symbolic link to it.
 """
 
 import contextlib
@@ -27,7 +28,8 @@ from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
-CLOSED: Final = 0o700  # the files themselves are mounted, so containers need no access to the directories
+# the files themselves are mounted, so containers need no access to the directories
+CLOSED: Final = 0o700
 _OPEN: Final = 0o666  # the container may run as any user
 
 
@@ -47,7 +49,9 @@ def close_to_others(directory: Path, mode: int = CLOSED) -> None:
 
 
 def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None:
-    """Return why containers must not write in ``directory``; None if they may. It is created with ``mode``."""
+    """Return why containers must not write in ``directory``; None if they may. It is created
+    with ``mode``.
+    """
     try:
         close_to_others(directory, mode)
         if is_nosuid(directory):
@@ -55,7 +59,8 @@ def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None
     except OSError as error:
         return f"the directory for what containers write cannot be used: {error}"
     return (
-        f"the file system of {directory} is not mounted nosuid, so a container could leave a program there that runs "
+        f"the file system of {directory} is not mounted nosuid, so a container could leave a "
+        f"program there that runs "
         f"as root for any user of the node: {remedy}"
     )
 
@@ -63,8 +68,8 @@ def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None
 class UsageFiles:
     """The usage files of all containers on the node, by the names of their allocation directories.
 
-    ``directory`` has the same path on the host, since Allocate responses contain it. It must contain no other files:
-    files that belong to no container are removed.
+    ``directory`` has the same path on the host, since Allocate responses contain it. It must
+    contain no other files: files that belong to no container are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -83,7 +88,8 @@ class UsageFiles:
     def problem(self) -> str | None:
         """Return why the directory cannot be used for the files of containers; None if it can."""
         remedy = (
-            "name a directory on one that is, such as /run/gputile (--usage-dir), or have one mounted there "
+            "name a directory on one that is, such as /run/gputile (--usage-dir), or have one "
+            "mounted there "
             "(agent.usageMiB in the chart)"
         )
         return unsafe_for_containers(self.directory, CLOSED, remedy)
@@ -110,7 +116,8 @@ class UsageFiles:
         beside.replace(path)
 
     def _place(self, path: Path) -> Path | None:
-        """Return the place for a container's file: its own, or a free one; None if the node has no places.
+        """Return the place for a container's file: its own, or a free one; None if the node has no
+        places.
 
         Raises:
             OSError: all places are in use.
@@ -126,16 +133,26 @@ class UsageFiles:
             # Only the directory itself. A deleted file still counts while it is mounted or open.
             if inodes.f_files - inodes.f_ffree == 1:
                 return place
-        text = f"all {len(places)} places for the files of containers are taken: have more mounted (agent.usageMiB)"
+        text = (
+            f"all {len(places)} places for the files of containers are taken: have more "
+            f"mounted "
+            f"(agent.usageMiB)"
+        )
         raise OSError(errno.ENOSPC, text)
 
     def _places(self) -> dict[Path, str | None]:
-        """Return the places, each with the name of its container's file; None if the place is unused."""
+        """Return the places, each with the name of its container's file; None if the place is
+        unused.
+        """
         above = f"{self.directory.parent / PLACES}/"
         places = sorted(each for each in mount_points() if each.startswith(above))
         if not places:
             return {}
-        links = {str(self.path(each.name).readlink()): each.name for each in self._files() if each.is_symlink()}
+        links = {
+            str(self.path(each.name).readlink()): each.name
+            for each in self._files()
+            if each.is_symlink()
+        }
         return {Path(each): links.get(self._target(Path(each))) for each in places}
 
     def _target(self, place: Path) -> str:
@@ -152,7 +169,9 @@ class UsageFiles:
                 yield place
 
     def cut_back(self) -> None:
-        """Truncate files that containers have extended. Files in places need not be: the place limits their size."""
+        """Truncate files that containers have extended. Files in places need not be: the place
+        limits their size.
+        """
         for each in self._files():
             if each.is_symlink():
                 continue
@@ -160,7 +179,9 @@ class UsageFiles:
                 if each.stat(follow_symlinks=False).st_size > USAGE_BYTES:
                     os.truncate(each, USAGE_BYTES)
                     log.warning(
-                        "%s had been made longer, and is cut back: its container gains nothing by that", each.path
+                        "%s had been made longer, and is cut back: its container gains nothing by "
+                        "that",
+                        each.path,
                     )
             except OSError as error:
                 log.error("%s cannot be cut back: %s", each.path, error)
@@ -172,7 +193,8 @@ class UsageFiles:
         """Return whether a process of the container uses a GPU.
 
         Such a process locks its slot in the file for as long as it has the driver's files open
-        (native/accounting/shared_usage.c). Root in the container can make the file unreadable for the agent.
+        (native/accounting/shared_usage.c). Root in the container can make the file unreadable for
+        the agent.
         """
         path = self.file(name)
         try:
