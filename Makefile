@@ -18,7 +18,7 @@ PROFILE ?= test
 NUMBERED := src/gputile/version.py charts/gputile/Chart.yaml Dockerfile examples/agent/daemonset.yaml \
 	docs/guides/install.md docs/guides/getting-started.md docs/guides/laptop.md
 KUBERNETES ?= 1.30 1.37
-VERSIONED := $(addprefix tests/e2e/test_,policies.py webhook.py controller.py extender.py gangs.py \
+VERSIONED := $(addprefix tests/e2e/test_,policies.py claims.py webhook.py controller.py extender.py gangs.py \
 	preemption.py quotas.py flows.py outages.py security.py node.py \
 	manifests.py::test_the_api_server_accepts_every_object_of_the_chart)
 DEMO := simulate --cluster examples/cluster.yaml -f examples/workloads.yaml -f examples/teams.yaml \
