@@ -60,9 +60,7 @@ class WireObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, k
 
 
 class ConversionError(ValueError):
-    """A value does not fit its type; the text names each wrong field, its value and the valid
-    values.
-    """
+    """A value does not fit its type; the text names each wrong field, its value and valid ones."""
 
     def __init__(self, mistakes: Sequence[FieldMistake]) -> None:
         super().__init__("; ".join(map(str, mistakes)))
@@ -145,8 +143,9 @@ def has_more_items(text: bytes, most: int) -> bool:
 
 
 def _reaches(text: bytes, most: int) -> bool:
-    """Return whether there are more than ``most`` brackets and commas; stop counting at that
-    number.
+    """Return whether there are more than ``most`` brackets and commas.
+
+    Counting stops at that number.
     """
     if len(text) <= most:  # so most requests of kube-scheduler need not be counted
         return False

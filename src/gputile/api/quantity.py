@@ -121,8 +121,9 @@ Amount = Annotated[
         }
     ),
 ]
-"""An amount for ``parse_amount``. The pattern is for JSON schemas; ``parse_amount`` has better
-messages.
+"""An amount for ``parse_amount``.
+
+The pattern is for JSON schemas; ``parse_amount`` has better messages.
 """
 
 
@@ -168,8 +169,9 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return the value as text, preceded by its decimal form if that differs: the API server
-    stores "0.5" as "500m".
+    """Return the value as text, after its decimal form if that differs.
+
+    The API server stores "0.5" as "500m".
     """
     plain = str(float(amount))
     exact = "e" not in plain and Fraction(plain) == amount
@@ -183,8 +185,9 @@ MemorySize = Annotated[
         extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"},
     ),
 ]
-"""A memory size for ``parse_mib``. The pattern is for JSON schemas; ``parse_mib`` has better
-messages.
+"""A memory size for ``parse_mib``.
+
+The pattern is for JSON schemas; ``parse_mib`` has better messages.
 """
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)

@@ -26,8 +26,9 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 @contextmanager
 def spared_by_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection while a list is processed, then freeze all objects: collections
-    block the loop.
+    """Disable garbage collection while a list is processed, then freeze all objects.
+
+    Collections block the event loop.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -26,8 +26,9 @@ _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a pod that budgets depend on. ``by_eviction`` is whether budgets limit the
-    pod's eviction.
+    """The fields of a pod that budgets depend on.
+
+    ``by_eviction`` is whether budgets limit the pod's eviction.
     """
 
     labels: Mapping[str, str]
@@ -119,8 +120,9 @@ class EvictablePods:
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
-        """Return the budgets that select a pod and do not count its eviction yet; any two if
-        there are too many.
+        """Return the budgets that select a pod and do not count its eviction yet.
+
+        It returns any two budgets if there are too many.
         """
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}

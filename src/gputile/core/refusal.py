@@ -100,9 +100,7 @@ class NodeTypeRule(Enum):
 
 
 class AdmissionRule(StrEnum):
-    """The rules of admission, by their names in refusals, metrics and
-    ``docs/reference/admission-rules.md``.
-    """
+    """The admission rules, as in refusals, metrics and ``docs/reference/admission-rules.md``."""
 
     POD = "pod"
     AMOUNT = "gpu-amount"
@@ -147,9 +145,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource; gputile has more detailed
-        reasons for this.
-        """
+        """Whether a node has too little of a GPU resource; gputile has more detailed reasons."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 
@@ -187,9 +183,7 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
 
 
 def told_of_first(first: Sequence[str], count: int, why: str) -> str:
-    """Return "NODE: why", or "4 nodes (NODE, ...): why" for ``count`` nodes of which the
-    ``first_few`` are named.
-    """
+    """Return "NODE: why", or for ``count`` nodes "4 nodes (NODE, ...): why" with the first few."""
     return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
 
 

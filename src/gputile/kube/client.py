@@ -62,8 +62,10 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time. ``now`` returns the time of day with its time zone; ``monotonic`` and ``sleep``
-    count in seconds.
+    """The time.
+
+    ``now`` returns the time of day with its time zone; ``monotonic`` and ``sleep`` count in
+    seconds.
     """
 
     now: Callable[[], datetime] = utc_now
@@ -248,8 +250,9 @@ class Connection:
                 return await response.read()
 
     async def _open(self, request: _ApiRequest) -> aiohttp.ClientResponse:
-        """Return the response when its headers have arrived. After a 401, retry once if there is
-        a new credential.
+        """Return the response when its headers have arrived.
+
+        After a 401, retry once if there is a new credential.
         """
         credentials = self._access.credentials
         credential = await credentials.current()
@@ -341,8 +344,9 @@ def _reason(error: Exception) -> str:
 
 
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that detects a dead peer within half a minute; the kernel's default is two
-    hours.
+    """Return a socket that detects a dead peer within half a minute.
+
+    The kernel's default is two hours.
     """
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)

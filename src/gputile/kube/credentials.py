@@ -33,8 +33,9 @@ TlsFactory = Callable[[str, str], ssl.SSLContext | None]
 
 
 class Credential(NamedTuple):
-    """The credential of one request: the Authorization header, and TLS settings with the client
-    certificate.
+    """The credential of one request.
+
+    It is the Authorization header, and TLS settings with the client certificate.
     """
 
     authorization: str | None
@@ -71,9 +72,7 @@ class FixedCredentials(Credentials):
 
 
 class TokenFileCredentials(Credentials):
-    """A token in a file that is rotated, as the kubelet does for service accounts. It is read
-    once a minute.
-    """
+    """A token in a file that is rotated, such as a service account's; it is read once a minute."""
 
     def __init__(
         self,
@@ -210,8 +209,9 @@ class ExecCredentials(Credentials):
         return known if known is not None else await asyncio.to_thread(self._renewed)
 
     def invalidate(self, credential: Credential) -> bool:
-        """Drop ``credential`` from the cache; return True, since the plugin may return another
-        one.
+        """Drop ``credential`` from the cache.
+
+        Return True, since the plugin may return another one.
         """
         if credential is self._credential:
             self._credential = None
@@ -293,8 +293,9 @@ class ExecCredentials(Credentials):
 
 
 class ClusterTls:
-    """Creates the TLS settings for one cluster. ``authority`` is its CA in PEM, "" for those of
-    the system.
+    """Creates the TLS settings for one cluster.
+
+    ``authority`` is its CA in PEM, "" for those of the system.
     """
 
     def __init__(self, server: str, authority: str, *, insecure: bool) -> None:
@@ -328,9 +329,7 @@ class ClusterTls:
 
 
 def _no_pass_phrase() -> NoReturn:
-    """Refuse an encrypted key. OpenSSL would prompt for the passphrase on the terminal, and
-    block.
-    """
+    """Refuse an encrypted key, for which OpenSSL would block on a prompt for its passphrase."""
     raise ValueError(
         "the key is protected by a passphrase: use one without (openssl pkey -in KEY -out NEW)"
     )

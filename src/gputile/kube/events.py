@@ -41,8 +41,9 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event. ``stored_as`` is the name of its Event object, "" before it
-    was sent.
+    """The occurrences of one event.
+
+    ``stored_as`` is the name of its Event object, "" before it was sent.
     """
 
     first: datetime
@@ -77,9 +78,7 @@ class EventBuffer:
         return self._count
 
     def add(self, key: EventKey, when: datetime, now: float, message: str) -> None:
-        """Add one occurrence at ``now`` of the monotonic clock; drop an event if the buffer is
-        full.
-        """
+        """Add an occurrence at ``now`` (monotonic clock); drop an event if the buffer is full."""
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
         if key in queue:
             queue[key].repeat(when, now, message)
@@ -98,9 +97,7 @@ class EventBuffer:
             self.dropped += 1
 
     def pop(self) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event of the next namespace; the buffer must not be
-        empty.
-        """
+        """Remove and return the oldest event of the next namespace; there must be one."""
         namespace = next(iter(self._waiting))
         oldest = self._pop_oldest(namespace)
         if namespace in self._waiting:

@@ -35,8 +35,9 @@ NEVER = -math.inf
 NOBODY_YET = "nobody yet: the Lease was made anew"
 """The holder of a Lease that was just created; it is no identity of a replica."""
 RELEASED_S = 1.0
-"""The duration of a Lease that its holder released. An empty holder with another duration has
-another cause.
+"""The duration of a Lease that its holder released.
+
+An empty holder with another duration has another cause.
 """
 
 
@@ -100,8 +101,9 @@ class LeaseState:
         return now < self.valid_until
 
     def observe(self, record: LeaseRecord | None, now: float) -> None:
-        """Store the record that was read at ``now``. If its version has changed, the time until
-        a takeover restarts.
+        """Store the record read at ``now``.
+
+        If its version has changed, the time until a takeover restarts.
         """
         if (
             record is None
@@ -131,8 +133,9 @@ class LeaseState:
         return self._seen_at + max(self.duration, self.record.duration)
 
     def next_record(self) -> LeaseRecord:
-        """Return the record to write. The write must fail unless the record's resourceVersion is
-        still current.
+        """Return the record to write.
+
+        The write must fail unless the record's resourceVersion is still current.
         """
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
@@ -223,8 +226,9 @@ class LeaseHolder:
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Renew the Lease; return whether it is held. The Lease is read only if another client
-        has changed it.
+        """Renew the Lease; return whether it is held.
+
+        The Lease is read only if another client has changed it.
         """
         async with self._lock:
             return await self._claim()

@@ -142,8 +142,9 @@ class ServerConnection(web.RequestHandler):
 
 
 class Server:
-    """Serves ``handler`` on a port that is bound in advance; ``option`` is the command-line
-    option of the port.
+    """Serves ``handler`` on a port that is bound in advance.
+
+    ``option`` is the command-line option of the port.
     """
 
     def __init__(
@@ -304,8 +305,9 @@ def bound_ports(*servers: Server) -> Iterator[None]:
 
 
 def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return a handler that dispatches by path; each route has a method and a handler. HEAD is
-    served like GET.
+    """Return a handler that dispatches by path.
+
+    Each route has a method and a handler; HEAD is served like GET.
     """
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
@@ -325,8 +327,9 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return the routes of probes and metrics; ``not_ready`` returns why the component is not
-    ready, or None.
+    """Return the routes of probes and metrics.
+
+    ``not_ready`` returns why the component is not ready, or None.
     """
 
     async def healthz(_: web.BaseRequest) -> web.Response:

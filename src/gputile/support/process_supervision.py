@@ -27,8 +27,9 @@ class Restarts:
         self._started = 0.0
 
     async def supervise(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Run a process, and restart it whenever it ends; ``run`` returns how it ended, for the
-        log.
+        """Run a process, and restart it whenever it ends.
+
+        ``run`` returns how it ended, for the log.
         """
         while True:
             self.start()
@@ -58,9 +59,7 @@ class RunningProcess(Protocol):
 
 
 async def end(process: RunningProcess, ask: Callable[[], None], within: float) -> None:
-    """Stop a process with ``ask``, kill it after ``within`` seconds, and return when it has
-    ended.
-    """
+    """Stop a process with ``ask``, kill it after ``within`` seconds; return when it has ended."""
     ask()
     try:
         async with asyncio.timeout(within):

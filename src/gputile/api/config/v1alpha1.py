@@ -85,8 +85,10 @@ class Trust(Section, frozen=True):
                     )
 
     def group_of(self, namespace: str) -> str:
-        """Return the trust group of a namespace: its name, ``group:`` and its group, or "*" for
-        all namespaces.
+        """Return the trust group of a namespace.
+
+        It is "*" if all namespaces are in one group, ``group:`` and the name of the group that
+        contains the namespace, or the namespace itself.
         """
         if self.by == "cluster":
             return "*"

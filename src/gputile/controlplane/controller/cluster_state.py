@@ -35,8 +35,9 @@ from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, W
 
 @dataclass(slots=True)
 class ClusterPlacement:
-    """The free GPUs (``engine``), and the resources and rules that kube-scheduler checks
-    (``predicates``).
+    """A cluster as gputile and kube-scheduler see it.
+
+    ``engine`` has the free GPUs, ``predicates`` the resources and rules that kube-scheduler checks.
     """
 
     engine: PlacementEngine
@@ -85,9 +86,7 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy to plan on. Writes that are expected on the copy are not expected on the
-        original.
-        """
+        """Return a copy to plan on; writes expected on it are not expected on the original."""
         twin: ClusterState = copy(self)
         twin.nodes, twin.groups = (
             self.nodes.copy(),
@@ -138,9 +137,7 @@ class ClusterState:
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return when the reservation of an unbound pod expires or has expired (Unix ns), 0 for
-        none.
-        """
+        """Return when an unbound pod's reservation expires or has expired (Unix ns), 0 for none."""
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -174,8 +171,9 @@ class ClusterState:
         self._changed()
 
     def _apply_listed(self, pod: Pod) -> None:
-        """Apply a listed pod even if its version is older: versions decrease if etcd is restored
-        from a backup.
+        """Apply a listed pod even if its version is older.
+
+        Versions decrease if etcd is restored from a backup.
         """
         if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
             self._forget(pod.metadata.uid)
@@ -232,8 +230,9 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns`` (Unix), and expire reservations. The time decreases if the
-        clock was set back.
+        """Set the time to ``now_ns`` (Unix), and expire reservations.
+
+        The time decreases if the clock was set back.
         """
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
@@ -253,8 +252,9 @@ class ClusterState:
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """Apply the write of a reservation (None removes it) before it is executed; return the
-        expected pod.
+        """Apply the write of a reservation before it is executed; return the expected pod.
+
+        A ``reservation`` of None is removed.
         """
         annotations = {
             key: text
@@ -339,9 +339,7 @@ class ClusterState:
         )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Remove the pod with this UID from the empty cluster; add ``pod``, its new state, if
-        given.
-        """
+        """Replace the pod with this UID in the empty cluster by ``pod``, or remove it if None."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -393,8 +391,9 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, 0 if it is not a number. Later versions are
-    higher.
+    """Return the pod's resourceVersion as a number, 0 if it is not a number.
+
+    Later versions are higher.
     """
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

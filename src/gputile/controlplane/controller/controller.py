@@ -42,8 +42,9 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of this process. ``config`` is reloaded when it changes. A ``health_port`` of
-    0 opens no port.
+    """The settings of this process.
+
+    ``config`` is reloaded when it changes. A ``health_port`` of 0 opens no port.
     """
 
     namespace: str

@@ -1,5 +1,4 @@
-"""Tracks each preemptor's victims and the results of their evictions, and selects the due
-evictions.
+"""Tracks each preemptor's victims and the results of their evictions, and selects the due ones.
 
 Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server
 also refuses evictions for reasons that no budget shows, such as an admission webhook. A refused
@@ -91,9 +90,7 @@ class _LeavingGang:
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """The time of an accepted eviction (Unix ns). It is not ``certain`` if the response was
-    lost.
-    """
+    """The time of an accepted eviction (Unix ns); not ``certain`` if the response was lost."""
 
     at_ns: int
     certain: bool
@@ -158,9 +155,7 @@ class Evictions:
         )
 
     def _size_of_group(self, name: GangName) -> int:
-        """Return the ``minMember`` of the gang's PodGroup, 0 if it has no PodGroup, or an
-        unknown one.
-        """
+        """Return the ``minMember`` of the gang's PodGroup, 0 if it has none, or an unknown one."""
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
@@ -191,8 +186,9 @@ class Evictions:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the due evictions. Those that were refused before come first, so that no other
-        pod leaves in vain.
+        """Return the due evictions.
+
+        Those that were refused before come first, so that no other pod leaves in vain.
         """
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
@@ -257,11 +253,8 @@ class Evictions:
         leaving = {
             uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)
         }
-        now_ns, facts, found = (
-            self._state.now_ns,
-            self._state.evictable.facts,
-            list[list[Eviction]](),
-        )
+        now_ns, facts = self._state.now_ns, self._state.evictable.facts
+        found: list[list[Eviction]] = []
         for gang in list(self._leaving.values()):
             evicted_for_others = not leaving.isdisjoint(gang.uids)
             gang.since_ns = now_ns if evicted_for_others else min(gang.since_ns, now_ns)

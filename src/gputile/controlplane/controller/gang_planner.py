@@ -37,8 +37,9 @@ _SETTLING_SECONDS = 5.0
 
 
 class GangPlanner:
-    """Plans rounds; ``new_plan_name`` returns a unique name. Its memory is bounded by the gangs
-    with unbound pods.
+    """Plans rounds; ``new_plan_name`` returns a unique name.
+
+    Its memory is bounded by the gangs with unbound pods.
     """
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
@@ -176,8 +177,9 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang that does not fit waits; reserve what fits if it has waited too long
-        to be passed.
+        """Report why a gang that does not fit waits.
+
+        Reserve what fits if the gang has waited too long to be passed.
         """
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = (
@@ -219,8 +221,9 @@ class GangPlanner:
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
-        """Return whether GPUs must be reserved for a gang: it is complete, waited long, and fits
-        an empty cluster.
+        """Return whether GPUs must be reserved for a gang.
+
+        The gang has to be complete, have waited long, and fit an empty cluster.
         """
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use

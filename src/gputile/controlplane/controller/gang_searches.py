@@ -40,8 +40,9 @@ class _FailedSearch:
     room: GangPlan
 
     def stands(self, now_ns: int) -> bool:
-        """Return whether the result is still valid. It expires if ``room`` fits, since others
-        may use that room.
+        """Return whether the result is still valid.
+
+        It expires if ``room`` fits, since others may use that room.
         """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
@@ -146,9 +147,7 @@ class GangSearches:
 
 
 def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
-    """Return the nodes that at least one unreserved pod of a gang could use if the cluster were
-    empty.
-    """
+    """Return the nodes that any unreserved pod of a gang could use if the cluster were empty."""
     empty, found = state.empty_placement, set[str]()
     try:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]

@@ -89,8 +89,9 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
 
 
 def _has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition; it writes no inventory if another device
-    plugin serves the GPUs.
+    """Return whether an agent has set a condition.
+
+    It writes no inventory if another device plugin serves the GPUs.
     """
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
@@ -150,8 +151,9 @@ def condition_patch(
 
 
 class SilentNodes:
-    """Remembers since when nodes have had the condition gputile.io/AgentSilent; updated when
-    metrics are read.
+    """Remembers since when nodes have had the condition gputile.io/AgentSilent.
+
+    It is updated when metrics are read.
     """
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
@@ -302,9 +304,7 @@ class WorkQueue:
 
 
 class NodeReconciler:
-    """Reconciles nodes. ``node`` returns a node by name, ``active`` whether this replica may
-    write.
-    """
+    """Reconciles nodes; ``node`` returns one by name, ``active`` whether this replica may write."""
 
     def __init__(
         self,
@@ -366,8 +366,9 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after some time: starting agents and changes of the mode look
-        the same at first.
+        """Return a diagnosis only after some time.
+
+        Starting agents and changes of the mode look the same at first.
         """
         if found is None or found.at_once:
             self._since.pop(name, None)

@@ -1,5 +1,4 @@
-"""Plans a round of node requests: which placeholders to create and delete, and which events to
-record.
+"""Plans a round of node requests: the placeholders to create and delete, the events to record.
 
 No I/O, no clock.
 
@@ -168,10 +167,8 @@ class NodeRequestPlanner:
         found, wanted = self._wanted(pods, nodes)
         covered = self._covered_by_type(found, wanted, nodes)
         for kind in self._types:
-            jobs, target = (
-                there.pop(kind.name, []),
-                wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE),
-            )
+            jobs = there.pop(kind.name, [])
+            target = wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
         result.deleted += (
@@ -332,9 +329,7 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why no usable node of a type would accept a pod even if it were empty, None if
-        one would.
-        """
+        """Return why no usable node of a type, if empty, would accept a pod; None if one would."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -410,7 +405,5 @@ class NodeRequestPlanner:
 
 
 def _likeness(each: GangCandidate) -> Hashable:
-    """Return a key that is equal for pods for which an autoscaler would add the same kind of
-    node.
-    """
+    """Return a key that is equal for pods that make an autoscaler add the same kind of node."""
     return each.pod.metadata.namespace, each.request

@@ -114,10 +114,8 @@ def create_app(
             raise NotReady(why)
 
     args = msgspec.json.Decoder(ExtenderArgs)
-    bind_args, preempt_args = (
-        msgspec.json.Decoder(ExtenderBindingArgs),
-        msgspec.json.Decoder(ExtenderPreemptionArgs),
-    )
+    bind_args = msgspec.json.Decoder(ExtenderBindingArgs)
+    preempt_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
     verbs: list[
         tuple[str, msgspec.json.Decoder[Any], Callable[[Any], Any], Callable[[Any], str]]
     ] = [

@@ -93,8 +93,9 @@ class PodApi:
 
 
 class BindError(Exception):
-    """The pod was not bound, or the result is not known yet. kube-scheduler gets the message,
-    and retries.
+    """The pod was not bound, or the result is not known yet.
+
+    kube-scheduler gets the message, and retries.
     """
 
 
@@ -160,8 +161,9 @@ class Binder:
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings in progress, and resolve those without a response; return
-        whether none is left.
+        """Wait for the Bindings in progress, and resolve those without a response.
+
+        Return whether none is left.
         """
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
@@ -351,8 +353,9 @@ class Binder:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
-        """Resolve a Binding, unless another call does; return False if the result is not known
-        yet.
+        """Resolve a Binding, unless another call does.
+
+        Return False if the result is not known yet.
         """
         uid = binding.pod.metadata.uid
         if uid in self._under_way or self._unconfirmed.get(uid) is not binding:

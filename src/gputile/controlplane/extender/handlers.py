@@ -51,8 +51,9 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """An event of a pod. With ``latest``, an existing event of the same reason gets this
-    message.
+    """An event of a pod.
+
+    With ``latest``, an existing event of the same reason gets this message.
     """
 
     pod: Pod
@@ -63,8 +64,9 @@ class PodEvent:
 
 
 class ExtenderHandlers:
-    """Answers the verbs. ``bind`` and ``preempt`` are only called for pods that request GPUs as
-    extended resources.
+    """Answers the verbs.
+
+    ``bind`` and ``preempt`` are only called for pods that request GPUs as extended resources.
     """
 
     def __init__(
@@ -172,10 +174,8 @@ class ExtenderHandlers:
             first = [victim.uid for victim in candidate.pods or []]
             leaving = completed_victims(self._engine, request, node, first, priority, facts)
             if leaving:
-                kept, more = (
-                    [uid for uid in first if uid in leaving],
-                    sorted(leaving.difference(first)),
-                )
+                kept = [uid for uid in first if uid in leaving]
+                more = sorted(leaving.difference(first))
                 added = len(budgets.over_budget([*kept, *more])) - len(budgets.over_budget(kept))
                 answer[node] = MetaVictims(
                     pods=[MetaPod(uid=uid) for uid in [*kept, *more]],

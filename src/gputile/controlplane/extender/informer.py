@@ -46,9 +46,7 @@ class Informer:
         self._freed = freed
 
     def _report_freed(self, uid: str, before: Booking | None) -> None:
-        """Report the node where GPUs may be free now that a pod no longer has the booking
-        ``before``.
-        """
+        """Report the node where GPUs may be free now that a pod has lost the booking ``before``."""
         after = self._ledger.booking(uid)
         if before is not None and frees(before, after):
             self._freed(before.node)
@@ -173,8 +171,9 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Touch a node whenever ``freed`` asks for it. One node is enough: its event requeues
-        all refused pods.
+        """Touch a node whenever ``freed`` asks for it.
+
+        One node is enough: its event requeues all refused pods.
         """
         while True:
             await self._wanted.wait()

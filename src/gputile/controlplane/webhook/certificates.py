@@ -98,11 +98,9 @@ def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> Serv
     Clients must trust the certificate itself and ``trusted``, the CA certificates of the previous
     certificate: other replicas may still serve that one.
     """
-    key, serial, pem = (
-        ec.generate_private_key(ec.SECP256R1()),
-        x509.random_serial_number(),
-        serialization.Encoding.PEM,
-    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    pem = serialization.Encoding.PEM
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook {serial:040x}")])
     certificate = (
         x509.CertificateBuilder()
@@ -246,8 +244,9 @@ class CertificateKeeper:
         return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
-        """Return the Secret's version ("" if there is no Secret) and its certificate (None if it
-        is not usable).
+        """Return the Secret's version, "" if there is no Secret, and its certificate.
+
+        The certificate is None if it is not usable.
         """
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
@@ -259,10 +258,8 @@ class CertificateKeeper:
             return "", None
         except (ConversionError, binascii.Error) as error:
             raise BadAnswer(f"this is no Secret: {error}") from error
-        version, why = (
-            secret.metadata.resource_version,
-            "it is not valid now, or not for the webhook's names",
-        )
+        version = secret.metadata.resource_version
+        why = "it is not valid now, or not for the webhook's names"
         try:
             found = ServingCertificate(data["tls.crt"], data["tls.key"], data["ca.crt"])
             if found != self.current:

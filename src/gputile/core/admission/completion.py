@@ -41,9 +41,7 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Add a toleration for the taint of GPU nodes to a pod that requests a GPU or has ``claims``
-    (G7).
-    """
+    """Add a toleration of the GPU nodes' taint if the pod requests a GPU or has ``claims`` (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
@@ -116,8 +114,9 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's scheduler if the pod names none or the default one; do nothing if
-    ``scheduler`` is "".
+    """Set gputile's scheduler if the pod names none or the default one.
+
+    Do nothing if ``scheduler`` is "".
     """
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
@@ -159,9 +158,7 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
 
 
 def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Return the operation that appends to a list; an empty list is created, since it may be
-    missing.
-    """
+    """Return the operation that appends to a list; create the list, since it may be missing."""
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
 
 
@@ -171,8 +168,9 @@ _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Exclude by node affinity those of ``types`` that cannot take the pod; ``unit_mib`` is the
-    unit in force.
+    """Exclude by node affinity those of ``types`` that cannot take the pod.
+
+    ``unit_mib`` is the unit in force.
     """
     try:
         request = parse_request(pod, unit_mib)
@@ -209,9 +207,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 def _operations(
     affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
 ) -> Iterator[Operation]:
-    """Yield the operations that add the requirements to each term, since a node has to meet only
-    one term.
-    """
+    """Yield the operations that add the requirements to all terms: one term is enough to match."""
     required: dict[str, Any] = {
         "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
     }

@@ -185,9 +185,7 @@ def plain_path(path: str) -> str:
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path contains ".."; the API server refuses this in all paths except those
-    of mounts.
-    """
+    """Return whether a path contains ".."; the API server refuses it, except in mounts."""
     return ".." in path.split("/")
 
 
@@ -233,9 +231,7 @@ def _leads_to_the_node(path: str) -> bool:
 
 
 def _directories(path: str) -> Iterator[str]:
-    """Yield the ancestors of a path and the path itself, down to the depth of the deepest
-    protected path.
-    """
+    """Yield the ancestors of a path, and the path, to the depth of the deepest protected path."""
     parts = path.split("/", _DEEPEST + 1)[: _DEEPEST + 1]
     return ("/".join(parts[: depth + 1]) or "/" for depth in range(len(parts)))
 

@@ -98,9 +98,7 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a review: refused if there are refusals, otherwise allowed with the
-    operations.
-    """
+    """The result of a review: refused if there are refusals, else allowed with the operations."""
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -222,9 +220,7 @@ def _broken_binding(
 def _broken_change(
     request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for every rule that a change of a pod breaks; unchanged parts are not
-    reviewed again.
-    """
+    """Return a refusal for each rule that a change breaks; unchanged parts are not reviewed."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
@@ -251,9 +247,7 @@ def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
 
 
 def _added(old: PodView, new: PodView) -> PodView:
-    """Return what a change adds to a pod: ephemeral containers and annotations; the rest of a
-    spec is fixed.
-    """
+    """Return the ephemeral containers and annotations that a change adds; the rest is fixed."""
     known = {container.name for container in old.spec.ephemeral_containers}
     added = PodView()
     added.spec.ephemeral_containers = tuple(
@@ -275,9 +269,7 @@ def _is_pod(request: AdmissionRequest) -> bool:
 
 
 def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
-    """Return whether a kubelet reports a static pod: it runs already, and must be stored
-    unchanged.
-    """
+    """Return whether a kubelet reports a static pod; it runs already, so it is stored as it is."""
     return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
 
 
@@ -293,9 +285,7 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and whether there are
-    more.
-    """
+    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and if there are more."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")
@@ -366,9 +356,7 @@ def broken_wait(
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's highest
-    weight.
-    """
+    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's maximum."""
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),

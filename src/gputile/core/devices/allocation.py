@@ -40,9 +40,7 @@ class AllocationError(ValueError):
 
 
 class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A pod's or a container's part of one GPU: MiB of memory and percent of compute (0 if none
-    is booked).
-    """
+    """A pod's or container's part of one GPU: MiB, and percent of compute (0 if none is booked)."""
 
     uuid: Uuid
     index: Index

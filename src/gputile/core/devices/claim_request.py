@@ -29,9 +29,7 @@ from gputile.core.devices.request import (
 )
 
 CLAIM_UNIT_MIB = 1
-"""The memory unit of nodes that offer their GPUs by claims: a claim may request any number of
-MiB.
-"""
+"""The memory unit of nodes that offer GPUs by claims, which may request any number of MiB."""
 
 _DISTINCT = (
     f"{DRIVER}/uuid",
@@ -99,9 +97,7 @@ def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
-    """Return the MiB and the percent that a request takes of a GPU; 0 percent if it names no
-    compute.
-    """
+    """Return the MiB and percent that a request takes of a GPU; 0 percent if it names none."""
     amounts = request.capacity.requests if request.capacity is not None else {}
     for name in amounts:
         if name not in (MEMORY, CORES, PODS):

@@ -112,9 +112,7 @@ encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
 
 
 def unknown_mode(mode: str) -> str:
-    """Return the message about an inventory whose mode is unknown here, such as one of a newer
-    agent.
-    """
+    """Return the message about an inventory of an unknown mode, such as that of a newer agent."""
     return (
         f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it "
         f"knows {', '.join(MODES)}"
@@ -122,9 +120,7 @@ def unknown_mode(mode: str) -> str:
 
 
 def advertised_units(gpu: Gpu, unit_mib: int) -> int:
-    """Return the number of memory units of a GPU: floor(MiB / unit), for each GPU by its own
-    size (U1, U2).
-    """
+    """Return a GPU's number of memory units: floor(MiB / unit), by its own size (U1, U2)."""
     return gpu.mib // unit_mib
 
 

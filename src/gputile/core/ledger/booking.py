@@ -234,9 +234,7 @@ class Claims:
             del self._uids[claim.key]
 
     def of_pod(self, pod: Pod) -> Iterator[ResourceClaim]:
-        """Yield the known GPU claims of the pod, in the order in which kube-scheduler allocates
-        them.
-        """
+        """Yield the pod's known GPU claims in the order in which kube-scheduler allocates them."""
         for name in claims_of(pod):
             uid = self._uids.get(f"{pod.metadata.namespace}/{name}")
             if uid is not None:
@@ -244,9 +242,7 @@ class Claims:
 
 
 def claim_node(claim: ResourceClaim) -> str:
-    """Return the node of an allocated claim, whose pool has the name of the node; "" without an
-    allocation.
-    """
+    """Return the node of an allocated claim, the name of its pool; "" if it is not allocated."""
     return next((each.pool for each in claim.gpus), "")
 
 

@@ -38,8 +38,9 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """The bookings of all pods. Not thread-safe: one event loop owns it, and each snapshot is
-    owned by one thread.
+    """The bookings of all pods.
+
+    Not thread-safe: one event loop owns the ledger, and one thread owns each snapshot.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -181,9 +182,7 @@ class Ledger:
         self._book(booking)
 
     def confirm(self, uid: str) -> None:
-        """Record that the API server has executed the Binding of a pod; the watch reports it
-        too.
-        """
+        """Record that the API server has executed a pod's Binding, which the watch reports too."""
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._restate(msgspec.structs.replace(held, assumed_at=None))
@@ -224,9 +223,7 @@ class Ledger:
     def replace_claims(
         self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()
     ) -> None:
-        """Record a complete list of the cluster's claims. ``unreadable`` are UIDs of claims
-        whose known state stays.
-        """
+        """Record a complete list of claims; those with ``unreadable`` UIDs keep their state."""
         there = {claim.metadata.uid for claim in claims} | unreadable
         for uid in self.claims.uids():
             if uid not in there:
@@ -235,9 +232,7 @@ class Ledger:
             self.apply_claim(claim)
 
     def _reread_claims(self, node: str) -> None:
-        """Book the claims on a node again: the devices that they name may now be other GPUs, or
-        unknown.
-        """
+        """Book the claims on a node again: their devices may now be other GPUs, or unknown."""
         for uid in list(self._on_node.get(node, ())):
             claim = self.claims.get(uid)
             if claim is not None:
@@ -301,9 +296,7 @@ class Ledger:
             self._reread_claims(name)
 
     def replace_nodes(self, nodes: Sequence[Node], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of the cluster's nodes. ``unreadable`` are names of nodes whose
-        known state stays.
-        """
+        """Record a complete list of nodes; those with ``unreadable`` names keep their state."""
         for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
             self.remove_node(name)
         for node in nodes:
@@ -333,9 +326,7 @@ class Ledger:
             self.changes.add(row)
 
     def _own(self, node: str) -> dict[str, Booking]:
-        """Return the bookings on a node for a change; copy them first if a snapshot may share
-        them.
-        """
+        """Return a node's bookings for a change; copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -437,9 +428,7 @@ class Ledger:
         return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
-        """Return the unconfirmed bookings that were assumed at least ``age`` seconds before
-        ``now`` (monotonic).
-        """
+        """Return the unconfirmed bookings assumed at least ``age`` s before ``now`` (monotonic)."""
         return [
             b
             for b in self._bookings.values()

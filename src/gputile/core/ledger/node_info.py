@@ -100,9 +100,7 @@ class NodeInfo:
     by_claims: bool = False
 
     def gpu_total(self, position: int) -> int:
-        """Return the MiB of a GPU that can be allocated: whole memory units if pods request
-        units.
-        """
+        """Return the MiB of a GPU that can be allocated: in whole units if pods request units."""
         gpu = self.inventory.gpus[position]
         if self.mode is not None and self.mode.shared:
             return advertised_units(gpu, self.unit_mib) * self.unit_mib
@@ -126,16 +124,15 @@ class NodeInfo:
 
     @property
     def isolates_memory(self) -> bool:
-        """Whether each pod's GPU memory is protected from other pods; False if gputile does not
-        know.
-        """
+        """Whether each pod's GPU memory is protected from other pods; False if that is unknown."""
         return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and what is booked on it: MiB, percent of compute, pods, and the number of their
-    trust group.
+    """A GPU and what is booked on it.
+
+    That is MiB, percent of compute, pods, and the number of their trust group.
     """
 
     gpu: Gpu
@@ -147,9 +144,7 @@ class GpuState:
 
     @property
     def free(self) -> int:
-        """MiB that can still be booked; never negative, even if annotations claim more than
-        there is.
-        """
+        """MiB that can still be booked, at least 0, even if annotations claim more than exists."""
         return max(0, self.total - self.used)
 
     @property
@@ -190,10 +185,8 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
-        serving_mode, problem = (
-            ServingMode.NOTHING,
-            "its agent is being replaced; it takes GPU pods again in a moment",
-        )
+        serving_mode = ServingMode.NOTHING
+        problem = "its agent is being replaced; it takes GPU pods again in a moment"
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
@@ -239,9 +232,7 @@ def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) 
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
-    """Return the inventory that the node's agent has reported, and why it cannot be read, "" if
-    it can.
-    """
+    """Return the inventory that the agent has reported, and why it cannot be read, "" if it can."""
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
         return (NO_GPUS if text is None else decode_inventory(text)), ""

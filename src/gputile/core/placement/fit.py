@@ -65,9 +65,7 @@ _SERVES_TEXT = {
 
 
 def serves(serving_mode: ServingMode, shape: Shape) -> bool:
-    """Return whether a node of ``serving_mode`` takes requests like ``shape`` at all (M1, M2,
-    M8, T3).
-    """
+    """Return whether a node of ``serving_mode`` takes requests like ``shape`` (M1, M2, M8, T3)."""
     if shape.kind is RequestKind.WHOLE:
         return serving_mode in (ServingMode.WHOLE, ServingMode.SLICED, ServingMode.OTHER_PLUGIN)
     if shape.kind is RequestKind.TOPOLOGY:
@@ -146,10 +144,8 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
     """Name the largest GPU that is too small, and how many GPUs are large enough."""
     large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
-    has, need = (
-        memory_text(largest.total),
-        f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}",
-    )
+    has = memory_text(largest.total)
+    need = f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"
     text = f"its largest GPU has {has}; {need}"
     if large:
         enough = f"{large} of its {len(healthy)} GPUs {_are(large)} large enough"
@@ -160,9 +156,7 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
 
 
 def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
-    """Name the GPU with the fewest shortages, and how many GPUs have room; None if these are
-    enough.
-    """
+    """Name the GPU with the fewest shortages and how many GPUs have room; None if they suffice."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)
@@ -239,9 +233,7 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
-    """Explain whether pod or node has the older unit, and the remedy. A pod keeps the unit of
-    its creation (U5).
-    """
+    """Explain whether pod or node has the older unit, and the remedy. A pod keeps its unit (U5)."""
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
             f"its memory unit is still {node_info.unit_mib} MiB; the pod's unit is the configured "
@@ -355,9 +347,7 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth between two GPUs of each set, infinity for sets of one GPU:
-    shape [sets].
-    """
+    """Return the smallest bandwidth between GPUs of each set, infinity for one: shape [sets]."""
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
         slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])

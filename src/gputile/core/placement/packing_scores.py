@@ -25,8 +25,9 @@ Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 GPU_STEP = 0.05
-"""Gains are rounded down to multiples of this, in GPUs: small differences are ties, which the
-first node wins.
+"""Gains are rounded down to multiples of this, in GPUs.
+
+Small differences become ties, which the first node wins.
 """
 CPU_STEP = 0.0125
 """The same for pods without GPUs."""
@@ -45,9 +46,7 @@ _NEGLIGIBLE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class PackingState:
-    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to
-    time.
-    """
+    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt periodically."""
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
@@ -107,9 +106,7 @@ def packing_state(
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which of the model numbers ``models`` are ``wanted``; all of them if ``wanted`` is
-    empty.
-    """
+    """Return which of the model numbers ``models`` are ``wanted``; all if ``wanted`` is empty."""
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
@@ -223,9 +220,7 @@ def score(
 
 
 def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
-    """Place the pod on each node: on its best GPU or, with several GPUs, on the first ones that
-    it can get.
-    """
+    """Place the pod on each node: on the best GPU; if it needs several, on the first it can get."""
     gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
@@ -261,9 +256,7 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of a nearly full node; idle CPU reduces it, even below 0. It is 0 for
-    other nodes.
-    """
+    """Return the bonus of nearly full nodes, reduced by idle CPU, even below 0; 0 for others."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
@@ -308,9 +301,7 @@ def build(arrays: NodeArrays, prices: Prices) -> PackingState:
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if none of it can
-    be booked.
-    """
+    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if not bookable."""
     serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
     left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
     isolated = serving_mode == ServingMode.MEMORY_AND_CORE
@@ -355,10 +346,8 @@ def scores(
     later = np.where(ready, np.maximum(free - taken, 0), -1)
     if shape.gpus > 1:
         order = value_keys(state.value, free, later).argsort(axis=1, kind="stable")
-        free, later = (
-            np.take_along_axis(free, order, axis=1),
-            np.take_along_axis(later, order, axis=1),
-        )
+        free = np.take_along_axis(free, order, axis=1)
+        later = np.take_along_axis(later, order, axis=1)
     change = _change(arrays, lines, state, Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
     if shape.kind is not RequestKind.SHARED:
@@ -419,8 +408,9 @@ def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs; on nodes without packing, only those that the placement label
-    selects (M9).
+    """Return the candidate GPUs.
+
+    On nodes without packing, these are only the GPUs that the placement label selects (M9).
     """
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])

@@ -1,5 +1,4 @@
-"""Computes what a share of a GPU is worth: the dual prices of a cutting-stock problem over the
-demand.
+"""Computes what a share of a GPU is worth: dual prices of a cutting-stock problem over the demand.
 
 A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the
 demand. Let each GPU's worth of demand have D_s requests for share s and D_1 for whole GPUs. Then,
@@ -26,9 +25,7 @@ Float64 = npt.NDArray[np.float64]
 WHOLE_GPU = 1000
 """Shares and remnants are in thousandths of a GPU."""
 SELECTIVE = 2.5
-"""Factor by which a node's free CPU lasts longer than at the mean demand: some pods need less
-CPU.
-"""
+"""Factor by which free CPU lasts longer than at the mean demand: some pods need less CPU."""
 _QUANTILE = 0.1
 _USED_WELL = 0.5
 CPU_GRAIN = 100
@@ -58,8 +55,9 @@ class Demand:
     gpus: Int64
     """GPUs; 0 for pods without GPUs."""
     milli: Int64
-    """The part of each GPU, the larger of memory and compute, in thousandths: 1 to 1000; 0
-    without GPUs.
+    """The part of each GPU in thousandths: 1 to 1000; 0 without GPUs.
+
+    It is the larger of the parts of memory and compute.
     """
     cpu: Int64
     """Milli-CPU."""
@@ -91,8 +89,9 @@ class Prices:
     """The prices by which placements are scored; all values are in GPUs."""
 
     value: Float64
-    """The most that a remnant can earn, by its thousandths: shape [1001]; 0 at 0, at least 1 at
-    1000.
+    """The most that a remnant can earn, by its thousandths: shape [1001].
+
+    It is 0 at 0, and at least 1 at 1000.
     """
     density: Float64
     """CPU that pods need for each GPU's worth of price, in milli-CPU, ascending: shape [kinds]."""
@@ -288,8 +287,9 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 
 
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
-    """Yield the distinct needs for several GPUs or certain models; each includes demand that is
-    harder to host.
+    """Yield the distinct needs for several GPUs or certain models.
+
+    Each includes the demand that is harder to host.
     """
     kinds = list(
         zip(

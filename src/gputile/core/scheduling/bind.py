@@ -83,9 +83,7 @@ class PodBinding:
         )
 
     def obstacle(self, found: Pod) -> str | None:
-        """Return why a newer version of the pod must not be bound by this decision; None if it
-        may be.
-        """
+        """Return why this decision must not bind a newer version of the pod; None if it may."""
         if found.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
@@ -147,9 +145,7 @@ def assume_pod(
 def decide_pod(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
-    """Decide the Binding of the pod to ``node`` without booking it, or return why it gets no
-    GPUs there now.
-    """
+    """Decide the Binding of the pod to ``node``, or return why it gets no GPUs; book nothing."""
     ledger = engine.ledger
     place = reserved_node(ledger, pod, unix_ns)
     if isinstance(place, Refusal):

@@ -91,8 +91,9 @@ class DemandEstimator:
 
 
 FIRST_DUE, GROWTH, MOST_BETWEEN = 3, 1.15, 500
-"""Prices are due after 3 pods, then after growing intervals of at most 500 pods. A small cluster
-is soon full.
+"""Prices are due after 3 pods, then after growing intervals of at most 500 pods.
+
+A small cluster is soon full.
 """
 _SEEN = 65_536
 _AT_ONCE = 500
@@ -190,8 +191,9 @@ def _middle_gpu(arrays: NodeArrays) -> int:
 
 
 def wanted_models(pod: Pod) -> frozenset[str]:
-    """Return the GPU models that a pod's selector and required affinity admit; empty for any, or
-    for very many.
+    """Return the GPU models that the pod's selector and required affinity admit.
+
+    It is empty if they admit any model, or very many.
     """
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]

@@ -1,5 +1,4 @@
-"""Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter and
-rank.
+"""Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter, rank.
 
 The pods are placed one by one, the hardest first. If one of them fits nowhere, the pods before it
 try their next best nodes, a bounded number of times. So a gang of different pods may stay pending
@@ -55,8 +54,9 @@ def decisions(
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of a gang's pods. ``number`` is the kind of each pod; ``asking`` has one pod of
-    each kind.
+    """The kinds of a gang's pods.
+
+    ``number`` is the kind of each pod; ``asking`` has one pod of each kind.
     """
 
     number: tuple[int, ...]
@@ -64,9 +64,7 @@ class Kinds:
 
 
 def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kinds:
-    """Divide the pods of a gang into kinds; ``repelling`` are the placed pods with anti-affinity
-    terms.
-    """
+    """Divide a gang's pods into kinds; ``repelling`` are the placed pods with anti-affinity."""
     keys = {
         key for pod in (*(member.pod for member in members), *repelling) for key in _label_keys(pod)
     }
@@ -228,9 +226,7 @@ class _GangSearch:
         self._too_small: set[str] = set()  # nodes where the first pod must not be placed again
 
     def most_placed(self) -> int:
-        """Return an upper bound on the number of pods that fit: the sum over the kinds, each
-        judged as if alone.
-        """
+        """Return an upper bound on how many pods fit: the sum over the kinds, each judged alone."""
         total = 0
         for kind, count in Counter(self._kinds.number).items():
             request = self._kinds.asking[kind].request
@@ -289,9 +285,7 @@ class _GangSearch:
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
-        """Return why the first pod that is not in ``places`` fits nowhere while all others are
-        placed there.
-        """
+        """Return why the first pod that is not in ``places`` fits nowhere beside those that are."""
         for member, place in places.items():
             self._put(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
@@ -301,9 +295,7 @@ class _GangSearch:
         return why
 
     def _options(self, member: int) -> Iterator[Decision | None]:
-        """Yield the possible placements of a pod, best nodes first; finally None, to go on
-        without the pod.
-        """
+        """Yield the possible placements of a pod, best nodes first; finally None, to skip it."""
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False

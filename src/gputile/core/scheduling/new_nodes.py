@@ -64,8 +64,9 @@ def nodes_added_unasked(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> Counter[str]:
-    """Return the nodes that an autoscaler is about to add for pods that fit no node in sum, by
-    type.
+    """Return, by type, how many nodes an autoscaler is about to add for ``pods``.
+
+    The pods fit no node, even if only the sums of its resources are compared.
     """
     unfit = {
         key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE
@@ -118,9 +119,7 @@ def as_described(node: Node, kind: NodeType) -> Node:
 
 
 def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
-    """Put each pod on the first node that takes it, and add a node if none does; the hardest
-    pods come first.
-    """
+    """Put each pod, hardest first, on the first node that takes it; add a node if none does."""
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
@@ -147,8 +146,9 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, and the pods on them. With ``by_sums`` only the sums of a
-    node are checked.
+    """Nodes that do not exist yet, and the pods on them.
+
+    With ``by_sums`` only the sums of a node are checked.
     """
 
     def __init__(
@@ -188,9 +188,7 @@ class _Site:
         return None
 
     def put_on_a_new_node(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
-        """Put a pod on a new node of the first type that takes it; return its name, None if none
-        does.
-        """
+        """Put a pod on a new node of the first type that takes it; return its name or None."""
         for kind in types:
             name = self.add(kind)
             if self._predicates.reason(each.pod, name) is None and self._put(each, name):
@@ -214,10 +212,8 @@ class _Site:
         return self._barred.get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:
-        request, barred = (
-            each.request,
-            self._barred.get((each.pod.metadata.uid, self.type_of(name))),
-        )
+        request = each.request
+        barred = self._barred.get((each.pod.metadata.uid, self.type_of(name)))
         if barred is not None and barred.rule is not NodeTypeRule.PAUSED:
             return False  # nodes of the type that are there show that it will be too small
         if request is not None and not self._by_sums:

@@ -71,8 +71,9 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
 
 
 def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
-    """Return a rank for each of ``names``; all are 0 if the pod requests no GPU, or its request
-    is invalid.
+    """Return a rank for each of ``names``.
+
+    All ranks are 0 if the pod requests no GPU, or if its request is invalid.
     """
     try:
         request = engine.request(pod)
@@ -84,9 +85,7 @@ def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[in
 def rank_pod_without_gpus(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> list[int] | None:
-    """Return a rank for each of ``names`` for a pod without GPUs and GPU claims; None for any
-    other pod.
-    """
+    """Return a rank for each of ``names``; None if the pod requests GPUs or has GPU claims."""
     if any(engine.ledger.claims.of_pod(pod)):
         return None
     try:
@@ -140,8 +139,9 @@ def rank_pod_with_claims(
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shape for nodes of each mode: in core_mem, a shape without compute takes all
-    compute of a GPU.
+    """Return the shape for nodes of each mode.
+
+    In core_mem, a shape without compute takes all compute of a GPU.
     """
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)
@@ -149,8 +149,9 @@ def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
 
 
 def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
-    """Return whether a node takes the pod now: it is ready, offers its GPUs, and has suitable
-    labels and taints.
+    """Return whether a node takes the pod now.
+
+    It does if it is ready, offers its GPUs, and has suitable labels and taints.
     """
     info = ledger.info_of(name)
     if info is None or info.checked is None:

@@ -87,9 +87,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
-    """Return the pod that must be confirmed as bound before the one with this reservation; None
-    if there is none.
-    """
+    """Return the pod that must be confirmed as bound before that of the reservation, or None."""
     plan = ledger.plan(reservation.plan)
     if not reservation.reserved or plan.begun:
         return None
