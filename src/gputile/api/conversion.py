@@ -135,9 +135,8 @@ def has_more_items(text: bytes, most: int) -> bool:
     # Brackets and commas within strings do not count. A quote after a backslash does not end a
     # string.
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * (
-        most + 1
-    ):  # an item has at most two strings, its name and its value
+    # An item has at most two strings, its name and its value
+    if plain.count(b'"') > 4 * (most + 1):
         return True
     return _reaches(b"".join(plain.split(b'"')[::2]), most)
 

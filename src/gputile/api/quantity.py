@@ -88,9 +88,8 @@ def parse_quantity(value: str | int | float) -> Fraction:
     if match is None or not text:
         raise QuantityError(f"{text!r} is not a quantity{_meant(text)}")
     digits, suffix = match["number"], match["suffix"] or ""
-    number = (
-        Fraction(digits) if digits.strip("+-.") else Fraction(0)
-    )  # a suffix alone is 0 to an API server
+    # A suffix alone is 0 to an API server
+    number = Fraction(digits) if digits.strip("+-.") else Fraction(0)
     if suffix in _SUFFIX:
         return number * _SUFFIX[suffix]
     exponent = int(suffix[1:])

@@ -86,9 +86,8 @@ class ConfigReloader:
         """
         instance = self._current
         if instance is None:
-            status = (
-                200 if request.path == "/healthz" else 503
-            )  # else the kubelet would restart the container
+            # Else the kubelet would restart the container
+            status = 200 if request.path == "/healthz" else 503
             return web.Response(status=status, text="the configuration is being reloaded")
         self._requests += 1
         self._idle.clear()

@@ -52,11 +52,9 @@ class EvictablePods:
     def snapshot(self) -> "EvictablePods":
         """Return a copy that later events do not change."""
         copy = EvictablePods(self._holds)
-        copy.facts, copy.gangs, copy._guarded = (
-            self.facts.copy(),
-            self.gangs.copy(),
-            self._guarded.copy(),
-        )
+        copy.facts = self.facts.copy()
+        copy.gangs = self.gangs.copy()
+        copy._guarded = self._guarded.copy()
         copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}
         return copy
 
@@ -122,7 +120,7 @@ class EvictablePods:
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
         """Return the budgets that select a pod and do not count its eviction yet.
 
-        It returns any two budgets if there are too many.
+        If there are too many budgets, it returns any two of them.
         """
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}

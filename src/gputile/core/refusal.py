@@ -145,7 +145,10 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether a node has too little of a GPU resource; gputile has more detailed reasons."""
+        """Whether kube-scheduler finds too little of a GPU resource.
+
+        gputile has more detailed reasons for this.
+        """
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 
@@ -183,7 +186,10 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
 
 
 def told_of_first(first: Sequence[str], count: int, why: str) -> str:
-    """Return "NODE: why", or for ``count`` nodes "4 nodes (NODE, ...): why" with the first few."""
+    """Return "NODE: why", or "4 nodes (NODE, ...): why" for several nodes.
+
+    ``first`` are the nodes to name, ``count`` is the number of all nodes.
+    """
     return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
 
 

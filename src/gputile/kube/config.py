@@ -267,9 +267,8 @@ def _is_url(text: str) -> bool:
             return False
         url.hostname.encode("idna")
         return url.port != 0
-    except (
-        ValueError
-    ):  # a port out of range, a bracket that is not closed, a label that is empty or too long
+    # A port out of range, a bracket that is not closed, a label that is empty or too long
+    except ValueError:
         return False
 
 

@@ -69,9 +69,8 @@ class EventBuffer:
         self.dropped = 0
         self.recent = _Queue()  # sent events, oldest first
         self._capacity = capacity
-        self._waiting: OrderedDict[str, _Queue] = (
-            OrderedDict()
-        )  # by namespace, in the order of service
+        # By namespace, in the order of service
+        self._waiting: OrderedDict[str, _Queue] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
@@ -187,9 +186,8 @@ class EventRecorder:
 
     async def run(self) -> NoReturn:
         failures = 0
-        paid_until = (
-            self._clock.monotonic()
-        )  # each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
+        # Each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
+        paid_until = self._clock.monotonic()
         while True:
             while not self.buffer:
                 self._filled.clear()

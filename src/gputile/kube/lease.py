@@ -253,10 +253,8 @@ class LeaseHolder:
                 nobody = replace(record, holder="", duration=RELEASED_S)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
-                except (
-                    Conflict,
-                    NotFound,
-                ):  # possibly a renewal of this replica whose response was lost
+                # Possibly a renewal of this replica whose response was lost
+                except (Conflict, NotFound):
                     await self._read()
                     continue
                 self._state.observe(stored, self._clock.monotonic())

@@ -33,9 +33,8 @@ LARGEST_HEAD: Final = 64 * 1024  # bytes of the headers, of trailers, or of pipe
 MOST_BODY_BYTES: Final = 64 * MIB  # of all bodies that a reader reads concurrently
 BODY_SECONDS: Final = 5.0
 SEND_SECONDS: Final = 30.0  # to send a response
-_READ_AHEAD: Final = (
-    64 * 1024
-)  # buffered bytes of a body at which reading from the connection pauses
+# Buffered bytes of a body at which reading from the connection pauses
+_READ_AHEAD: Final = 64 * 1024
 # for a client to read why its body was refused, before the connection is closed
 _LINGER_SECONDS: Final = 1.0
 # after a connection could not be accepted, for example for lack of file descriptors

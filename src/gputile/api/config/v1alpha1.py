@@ -87,8 +87,8 @@ class Trust(Section, frozen=True):
     def group_of(self, namespace: str) -> str:
         """Return the trust group of a namespace.
 
-        It is "*" if all namespaces are in one group, ``group:`` and the name of the group that
-        contains the namespace, or the namespace itself.
+        It is "*" if trust is by cluster, ``group:NAME`` for a namespace in a configured group,
+        otherwise the name of the namespace.
         """
         if self.by == "cluster":
             return "*"

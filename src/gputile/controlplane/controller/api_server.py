@@ -55,9 +55,8 @@ class ApiServerWriter:
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         """Evict the pod with this UID, and mark it as preempted in its status."""
         await writes.evict_pod(self._connection, namespace, name, uid, within=_WRITE_SECONDS)
-        with contextlib.suppress(
-            KubeError
-        ):  # the eviction is accepted, and the pod may be gone already
+        # The eviction is accepted, and the pod may be gone already
+        with contextlib.suppress(KubeError):
             await writes.mark_preempted(
                 self._connection, namespace, name, uid, why, within=_WRITE_SECONDS
             )

@@ -88,21 +88,14 @@ class ClusterState:
     def snapshot(self) -> "ClusterState":
         """Return a copy to plan on; writes expected on it are not expected on the original."""
         twin: ClusterState = copy(self)
-        twin.nodes, twin.groups = (
-            self.nodes.copy(),
-            self.groups.copy() if self.groups is not None else None,
-        )
-        twin.members, twin.waiting, twin.evictable = (
-            self.members.copy(),
-            self.waiting.copy(),
-            self.evictable.snapshot(),
-        )
+        twin.nodes = self.nodes.copy()
+        twin.groups = self.groups.copy() if self.groups is not None else None
+        twin.members, twin.waiting = self.members.copy(), self.waiting.copy()
+        twin.evictable = self.evictable.snapshot()
         twin._pods, twin._versions = self._pods.copy(), self._versions.copy()
         twin._reservation_ends = self._reservation_ends.copy()
-        twin.placement, twin.empty_placement = (
-            self.placement.snapshot(),
-            self.empty_placement.snapshot(),
-        )
+        twin.placement = self.placement.snapshot()
+        twin.empty_placement = self.empty_placement.snapshot()
         twin.ledger, twin._vacant = twin.placement.engine.ledger, twin.empty_placement.engine.ledger
         return twin
 
@@ -339,7 +332,7 @@ class ClusterState:
         )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Replace the pod with this UID in the empty cluster by ``pod``, or remove it if None."""
+        """Set the state of the pod with this UID in the empty cluster; None removes the pod."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)

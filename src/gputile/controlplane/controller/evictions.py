@@ -29,13 +29,11 @@ from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
-_EVICTED_NS = (
-    60 * _SECOND
-)  # an accepted eviction that the watch has not shown by then counts as failed
+# An accepted eviction that the watch has not shown by then counts as failed
+_EVICTED_NS = 60 * _SECOND
 REFUSED_S = 60  # how long a pod is not chosen after its eviction was refused
-_LASTS_NS = (
-    900 * _SECOND
-)  # how long the rest of a gang is evicted after the last preemptor has given up
+# How long the rest of a gang is evicted after the last preemptor has given up
+_LASTS_NS = 900 * _SECOND
 _OF_THE_SERVER = (401, 503, 504)  # these concern the server, not the pod
 
 

@@ -50,13 +50,11 @@ class GangPlanner:
         self.searches = GangSearches()
         self.preemption = Preemption(configuration, new_plan_name)
         self.evictions = self.preemption.evictions
-        self._refused: dict[
-            GangName, tuple[str, int]
-        ] = {}  # why the API server refused a reservation, and when
+        # Why the API server refused a reservation, and when
+        self._refused: dict[GangName, tuple[str, int]] = {}
         self._now_ns = 0
-        self.without_room: list[
-            Pod
-        ] = []  # in the latest round; of each gang only as many as must start together
+        # Of the latest round; of each gang only as many pods as must start together
+        self.without_room: list[Pod] = []
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:

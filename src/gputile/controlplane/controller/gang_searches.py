@@ -17,9 +17,8 @@ from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of,
 MOST_SEARCHES = 256
 _ROOM_STANDS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
-_Question = tuple[
-    frozenset[str], int
-]  # the UIDs of a gang's pods, and how many of them start together
+# The UIDs of a gang's pods, and how many of them start together
+_Question = tuple[frozenset[str], int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
 def _has_agent_condition(node: Node) -> bool:
     """Return whether an agent has set a condition.
 
-    It writes no inventory if another device plugin serves the GPUs.
+    An agent writes no inventory if another device plugin serves the GPUs.
     """
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
@@ -322,9 +322,8 @@ class NodeReconciler:
         self._active = active
         self._monotonic = monotonic
         self._now = now
-        self._since: dict[
-            str, float
-        ] = {}  # by node: when a problem that may disappear was first seen
+        # By node: when a problem that may disappear was first seen
+        self._since: dict[str, float] = {}
 
     async def work(self, name: str) -> None:
         """Reconcile one node.

@@ -88,9 +88,8 @@ class NodeBackoff:
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
         self._attempts: dict[str, _NodeAttempt] = {}  # by type
-        self._ended: dict[
-            tuple[str, str], tuple[int, int]
-        ] = {}  # by UID and type: number of attempts, latest end
+        # By UID and type: number of attempts, latest end
+        self._ended: dict[tuple[str, str], tuple[int, int]] = {}
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
         times, at_ns = self._ended.get((uid, type_name), (0, 0))
@@ -144,12 +143,10 @@ class NodeRequestPlanner:
         self._wait_seconds = configuration.autoscaling.wait_seconds
         self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
-        self._reported: dict[
-            tuple[str, EventReason], tuple[str, int]
-        ] = {}  # latest message and time (ns)
-        self._refused_at: dict[
-            str, int
-        ] = {}  # by UID: when all node types last refused the pod (ns)
+        # Latest message and time (ns)
+        self._reported: dict[tuple[str, EventReason], tuple[str, int]] = {}
+        # By UID: when all node types last refused the pod (ns)
+        self._refused_at: dict[str, int] = {}
         self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
         self.requested = 0  # nodes, in the latest round
         self.refused = 0  # pods that no node type accepts, in the latest round
@@ -171,9 +168,8 @@ class NodeRequestPlanner:
             target = wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
-        result.deleted += (
-            job for jobs in there.values() for job in jobs
-        )  # of types that are no longer configured
+        # Jobs of types that are no longer configured
+        result.deleted += (job for jobs in there.values() for job in jobs)
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
         before = {

@@ -220,9 +220,8 @@ class Placeholders:
         self.failures = 0
         self._writer, self._pods, self._new_name = writer, pods, new_name
         self._wait_seconds = wait_seconds
-        self._created: dict[
-            str, tuple[str, int]
-        ] = {}  # Jobs without a pod yet: type, creation in Unix ns
+        # Jobs without a pod yet: type, creation in Unix ns
+        self._created: dict[str, tuple[str, int]] = {}
         self._deleted: set[str] = set()  # in the latest round
 
     def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:

@@ -85,17 +85,13 @@ class Preemption:
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self.evictions = Evictions(configuration)
         self._settings, self._new_plan_name = configuration.preemption, new_plan_name
-        self._state, self._result = (
-            ClusterState(configuration),
-            GangRound(),
-        )  # those of the latest round
+        # Of the latest round
+        self._state, self._result = ClusterState(configuration), GangRound()
         self._plans: dict[GangName, PreemptionPlan] = {}
-        self._backoffs: dict[
-            GangName, tuple[frozenset[str], int]
-        ] = {}  # its pods, end of the back-off (Unix ns)
-        self._nominated: dict[
-            GangName, tuple[str, int]
-        ] = {}  # a pod's nominated node, and since when
+        # The gang's pods, and the end of the back-off (Unix ns)
+        self._backoffs: dict[GangName, tuple[frozenset[str], int]] = {}
+        # A pod's nominated node, and since when
+        self._nominated: dict[GangName, tuple[str, int]] = {}
         self._searches_left = 0
 
     def begin(self, state: ClusterState, gangs: Collection[GangName], result: GangRound) -> None:
@@ -214,9 +210,8 @@ class Preemption:
             self._go_on_with_pod(gang)
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
-        hopeless: set[tuple[Request, bytes]] = (
-            set()
-        )  # searches that failed in this round: replicas would repeat them
+        # Searches that failed in this round: replicas would repeat them
+        hopeless: set[tuple[Request, bytes]] = set()
         for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
             found = self._find_for_pod(gang, hopeless)
             if found is not None:
@@ -373,9 +368,8 @@ class Preemption:
         gpus = frozenset(share.uuid for share in booking.gpus)
         preemptor = self._preemptor(gang, request)
         choice = None
-        for refused_too in (
-            (False, True) if has_evicted else (False,)
-        ):  # a refused victim may be needed
+        # A refused victim may be needed
+        for refused_too in (False, True) if has_evicted else (False,):
             rules = self.evictions.rules(gang.name, refused_too=refused_too)
             choice = choice or VictimSearch(engine, preemptor, rules).on_node(booking.node, gpus)
         if choice is None:

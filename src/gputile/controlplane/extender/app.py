@@ -134,9 +134,8 @@ def create_app(
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
     routes = monitoring_routes(metrics.registry, not_ready)
     for name, decoder, answer, outcome in verbs:
-        admitting = (
-            admit_every_replica if name == "prioritize-claims" else admit
-        )  # it books nothing
+        # prioritize-claims books nothing
+        admitting = admit_every_replica if name == "prioritize-claims" else admit
         seconds = metrics.seconds.labels(name)
         verb = _Verb(name, decoder, answer, outcome, admitting, metrics.requests, seconds, bodies)
         routes[f"/{name}"] = "POST", verb.serve

@@ -85,9 +85,8 @@ class ExtenderHandlers:
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        self._seen: OrderedDict[str, tuple[Pod, int]] = (
-            OrderedDict()
-        )  # by UID: the pod, and the length of its JSON
+        # By UID: the pod, and the length of its JSON
+        self._seen: OrderedDict[str, tuple[Pod, int]] = OrderedDict()
         self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -164,9 +163,8 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
-            return ExtenderPreemptionResult(
-                node_name_to_meta_victims={}
-            )  # victims already leave for the pod
+            # Victims already leave for the pod
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})
         priority = args.pod.spec.priority or 0
         facts, budgets = self._evictable.facts, EvictionRules({}, {}, budget=self._evictable.budget)
         answer: dict[str, MetaVictims] = {}

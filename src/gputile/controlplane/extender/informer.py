@@ -51,9 +51,8 @@ class Informer:
         if before is not None and frees(before, after):
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
-            self._freed(
-                after.node
-            )  # its gang may have been refused because this reservation was missing
+            # The pod's gang may have been refused because this reservation was missing
+            self._freed(after.node)
 
     def pods(self, event: WatchEvent[Pod]) -> None:
         match event:

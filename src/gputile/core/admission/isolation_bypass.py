@@ -257,9 +257,8 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
             (f"volumeDevices[{each.name}].devicePath", each.device_path)
             for each in container.volume_devices
         ]
-        if (
-            container.termination_message_path
-        ):  # the kubelet mounts a file there that the container may write
+        # The kubelet mounts a file at this path that the container may write
+        if container.termination_message_path:
             mounts.append(("terminationMessagePath", container.termination_message_path))
         for field, path in mounts:
             why = _hides(path, gpu)

@@ -75,9 +75,8 @@ def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> An
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
 _AFFINITY = msgspec.json.Decoder(Affinity)
-_ANYTHING = msgspec.json.Decoder(
-    Any
-)  # for the affinity as written, with fields that gputile does not read
+# For the affinity as written, with fields that gputile does not read
+_ANYTHING = msgspec.json.Decoder(Any)
 
 
 @dataclass(slots=True)
@@ -154,9 +153,8 @@ def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Oper
         ("requests", container.resources.requests),
     ):
         if LEGACY_GPU in amounts:
-            if (
-                WHOLE_GPU not in asked
-            ):  # if the new name has an amount, the "0" under the old one is only removed
+            # If the new name has an amount, the "0" under the old one is only removed
+            if WHOLE_GPU not in asked:
                 yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
             yield Operation("remove", (*path, section, LEGACY_GPU))
 

@@ -202,9 +202,8 @@ def _broken_binding(
     refusals = []
     if user not in policy.trusted:
         refusals += forged({}, meta.annotations, user) + count_changed({}, meta.labels)
-        if (
-            MIRROR_ANNOTATION in meta.annotations
-        ):  # the API server itself protects it on every other write
+        # The API server itself protects this annotation on every other write
+        if MIRROR_ANNOTATION in meta.annotations:
             rule = (
                 f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods "
                 f"are "

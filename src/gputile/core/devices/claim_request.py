@@ -31,10 +31,8 @@ from gputile.core.devices.request import (
 CLAIM_UNIT_MIB = 1
 """The memory unit of nodes that offer GPUs by claims, which may request any number of MiB."""
 
-_DISTINCT = (
-    f"{DRIVER}/uuid",
-    f"{DRIVER}/index",
-)  # attributes that differ between any two GPUs of a node
+# Attributes that differ between any two GPUs of a node
+_DISTINCT = (f"{DRIVER}/uuid", f"{DRIVER}/index")
 
 
 def asks_for_gpus(claim: ResourceClaim) -> bool:

@@ -70,13 +70,14 @@ class StaticAnswers:
     """
 
     def __init__(self, spec: PodSpec) -> None:
+        # The rest of a spec may be large
         self._spec = PodSpec(
             node_name=spec.node_name,
             os=spec.os,
             node_selector=spec.node_selector,
             tolerations=spec.tolerations,
             affinity=spec.affinity,
-        )  # the rest of a spec may be large
+        )
         self._reasons: list[Refusal[PredicateRule] | None] = []
         self._refusals = node_refusals(())
         self._weights: npt.NDArray[np.int64] = np.zeros((0, 2), np.int64)

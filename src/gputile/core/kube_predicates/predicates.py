@@ -115,9 +115,8 @@ class Predicates:
         self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
         self._spare: SpareAmounts | None = None
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
-        self._moves: list[
-            tuple[Pod, Node, int]
-        ] = []  # pods added (1) or removed (-1) since the first cached check
+        # Pods added (1) or removed (-1) since the first cached check
+        self._moves: list[tuple[Pod, Node, int]] = []
 
     def snapshot(self) -> "Predicates":
         """Return a private copy, which may be changed and discarded; its caches are empty."""

@@ -340,14 +340,16 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
     left = next_best[(1 << len(free)) - 1 - masks]
     inner = sum(grains[sets[:, i], sets[:, j]] for i, j in combinations(range(size), 2))
     lost = grains.sum(axis=1)[sets].sum(axis=1) - inner
-    best = np.lexsort((lost, -left, -_slowest(links, sets)))[
-        0
-    ]  # of equals the first: the sort is stable
+    # Of equals the first: the sort is stable
+    best = np.lexsort((lost, -left, -_slowest(links, sets)))[0]
     return tuple(free[position] for position in sets[best].tolist())
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth between GPUs of each set, infinity for one: shape [sets]."""
+    """Return the smallest bandwidth between two GPUs of each set: shape [sets].
+
+    It is infinity for sets of one GPU.
+    """
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
         slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])

@@ -84,9 +84,8 @@ def packing_state(
     for need in prices.needs:
         host = allowed(need.models, models)
         room = float((places(need, cpu, whole, value) * host).sum())
-        wanted = max(
-            need.share * remaining, need.gpus
-        )  # one such pod at least: on a small cluster its share is less
+        # One such pod at least: on a small cluster its share is less
+        wanted = max(need.share * remaining, need.gpus)
         worth = NEED_WEIGHT * min(wanted / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
             needs.append((need, worth))

@@ -193,7 +193,7 @@ def _middle_gpu(arrays: NodeArrays) -> int:
 def wanted_models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that the pod's selector and required affinity admit.
 
-    It is empty if they admit any model, or very many.
+    The result is empty if they admit any model, or very many.
     """
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]

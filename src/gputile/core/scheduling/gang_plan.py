@@ -171,9 +171,8 @@ def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
     whole = shape is not None and shape.kind is not RequestKind.SHARED
     gpus, mib, percent = (shape.gpus, shape.mib, shape.percent) if shape else (0, 0, 0)
     meta = member.pod.metadata
-    seeks = bool(
-        affinity_terms(member.pod)
-    )  # such pods come after the pods that they may have to be near
+    # Pods with affinity terms come after the pods that they may have to be near
+    seeks = bool(affinity_terms(member.pod))
     return (
         seeks,
         -(_FAR if whole else 1) * gpus,

@@ -178,9 +178,8 @@ class _Attempt:
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
-        self._guarded: Counter[Hashable] = (
-            Counter()
-        )  # the number of victims that a budget guards, by its name
+        # The number of victims that a budget guards, by its name
+        self._guarded: Counter[Hashable] = Counter()
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node
 
@@ -207,7 +206,7 @@ class _Attempt:
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Choose the GPUs whose victims add the least loss; remove these from the snapshot."""
+        """Choose GPUs whose victims add the least loss; remove the victims from the snapshot."""
         request = asking.request
         if request is None:
             return None

@@ -68,9 +68,8 @@ def nodes_added_unasked(
 
     The pods fit no node, even if only the sums of its resources are compared.
     """
-    unfit = {
-        key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE
-    }  # the rest is ignored
+    # Other reasons are ignored
+    unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}
     return _packed(_Site(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 

@@ -320,9 +320,8 @@ class PlacementEngine:
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
     """Return the ranks of scores (see ``PlacementEngine.rank``); the first best row gets 10."""
     ranks, rest = np.zeros(len(found), np.int64), found.copy()
-    for rank in range(
-        TOP_SCORE - 1, 0, -1
-    ):  # each pass is linear: sorting thousands of scores would take longer
+    # Each pass is linear: sorting thousands of scores would take longer
+    for rank in range(TOP_SCORE - 1, 0, -1):
         best = rest.max()
         if best == vectorized.UNFIT:
             break

@@ -87,7 +87,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
-    """Return the pod that must be confirmed as bound before that of the reservation, or None."""
+    """Return the pod that must be confirmed as bound before the reservation's pod, or None."""
     plan = ledger.plan(reservation.plan)
     if not reservation.reserved or plan.begun:
         return None
@@ -132,9 +132,8 @@ def _lost(
 def _lost_gpu(
     ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking
 ) -> Refusal[ReservationRule] | None:
-    alone = (
-        reservation.whole and not node_info.sliced
-    )  # on a sliced node, pods use the GPU in turns
+    # On a sliced node, pods use the GPU in turns
+    alone = reservation.whole and not node_info.sliced
     for share in reservation.gpus:
         i = node_info.column(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:

@@ -79,9 +79,8 @@ class VictimGroup:
     evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
 
-_LEAVING = VictimGroup(
-    (), NOTHING
-)  # pods that are being deleted, and the preemptor itself: they need no eviction
+# Pods that are being deleted, and the preemptor itself: they need no eviction
+_LEAVING = VictimGroup((), NOTHING)
 
 
 class GpuAmounts(NamedTuple):
