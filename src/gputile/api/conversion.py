@@ -124,8 +124,7 @@ def _first_mistake(error: Exception) -> FieldMistake:
 
 
 def has_more_items(text: bytes, most: int) -> bool:
-    """Return whether JSON has more than ``most`` items: objects, lists, and their fields and
-    entries.
+    """Return whether JSON has more than ``most`` items: objects, lists, their fields and entries.
 
     It counts brackets and commas, which takes milliseconds for megabytes. Text that is not JSON is
     counted likewise.
@@ -192,10 +191,10 @@ class _Versioned(msgspec.Struct):
 
 
 class VersionedCodec(Generic[Value]):
-    """Encodes and decodes one kind of text, of at most ``most`` characters or bytes; None for any
-    length.
+    """Encodes and decodes one kind of text.
 
-    ``check`` raises ValueError for values that contradict themselves.
+    It has at most ``most`` characters or bytes; None is for any length. ``check`` raises ValueError
+    for values that contradict themselves.
     """
 
     def __init__(

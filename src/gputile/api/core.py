@@ -75,10 +75,10 @@ class ContainerPort(WireObject):
 
 
 class Container(WireObject):
-    """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar
-    (KEP-753).
+    """core/v1 Container.
 
-    Only ports with a ``hostPort`` are stored.
+    ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753). Only ports with a
+    ``hostPort`` are stored.
     """
 
     name: str = ""
@@ -136,10 +136,10 @@ class PodOS(WireObject):
 
 
 class PodSpec(WireObject):
-    """core/v1 PodSpec. ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its
-    RuntimeClass.
+    """core/v1 PodSpec.
 
-    GPU models are read from ``affinity``; the rest of it, and the spread constraints, is for the
+    ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its RuntimeClass. GPU
+    models are read from ``affinity``; the rest of it, and the spread constraints, is for the
     simulator.
     """
 

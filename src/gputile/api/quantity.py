@@ -193,8 +193,7 @@ _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re
 
 
 def parse_mib(text: str) -> int:
-    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or as in Kubernetes
-    ("128Mi").
+    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or Kubernetes ("128Mi").
 
     Raises:
         QuantityError: it is neither, or not a whole number of MiB.
@@ -222,8 +221,9 @@ def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
 
 
 def parse_active_threads(text: str) -> int:
-    """Return the percentage of a GPU's threads in a pod's annotation
-    (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+    """Return the percentage of a GPU's threads in a pod's annotation.
+
+    The annotation is CUDA_MPS_ACTIVE_THREAD_PERCENTAGE.
 
     Raises:
         ValueError: it is not valid; the text names the valid range.

@@ -56,8 +56,9 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """A reason why a pod with a reservation, or of a gang, waits. ``about`` is the reserved GPU
-    or node, or a pod.
+    """A reason why a pod with a reservation, or of a gang, waits.
+
+    ``about`` is the reserved GPU or node, or a pod.
     """
 
     NO_PLACE = "no GPUs are reserved for the pod yet"
@@ -170,11 +171,10 @@ NAMES_SHOWN = 3
 
 
 def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
-    """Return a text for each of the first ``most`` distinct reasons, and one for the number of
-    remaining nodes.
+    """Return a text for each of the first ``most`` distinct reasons.
 
-    ``said`` are pairs of a node and its reason; ``asked`` is the number of all nodes. Reasons are
-    in the order of their first nodes.
+    If nodes remain, another text has their number. ``said`` are pairs of a node and its reason;
+    ``asked`` is the number of all nodes. Reasons are in the order of their first nodes.
     """
     names: dict[str, list[str]] = {}
     for name, why in said:

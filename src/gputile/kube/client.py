@@ -82,10 +82,10 @@ SYSTEM_CLOCK = Clock()
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential delays from ``first`` to ``longest`` seconds, each shortened at random by up to a
-    half.
+    """Exponential delays from ``first`` to ``longest`` seconds.
 
-    The jitter spreads the retries of replicas and agents that lost the API server at the same time.
+    Each is shortened at random by up to a half. The jitter spreads the retries of replicas and
+    agents that lost the API server at the same time.
     """
 
     first: float = 1.0
@@ -177,8 +177,9 @@ class Connection:
     async def get(
         self, path: str, query: Query = NO_QUERY, *, within: float | None = None
     ) -> bytes:
-        """Return the object or list at ``path``; retry while the API server is unreachable,
-        overloaded or failing.
+        """Return the object or list at ``path``.
+
+        Retry while the API server is unreachable, overloaded or failing.
 
         Raises:
             KubeError: the failure of the last attempt.
@@ -366,10 +367,10 @@ async def list_pages(
     page_size: int = PAGE_SIZE,
     seconds: float | None = None,
 ) -> tuple[str, Replaced[T]]:
-    """Return the resourceVersion of the list and all its objects, read from a quorum in pages of
-    ``page_size``.
+    """Return the resourceVersion of the list and all its objects.
 
-    ``seconds`` is the time limit of one page; None means the connection's default.
+    They are read from a quorum in pages of ``page_size``. ``seconds`` is the time limit of one
+    page; None means the connection's default.
 
     Raises:
         KubeError: it cannot be read.

@@ -110,10 +110,10 @@ class Proxy(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach and authenticate with an API server. ``server`` is a URL without a trailing
-    slash.
+    """How to reach an API server, and how to authenticate.
 
-    ``impersonation`` contains headers for each request.
+    ``server`` is a URL without a trailing slash. ``impersonation`` contains headers for each
+    request.
     """
 
     server: str
@@ -132,12 +132,12 @@ def load_access(
     service_account: str | Path = SERVICE_ACCOUNT,
     plugin_s: float = PLUGIN_S,
 ) -> Access:
-    """Return the access by the first of: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's
-    service account.
+    """Return the access to the cluster.
 
-    ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list several files;
-    the first file that defines a value wins. An exec plugin has ``plugin_s`` seconds to return a
-    credential.
+    The first of these is used: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's service
+    account. ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list
+    several files; the first file that defines a value wins. An exec plugin has ``plugin_s`` seconds
+    to return a credential.
 
     Raises:
         ConfigError: there is no usable configuration; the text gives the reason.

@@ -165,12 +165,11 @@ class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class ExecCredentials(Credentials):
-    """Runs the plugin if there is no credential, or if it has expired or was refused; one run at a
-    time.
+    """Runs the plugin if there is no credential, or if it has expired or was refused.
 
-    ``cluster`` describes the cluster to plugins that request it. ``tls`` creates TLS settings from
-    a client certificate and key in PEM; both are empty if the plugin returns only a token. The
-    plugin has ``seconds`` to answer.
+    One run at a time. ``cluster`` describes the cluster to plugins that request it. ``tls`` creates
+    TLS settings from a client certificate and key in PEM; both are empty if the plugin returns only
+    a token. The plugin has ``seconds`` to answer.
     """
 
     def __init__(
@@ -304,8 +303,9 @@ class ClusterTls:
         self._insecure = insecure
 
     def with_client(self, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and key in PEM, if given; None for plain
-        HTTP.
+        """Return the settings with a client certificate and key in PEM, if given.
+
+        It is None for plain HTTP.
 
         Raises:
             ssl.SSLError: they, or the CA, are not PEM.

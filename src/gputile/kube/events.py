@@ -172,12 +172,11 @@ class EventRecorder:
         *,
         latest: bool = False,
     ) -> None:
-        """Queue an event about an object; return at once. A repetition within ten minutes increases
-        its count.
+        """Queue an event about an object; return at once.
 
-        ``reason`` is in CamelCase. The first 1024 bytes of ``message`` are sent. With ``latest``,
-        events with the same reason are one event, which has the latest message: for messages with
-        amounts that change often.
+        A repetition within ten minutes increases its count. ``reason`` is in CamelCase. The first
+        1024 bytes of ``message`` are sent. With ``latest``, events with the same reason are one
+        event, which has the latest message: for messages with amounts that change often.
         """
         text = shortened(message)
         key = EventKey(about, kind, reason, "" if latest else text)

@@ -69,12 +69,12 @@ class LeaseStep(Enum):
 
 
 class LeaseState:
-    """The state of a Lease as one replica knows it. Times are those of the replica's monotonic
-    clock.
+    """The state of a Lease as one replica knows it.
 
-    ``identity`` must be unique among running processes; a process that restarts with the same
-    identity resumes its Lease at once. The replica stops acting ``margin`` seconds before the Lease
-    ends, for clocks that differ slightly in rate and for decisions in progress.
+    Times are those of the replica's monotonic clock. ``identity`` must be unique among running
+    processes; a process that restarts with the same identity resumes its Lease at once. The replica
+    stops acting ``margin`` seconds before the Lease ends, for clocks that differ slightly in rate
+    and for decisions in progress.
 
     ``vacated`` is whether the previous holder had released the Lease, and so had no requests in
     flight. ``given_up`` is whether this replica stops, and does not acquire the Lease again.
@@ -215,11 +215,10 @@ class LeaseHolder:
             await self._read()
 
     async def acquire(self) -> bool:
-        """Read the Lease, and take it if it is free, expired or this replica's own; return whether
-        it is held.
+        """Read the Lease, and take it if it is free, expired or this replica's own.
 
-        A missing Lease is created, and can be taken over after its duration: see the module's
-        docstring.
+        Return whether it is held. A missing Lease is created, and can be taken over after its
+        duration: see the module's docstring.
         """
         async with self._lock:
             await self._read()
@@ -238,8 +237,9 @@ class LeaseHolder:
         self._state.give_up()
 
     async def release(self) -> None:
-        """Give up the Lease, so that another replica need not wait for its end. Nothing is written
-        if it is not held.
+        """Give up the Lease, so that another replica need not wait for its end.
+
+        Nothing is written if it is not held.
 
         Raises:
             KubeError: it cannot be written. This replica stops acting nevertheless.

@@ -94,10 +94,10 @@ async def write_reservation(
     *,
     within: float,
 ) -> Pod:
-    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod; return the
-    stored pod.
+    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod.
 
-    None removes an annotation, an empty ``node`` the nomination. It uses ``pods/status``.
+    Return the stored pod. None removes an annotation, an empty ``node`` the nomination. It uses
+    ``pods/status``.
     """
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}

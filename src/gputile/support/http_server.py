@@ -44,9 +44,9 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of a server: open connections, and seconds of idle connections, TLS handshakes and a
-    graceful stop.
+    """Limits of a server.
 
+    They are open connections, and seconds of idle connections, TLS handshakes and a graceful stop.
     Go's HTTP client closes an idle connection after 90 s; the server must not close it earlier.
     """
 
@@ -230,12 +230,12 @@ class Server:
             self._admit(ServerConnection(self, requests, accepted, address[0]))
 
     def _admit(self, new: ServerConnection) -> None:
-        """Start a connection. If there are too many, close a connection of the host that has the
-        most.
+        """Start a connection.
 
-        Of these, connections without a request in progress are closed first: those that never sent
-        one, then the longest idle ones. So neither idle connections nor a client with very many
-        connections lock out others.
+        If there are too many, close a connection of the host that has the most. Of these,
+        connections without a request in progress are closed first: those that never sent one, then
+        the longest idle ones. So neither idle connections nor a client with very many connections
+        lock out others.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))
@@ -354,11 +354,11 @@ class BodyRefused(Exception):
 
 
 class BodyReader:
-    """Limits the memory of all bodies that are being read. Above the limit the largest ones are
-    aborted.
+    """Limits the memory of all bodies that are being read.
 
-    So large, slow bodies cannot lock out small ones. ``largest`` is the limit of one body and
-    ``most`` of all together, in bytes; ``seconds`` is the time limit of one body.
+    Above the limit, the largest ones are aborted. So large, slow bodies cannot lock out small ones.
+    ``largest`` is the limit of one body and ``most`` of all together, in bytes; ``seconds`` is the
+    time limit of one body.
     """
 
     def __init__(

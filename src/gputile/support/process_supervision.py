@@ -11,11 +11,10 @@ log = logging.getLogger(__name__)
 
 
 class Restarts:
-    """Restarts a process after a pause: ``first`` seconds, doubled for each restart, up to
-    ``longest``.
+    """Restarts a process after a pause.
 
-    After a run of more than ``steady_after`` seconds the pause is ``first`` again. ``name`` is the
-    process in the log.
+    It is ``first`` seconds, doubled for each restart, up to ``longest``. After a run of more than
+    ``steady_after`` seconds the pause is ``first`` again. ``name`` is the process in the log.
     """
 
     def __init__(self, name: str, *, first: float, longest: float, steady_after: float) -> None:

@@ -34,10 +34,10 @@ class ApiServerWriter:
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
-        """Write ``text`` as the reservation of this version of the pod (None removes it); return
-        the stored pod.
+        """Write ``text`` as the reservation of this version of the pod; return the stored pod.
 
-        ``nominated`` is the nominated node to write, "" to remove it, None to leave it unchanged.
+        A ``text`` of None removes it. ``nominated`` is the nominated node to write, "" to remove
+        it, None to leave it unchanged.
 
         Raises:
             Conflict: the pod has changed.

@@ -48,11 +48,10 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """The state of the cluster, for one event loop. ``changed`` is called after changes that may
-    let a gang start.
+    """The state of the cluster, for one event loop.
 
-    Rounds are planned on a ``snapshot`` in another thread: maps and arrays are copied, their
-    contents are immutable.
+    ``changed`` is called after changes that may let a gang start. Rounds are planned on a
+    ``snapshot`` in another thread: maps and arrays are copied, their contents are immutable.
 
     ``placement`` has all pods. ``empty_placement`` has only static pods and pods of DaemonSets:
     what does not fit there needs other nodes. Memory is bounded by the nodes, PodGroups, versions

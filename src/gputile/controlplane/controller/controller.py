@@ -254,8 +254,9 @@ def _new_name() -> str:
 
 
 async def serve(access: Access, configuration: Configuration, settings: ControllerSettings) -> None:
-    """Run the controller until SIGTERM or SIGINT; a changed configuration restarts it within the
-    process.
+    """Run the controller until SIGTERM or SIGINT.
+
+    A changed configuration restarts it within the process.
 
     Raises:
         PortError: ``health_port`` cannot be opened.

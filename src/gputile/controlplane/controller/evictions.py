@@ -121,12 +121,11 @@ class Evictions:
     def rules(
         self, preemptor: GangName | None = None, *, refused_too: bool = False
     ) -> EvictionRules:
-        """Return the rules of evictions. The victims of preemptors other than ``preemptor`` count
-        as gone.
+        """Return the rules of evictions.
 
-        Terminating pods count as gone, too: all of them for a ``preemptor``, whose GPUs are
-        reserved, otherwise only those that leave soon. ``refused_too`` allows pods whose eviction
-        was refused recently.
+        The victims of preemptors other than ``preemptor`` count as gone. Terminating pods count as
+        gone, too: all of them for a ``preemptor``, whose GPUs are reserved, otherwise only those
+        that leave soon. ``refused_too`` allows pods whose eviction was refused recently.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
@@ -198,10 +197,10 @@ class Evictions:
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return the times (Unix seconds) by which the terminating pods on ``gpus`` (UUIDs) of a
-        node must be gone.
+        """Return when the terminating pods on ``gpus`` of a node must be gone.
 
-        With ``below``, only pods of a lower priority are considered.
+        The times are Unix time in seconds; ``gpus`` are UUIDs. With ``below``, only pods of a lower
+        priority are considered.
         """
         facts = self._state.evictable.facts
         return [
@@ -243,8 +242,7 @@ class Evictions:
         gang.uids |= dict.fromkeys([*staying, *told])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
-        """Return, gang by gang, the due evictions of the remaining pods of gangs that must leave as
-        a whole.
+        """Return, gang by gang, the due evictions of the rest of gangs that must leave as a whole.
 
         A gang with victims of a preemptor is left out, since it is evicted for that preemptor.
         """

@@ -177,11 +177,10 @@ def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) 
 def _started_plans(
     cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]
 ) -> set[str]:
-    """Return the plans of a gang that have begun, even if the labels of the plan's first pod have
-    changed since.
+    """Return the plans of a gang that have begun.
 
-    A plan begins when the extender binds one of its pods. Pods without GPUs start without the
-    extender.
+    The labels of the plan's first pod may have changed since. A plan begins when the extender binds
+    one of its pods. Pods without GPUs start without the extender.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -217,13 +216,12 @@ def _reserved(
     started_plans: Collection[str],
     running: Mapping[str, int],
 ) -> set[str]:
-    """Return the UIDs of the pods that may use their reservations; ``running`` has the number of
-    running pods by plan.
+    """Return the UIDs of the pods that may use their reservations.
 
-    As in the extender (``reserved_node``), all reservations of a plan must be usable unless the
-    plan has started. A reservation of a started plan is used while it is valid, since a started
-    plan cannot be planned again. It is also used if its node accepts no pods for a moment:
-    otherwise other pods would get the GPUs.
+    ``running`` has the number of running pods by plan. As in the extender (``reserved_node``), all
+    reservations of a plan must be usable unless the plan has started. A reservation of a started
+    plan is used while it is valid, since a started plan cannot be planned again. It is also used if
+    its node accepts no pods for a moment: otherwise other pods would get the GPUs.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -310,8 +308,7 @@ class _ReservedInVain:
 
 
 class GangPatience:
-    """Limits how long other gangs may pass a gang, and how long GPUs stay reserved for a gang that
-    cannot start.
+    """Limits how long other gangs may pass a gang, and how long GPUs are reserved in vain.
 
     A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's
     first pod in time. After ``gangs.keepSeconds``, the gang pauses for as long again, or for

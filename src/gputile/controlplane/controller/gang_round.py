@@ -43,11 +43,11 @@ class GangEvent:
 
 @dataclass(slots=True)
 class GangRound:
-    """The result of a round. ``gates`` are pods with earlier reservations, whose scheduling gates
-    are removed.
+    """The result of a round.
 
-    ``evictions`` are for reservations that were written in an earlier round: a list for each
-    preemptor, and for each gang that has left in part.
+    ``gates`` are pods with earlier reservations, whose scheduling gates are removed. ``evictions``
+    are for reservations that were written in an earlier round: a list for each preemptor, and for
+    each gang that has left in part.
 
     ``unfinished`` is true if another round must follow at once: some gangs or pods were not
     searched, or victims will be due. ``contradictions`` name gangs that were skipped because the

@@ -67,11 +67,10 @@ class GangSearches:
     def find(
         self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None
     ) -> GangPlan | None:
-        """Return the plan for a gang, without nodes in ``closed``; None if the search is left to a
-        later round.
+        """Return the plan for a gang, without nodes in ``closed``.
 
-        ``kept`` is how many pods have reservations although the gang does not fit, None if no pod
-        may have one.
+        It is None if the search is left to a later round. ``kept`` is how many pods have
+        reservations although the gang does not fit, None if no pod may have one.
 
         Raises:
             RequestError: the GPU request of a pod can never be served.
@@ -123,10 +122,10 @@ class GangSearches:
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
-        """Return the pods without room in the latest searches; of each gang only as many as must
-        start together.
+        """Return the pods without room in the latest searches.
 
-        A gang is left out if ``served`` returns anything other than None for it.
+        Of each gang, these are only as many as must start together. A gang is left out if
+        ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():

@@ -134,8 +134,7 @@ def _offers_nothing(
 def condition_patch(
     node: Node, found: NodeDiagnosis | None, now: datetime
 ) -> dict[str, Any] | None:
-    """Return the strategic merge patch of the node's status for a diagnosis, None if nothing
-    changes.
+    """Return the strategic merge patch of the node's status for a diagnosis; None for no change.
 
     A node that never had the condition does not get it with the status False.
     """
@@ -244,10 +243,10 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 
 
 class WorkQueue:
-    """Calls ``work`` for every added key; a key that is added while it is processed is processed
-    once more.
+    """Calls ``work`` for every added key.
 
-    After any ``KubeError`` the key is retried with a back-off.
+    A key that is added while it is processed is processed once more. After any ``KubeError`` the
+    key is retried with a back-off.
     """
 
     def __init__(

@@ -75,14 +75,13 @@ class _NodeAttempt:
 
 
 class NodeBackoff:
-    """Remembers how often nodes of a type were requested for a waiting pod. Times are Unix time in
-    nanoseconds.
+    """Remembers how often nodes of a type were requested for a waiting pod.
 
-    An attempt lasts as long as nodes of a type are requested without interruption, for any pods,
-    and no more nodes have joined than pods have wanted one. The second attempt may follow at once.
-    After it, the pod backs off for ``wait_ns``, which doubles with each further attempt, to an hour
-    at most. An attempt in which no node joined for ``wait_ns`` counts as two, so that the next type
-    is tried.
+    Times are Unix time in nanoseconds. An attempt lasts as long as nodes of a type are requested
+    without interruption, for any pods, and no more nodes have joined than pods have wanted one. The
+    second attempt may follow at once. After it, the pod backs off for ``wait_ns``, which doubles
+    with each further attempt, to an hour at most. An attempt in which no node joined for
+    ``wait_ns`` counts as two, so that the next type is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
@@ -101,8 +100,7 @@ class NodeBackoff:
         return 0 <= now_ns - at_ns < pause_ns
 
     def go_on(self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int) -> bool:
-        """Record which pods want new nodes of a type now; return whether such nodes may be
-        requested.
+        """Record which pods want new nodes of a type; return whether these may be requested.
 
         ``created_ns`` are the creations of all nodes of the type.
         """
@@ -245,11 +243,11 @@ class NodeRequestPlanner:
     def _wanted(
         self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]
     ) -> tuple[NewNodes, Counter[str]]:
-        """Return the plan, and how many nodes of each type to request beside those that the
-        autoscaler adds itself.
+        """Return the plan, and how many nodes of each type to request.
 
-        If ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which
-        pods are expected are removed from ``TypeNodes.idle``.
+        The nodes that the autoscaler adds by itself are not among them. If
+        ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which pods
+        are expected are removed from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -308,10 +306,10 @@ class NodeRequestPlanner:
         return found, wanted
 
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
-        """Return, by UID and type, why no node of the type is requested for a pod although the
-        description fits.
+        """Return why no node of a type is requested for a pod, by UID and type.
 
-        Either existing nodes of the type show that it is not as described, or the pod backs off.
+        The pod fits the description of the type. Either existing nodes of the type show that it is
+        not as described, or the pod backs off.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:

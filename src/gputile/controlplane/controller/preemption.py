@@ -113,10 +113,10 @@ class Preemption:
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
-        """Return GPUs and victims for the pods that start together; None if it finds none or may
-        not preempt.
+        """Return GPUs and victims for the pods that start together.
 
-        Nodes whose names are in ``closed`` are left out.
+        It is None if none are found, or if the gang may not preempt. Nodes whose names are in
+        ``closed`` are left out.
         """
         may_preempt = self._settings.enabled and self._state.budgets_read and gang.below_min_member
         if not may_preempt or any(pod.spec.preemption_policy == "Never" for pod in gang.unreserved):
@@ -279,11 +279,10 @@ class Preemption:
         return found
 
     def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
-        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if
-        too few.
+        """Return GPUs of the nominated node for the pod; None if there are too few.
 
-        kube-scheduler has chosen the victims, also for CPU and memory: nobody else is evicted, even
-        if they are not deleted yet.
+        They are free, or terminating pods leave them. kube-scheduler has chosen the victims, also
+        for CPU and memory: nobody else is evicted, even if they are not deleted yet.
         """
         engine, now_ns = self._state.placement.engine, self._state.now_ns
         info = self._state.ledger.info_of(node)
@@ -418,11 +417,11 @@ class Preemption:
         )
 
     def _choose(self, gang: Gang, found: GangVictims, why: str) -> int:
-        """Set the victims, to be evicted from the next round on; return how long the reservations
-        last, in ns.
+        """Set the victims; return how long the reservations last, in ns.
 
-        That is ``preemption.keepSeconds`` beyond the longest grace period of the victims and of
-        terminating pods.
+        The victims are evicted from the next round on. The reservations last
+        ``preemption.keepSeconds`` beyond the longest grace period of the victims and of terminating
+        pods.
         """
         self.evictions.choose(gang.name, found.evicted, why)
         facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
@@ -486,10 +485,10 @@ class Preemption:
             self._result.evictions.append(due)
 
     def give_up(self, gang: Gang, why: str) -> None:
-        """Give up the reservations, and the nomination of a single pod; a failed write is repeated
-        in the next round.
+        """Give up the reservations, and the nomination of a single pod.
 
-        The planner of gangs removes or reuses a gang's reservations itself.
+        A failed write is repeated in the next round. The planner of gangs removes or reuses a
+        gang's reservations itself.
         """
         self._end(gang)
         if gang.is_single:

@@ -45,11 +45,10 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """One verb over HTTP: reads the body, calls ``answer`` if this replica may act, and counts the
-    outcome.
+    """One verb over HTTP.
 
-    ``admit`` raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the
-    metrics.
+    It reads the body, calls ``answer`` if this replica may act, and counts the outcome. ``admit``
+    raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the metrics.
     """
 
     name: str

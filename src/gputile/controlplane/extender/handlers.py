@@ -112,10 +112,10 @@ class ExtenderHandlers:
         return _priorities(names, rank_pod(self._engine, args.pod, names))
 
     def prioritize_without_gpus(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Return a score from 0 to 10 for each named node, for a pod without GPUs; an empty list
-        for other pods.
+        """Return a score from 0 to 10 for each named node, for a pod without GPUs.
 
-        kube-scheduler calls it if an extender is configured for all pods.
+        The list is empty for other pods. kube-scheduler calls this if an extender is configured for
+        all pods.
         """
         names = _names(args)
         ranks = rank_pod_without_gpus(self._engine, args.pod, names)

@@ -135,14 +135,13 @@ class Informer:
 
 
 class PodRequeuer:
-    """Touches a node when GPUs become free, at most every ``pause`` seconds, so that refused pods
-    are requeued.
+    """Touches a node when GPUs become free, so that refused pods are requeued.
 
-    kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be a
-    moment ahead of the extender's: it sees a pod end and retries at once, while the extender still
-    sees the pod. The next retry would follow only after minutes. So if GPUs become free soon after
-    a refusal, an annotation of the node is written. It makes kube-scheduler retry after the
-    extender has seen the free GPUs.
+    It does so at most every ``pause`` seconds. kube-scheduler retries a refused pod when something
+    in the cluster changes. Its watch may be a moment ahead of the extender's: it sees a pod end and
+    retries at once, while the extender still sees the pod. The next retry would follow only after
+    minutes. So if GPUs become free soon after a refusal, an annotation of the node is written. It
+    makes kube-scheduler retry after the extender has seen the free GPUs.
     """
 
     def __init__(

@@ -151,10 +151,10 @@ _OF_EVENTS: Final = {
 
 
 class PendingPods:
-    """The pending GPU pods by UID, each with its reason and the start of the wait (Unix time in
-    seconds).
+    """The pending GPU pods by UID.
 
-    ``unit_mib`` and ``trust_group`` are those of the configuration.
+    Each has its reason and the start of the wait (Unix time in seconds). ``unit_mib`` and
+    ``trust_group`` are those of the configuration.
     """
 
     def __init__(

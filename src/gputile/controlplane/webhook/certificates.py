@@ -58,8 +58,9 @@ class ServingCertificate:
         return self._parsed().not_valid_after_utc
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
-        """Return whether the certificate has all ``names``, and is valid now and for
-        ``RENEW_BEFORE`` from now.
+        """Return whether the certificate has all ``names`` and is valid.
+
+        It has to be valid now and for ``RENEW_BEFORE`` from now.
 
         Raises:
             ValueError: the certificate cannot be read.
@@ -74,8 +75,9 @@ class ServingCertificate:
         return has.issuperset(names) and self.begins <= now < self.expires - RENEW_BEFORE
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Load the certificate into ``context``, for new connections. Python's ssl loads
-        certificates only from files.
+        """Load the certificate into ``context``, for new connections.
+
+        Python's ssl loads certificates only from files.
 
         Raises:
             ssl.SSLError: OpenSSL rejects it, for example because the key is weak or of another
@@ -199,10 +201,10 @@ class CertificateKeeper:
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
     def unusable(self) -> str | None:
-        """Return why this replica should get no reviews, None if the API server trusts the served
-        certificate.
+        """Return why this replica should get no reviews.
 
-        A certificate that can no longer be renewed stays usable until it expires.
+        It is None if the API server trusts the served certificate. A certificate that can no longer
+        be renewed stays usable until it expires.
         """
         if self.current is None:
             return self.problem or "the API server does not trust its certificate yet"

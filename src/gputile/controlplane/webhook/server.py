@@ -41,11 +41,11 @@ FOLLOW_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """The settings of this process. ``names`` are further names in the certificate, besides that of
-    the Service.
+    """The settings of this process.
 
-    For ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still
-    send some.
+    ``names`` are further names in the certificate, besides that of the Service. For
+    ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still send
+    some.
     """
 
     namespace: str

@@ -53,12 +53,11 @@ def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
 
 
 def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
-    """Make kube-scheduler call the extender for a pod with claims, by a request for 0 of a resource
-    that no node has.
+    """Make kube-scheduler call the extender for a pod with claims.
 
-    kube-scheduler calls an extender for pods that name certain resources, whatever the amounts;
-    kube-scheduler and kubelet ignore requests for 0. It is unknown here which driver the claims are
-    for.
+    The pod gets a request for 0 of a resource that no node has. kube-scheduler calls an extender
+    for pods that name certain resources, whatever the amounts; kube-scheduler and kubelet ignore
+    requests for 0. It is unknown here which driver the claims are for.
     """
     if is_decided(pod):
         rewriting.warnings.append(
@@ -79,8 +78,7 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
-    """Set the memory unit in force, and ``isolation`` if the pod sets none; return the pod with
-    both.
+    """Set the memory unit, and ``isolation`` if the pod sets none; return the pod with both.
 
     So a later change of the unit does not change what the pod requests (U5, U9).
     """

@@ -267,8 +267,7 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path in a container, with the remedy; None if one
-    may.
+    """Return why no volume may be mounted at a path, with the remedy; None if one may.
 
     A volume at a parent directory of the limits does not hide them at first, since runtimes mount
     deeper paths later. But another container with the same volume could then remove the mount

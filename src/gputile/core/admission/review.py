@@ -151,8 +151,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
 
 
 def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return the refusals of a new pod as it would be stored, of a change to a pod, or of a
-    Binding.
+    """Return the refusals of a new pod as it would be stored, of a changed pod, or of a Binding.
 
     Raises:
         UnreadableReview: the object is no pod, or no Binding.
@@ -329,10 +328,10 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusa
 def broken_wait(
     old: PodView, new: PodView, user: str, trusted: Collection[str]
 ) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for each gang gate or label that a user other than gputile changes on a
-    waiting pod.
+    """Yield a refusal for each gang gate or label that a user other than gputile changes.
 
-    A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
+    Only waiting pods are protected. A gate on a pod whose labels name no gang is not: gputile
+    neither sets nor removes it.
     """
     if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
         return

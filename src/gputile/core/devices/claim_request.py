@@ -41,8 +41,7 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 
 
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
-    """Return the GPU shapes that a claim requests, in the order in which kube-scheduler allocates
-    them.
+    """Return the GPU shapes that a claim requests, in kube-scheduler's order of allocation.
 
     A shape of several GPUs needs distinct ones. Several shapes may get shares of one GPU. If a
     request has alternatives, only the first is read.

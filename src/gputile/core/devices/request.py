@@ -198,11 +198,11 @@ def _bytes_meant(count: int, unit: int) -> str:
 def effective(
     containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]
 ) -> int:
-    """Return what the pod needs at its peak (KEP-753, "Resources calculation for scheduling and pod
-    admission").
+    """Return what the pod needs at its peak.
 
-    Sidecars run until the end, an init container runs together with the sidecars started before it,
-    and the app containers run together with all sidecars.
+    See KEP-753, "Resources calculation for scheduling and pod admission". Sidecars run until the
+    end, an init container runs together with the sidecars started before it, and the app containers
+    run together with all sidecars.
     """
     peak = sidecars = apps = 0
     for container in containers:

@@ -208,11 +208,11 @@ class _AffinityTerms:
 
 
 class _Spread:
-    """Requires that the node's domain has at most ``maxSkew`` more selected pods than the domain
-    with the fewest.
+    """Requires a skew of at most ``maxSkew``.
 
-    As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being deleted
-    do not count, and an empty selector counts no pods, although it selects the pod itself.
+    The skew is the number of selected pods in the node's domain, minus that in the domain with the
+    fewest. As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being
+    deleted do not count, and an empty selector counts no pods, although it selects the pod itself.
     """
 
     def __init__(

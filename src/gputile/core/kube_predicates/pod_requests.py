@@ -47,10 +47,10 @@ NO_HOST_RESOURCES = HostResources()
 
 
 def pod_requests(spec: PodSpec) -> Amounts:
-    """Return the pod's effective requests: cpu in thousandths, everything else in its own unit,
-    rounded up.
+    """Return the pod's effective requests, rounded up.
 
-    During an in-place resize, the desired amounts count.
+    ``cpu`` is in thousandths, everything else in its own unit. During an in-place resize, the
+    desired amounts count.
     """
     peak = _peak(spec, _amounts)
     return {
@@ -61,11 +61,10 @@ def pod_requests(spec: PodSpec) -> Amounts:
 
 
 def host_request(pod: Pod) -> HostResources:
-    """Return the milli-CPU and MiB that the pod requests, rounded up, at most ``MOST_CPU`` and
-    ``MOST_HOST_MIB``.
+    """Return the milli-CPU and MiB that the pod requests, rounded up.
 
-    Other resources are not read: services call this for every pod, and a pod may name tens of
-    thousands of resources.
+    They are at most ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read: services call
+    this for every pod, and a pod may name tens of thousands of resources.
     """
     peak = _peak(pod.spec, _host_amounts)
     return HostResources(

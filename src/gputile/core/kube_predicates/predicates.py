@@ -146,10 +146,10 @@ class Predicates:
             self._forget_answers(static=True)
 
     def place(self, pod: Pod, node_name: str) -> None:
-        """Count ``pod`` as running on the node, under its UID. A finished or already placed pod is
-        ignored.
+        """Count ``pod`` as running on the node, under its UID.
 
-        On an unknown node, the pod is counted only when the node is added.
+        A finished or already placed pod is ignored. On an unknown node, the pod is counted only
+        when the node is added.
         """
         uid = pod.metadata.uid
         if pod.finished or uid in self._guests:
@@ -218,11 +218,11 @@ class Predicates:
         return found.or_else(self._spare.refusals(needs.amounts))
 
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return scores of 0 to 500 for the pod's preferences: node affinity, and few
-        PreferNoSchedule taints.
+        """Return scores of 0 to 500 for the pod's preferences.
 
-        ``rows`` are positions in ``node_names``. Each part is normalized to 0..100 over these nodes
-        and weighted, as in kube-scheduler. Shape [rows].
+        These are node affinity, and few PreferNoSchedule taints. ``rows`` are positions in
+        ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
+        kube-scheduler. Shape [rows].
         """
         weights = self._asked(pod.spec)[1].weights(self._nodes)[rows]
         want, avoid = weights[:, 0], weights[:, 1]

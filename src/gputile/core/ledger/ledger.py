@@ -61,11 +61,10 @@ class Ledger:
         )
 
     def snapshot(self) -> "Ledger":
-        """Return a private copy to compute a plan on: it may be changed as the ledger, and is
-        discarded afterwards.
+        """Return a private copy to compute a plan on.
 
-        Arrays and maps are copied. Their values are immutable, or are copied before they are
-        changed.
+        It may be changed like the ledger, and is discarded afterwards. Arrays and maps are copied.
+        Their values are immutable, or are copied before they are changed.
         """
         copy = Ledger(self.configuration)
         copy._table = self._table.copy()
@@ -91,11 +90,11 @@ class Ledger:
             self._put(pod)
 
     def apply_read_pod(self, pod: Pod, read_at: float) -> None:
-        """Record a pod that was read directly from the API server at ``read_at`` (monotonic time in
-        seconds).
+        """Record a pod that was read directly from the API server.
 
-        The watch and lists may be older, and a list may not have the pod yet. So the pod's booking
-        counts as assumed until the watch reports it, and older versions are ignored.
+        ``read_at`` is monotonic time in seconds. The watch and lists may be older, and a list may
+        not have the pod yet. So the pod's booking counts as assumed until the watch reports it, and
+        older versions are ignored.
         """
         before = self._bookings.get(pod.metadata.uid)
         self._put(pod)
@@ -122,13 +121,12 @@ class Ledger:
             self.apply_pod(pod)
 
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
-        """Release, in steps, the bookings of pods that a list no longer has; ``there`` are the UIDs
-        in the list.
+        """Release, in steps, the bookings of pods that a list no longer has.
 
-        Bookings of claims stay, since claims are listed separately. Assumed bookings, and those of
-        pods that were read, also stay, even if they are added between two steps: the list may be
-        older than they are, and they are confirmed or taken back later. The watch of pods must be
-        paused meanwhile.
+        ``there`` are the UIDs in the list. Bookings of claims stay, since claims are listed
+        separately. Assumed bookings, and those of pods that were read, also stay, even if they are
+        added between two steps: the list may be older than they are, and they are confirmed or
+        taken back later. The watch of pods must be paused meanwhile.
         """
         gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
@@ -169,8 +167,9 @@ class Ledger:
     # -- gputile's own Bindings
 
     def assume(self, booking: Booking) -> None:
-        """Book the GPUs of a Binding that is about to be sent, until the watch confirms it or it is
-        forgotten.
+        """Book the GPUs of a Binding that is about to be sent.
+
+        They stay booked until the watch confirms the Binding or it is forgotten.
 
         Raises:
             LedgerError: the pod already holds GPUs.
@@ -188,10 +187,10 @@ class Ledger:
             self._restate(msgspec.structs.replace(held, assumed_at=None))
 
     def doubt(self, uid: str) -> None:
-        """Record that a complete list shows a bound pod as unbound, so that it has to be read from
-        the API server.
+        """Record that a complete list shows a bound pod as unbound.
 
-        Either the list is older than the Binding, or etcd was restored from a backup that is older.
+        The pod has to be read from the API server. Either the list is older than the Binding, or
+        etcd was restored from a backup that is older.
         """
         held = self._bookings.get(uid)
         if held is not None and held.begun:
@@ -413,10 +412,10 @@ class Ledger:
         return (b for b in self.on_node(node) if b.on_gpu(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:
-        """Return the bookings on a node whose GPUs are unknown: they name none, or one that the
-        node does not have.
+        """Return the bookings on a node whose GPUs are unknown.
 
-        Reservations are not included: their pods are not on the node yet.
+        Such a booking names no GPU, or one that the node does not have. Reservations are not
+        included: their pods are not on the node yet.
         """
         info = self.info_of(node)
 

@@ -208,10 +208,9 @@ class NodeTable:
     # -- what is booked
 
     def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
-        """Add (1) or remove (-1) a booking on the node in ``row``; return whether its GPUs are
-        known.
+        """Add (1) or remove (-1) a booking on the node in ``row``.
 
-        ``there`` are the bookings on the node after the change.
+        Return whether its GPUs are known. ``there`` are the bookings on the node after the change.
         """
         arrays, node_info = self.node_arrays, self._node_info[row]
         known = booking.allocation is not None

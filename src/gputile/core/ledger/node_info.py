@@ -72,15 +72,15 @@ _SERVING_MODE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The validated content of a Node. ``problem`` is the reason why a node serves nothing, "" if
-    nothing is wrong.
+    """The validated content of a Node.
 
-    ``host`` is the CPU and memory that pods may use. ``configured_unit_mib`` is the memory unit
-    that the cluster's configuration has for all nodes, ``unit_mib`` the one in force on this node.
-    ``closed``: the node takes no new pods now, since it is cordoned or not ready, or its kubelet
-    offers no GPUs; its GPUs can still be booked. ``checked`` has the name, labels and taints that
-    kube-scheduler checks, and is None if the node has no GPUs. ``by_claims``: the node offers its
-    GPUs by ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
+    ``problem`` is the reason why a node serves nothing, "" if nothing is wrong. ``host`` is the CPU
+    and memory that pods may use. ``configured_unit_mib`` is the memory unit that the cluster's
+    configuration has for all nodes, ``unit_mib`` the one in force on this node. ``closed``: the
+    node takes no new pods now, since it is cordoned or not ready, or its kubelet offers no GPUs;
+    its GPUs can still be booked. ``checked`` has the name, labels and taints that kube-scheduler
+    checks, and is None if the node has no GPUs. ``by_claims``: the node offers its GPUs by
+    ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
     """
 
     name: str
@@ -213,8 +213,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
 
 
 def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB that most nodes with an agent use; None if there is no such
-    node.
+    """Return the memory unit in MiB of most nodes with an agent; None if there is no such node.
 
     Nodes differ while a change of the unit is in progress. If two units have the same number of
     nodes, return the smaller one.
@@ -304,11 +303,11 @@ def closed_by(node: Node) -> str | None:
 def nothing_offered(
     node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int
 ) -> str | None:
-    """Return a reason if the kubelet offers none of the healthy GPUs that the node's agent
-    reported; None otherwise.
+    """Return a reason if the kubelet offers none of the node's healthy GPUs, otherwise None.
 
-    If all GPUs are unhealthy or booked, that is no reason. Nor is a silent agent: as long as the
-    kubelet offers its GPUs, kube-scheduler and the extender place pods there.
+    The node's agent reports which GPUs are healthy. If all GPUs are unhealthy or booked, that is no
+    reason. Nor is a silent agent: as long as the kubelet offers its GPUs, kube-scheduler and the
+    extender place pods there.
     """
     offered = node.status.allocatable or node.status.capacity
     if not offered or mode is None or inventory.claims:

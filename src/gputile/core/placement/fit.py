@@ -74,11 +74,10 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 
 
 def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
-    """Return whether the node offers GPUs as the pod requests them: by claims or not, and in the
-    same memory unit.
+    """Return whether the node offers GPUs as the pod requests them.
 
-    The kubelet counts units: if the pod's unit differed from the node's, it would allocate another
-    amount than the ledger books (B1).
+    That is by claims or not, and in the same memory unit. The kubelet counts units: if the pod's
+    unit differed from the node's, it would allocate another amount than the ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
     return alike and node_info.by_claims == shape.by_claims
@@ -274,12 +273,11 @@ def _are(number: int) -> str:
 def choose_gpus(
     arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
 ) -> tuple[GpuState, ...]:
-    """Choose the GPUs that the pod gets on ``node``, which it must fit; ``row`` is the row of the
-    node.
+    """Choose the GPUs that the pod gets on ``node``, which it must fit.
 
-    The GPUs are sorted by index; there are none if another device plugin manages them. ``value`` is
-    the worth of remnants for packing (``PackingState.value``); without it, packing fills one GPU
-    before the next.
+    ``row`` is the row of the node. The GPUs are sorted by index; there are none if another device
+    plugin manages them. ``value`` is the worth of remnants for packing (``PackingState.value``);
+    without it, packing fills one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
@@ -301,10 +299,9 @@ def choose_gpus(
 
 
 def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -> list[float]:
-    """Return sort keys for the shared GPUs of a node: the smallest key is used first; bandwidth
-    decides ties.
+    """Return sort keys for the shared GPUs of a node; the smallest key is used first.
 
-    ``rows`` has the row of this node only.
+    Bandwidth decides ties. ``rows`` has the row of this node only.
     """
     if arrays.serving_mode[rows[0]] == ServingMode.SLICED:  # the GPUs with the fewest pods first
         keys: list[float] = arrays.pods[rows[0]].tolist()
@@ -357,8 +354,7 @@ def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
 
 
 def _best_within(links: Float64, size: int) -> Float64:
-    """Return the bandwidth of the best subset of ``size`` GPUs of each set of GPUs: shape [2 **
-    GPUs].
+    """Return the bandwidth of the best subset of ``size`` GPUs of each set: shape [2 ** GPUs].
 
     The index is the bit mask of the set. The bandwidth is -infinity for sets of fewer GPUs.
     """

@@ -111,11 +111,10 @@ def allowed(wanted: frozenset[str], models: Int64) -> Bool:
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
-    """Return the CPU that pods can use before memory runs out, if they request ``cpu_per_mib``
-    milli-CPU per MiB.
+    """Return the CPU that pods can use before memory runs out.
 
-    ``memory`` is in MiB. If ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of
-    ``cpu``.
+    ``cpu_per_mib`` is the milli-CPU that they request per MiB. ``memory`` is in MiB. If
+    ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of ``cpu``.
     """
     if cpu_per_mib <= 0:
         return cpu
@@ -147,11 +146,10 @@ def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any single pod can use because CPU is lacking.
-    Shape of ``cpu``.
+    """Return how much of the remnants' value hardly any single pod can use: shape of ``cpu``.
 
-    ``stranded`` treats pods as divisible; here a pod needs all of its CPU on one node. ``free`` is
-    the free thousandths of each GPU [nodes, GPUs].
+    The reason is that CPU is lacking. ``stranded`` treats pods as divisible; here a pod needs all
+    of its CPU on one node. ``free`` is the free thousandths of each GPU [nodes, GPUs].
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
     result = np.zeros(len(cpu))
@@ -164,11 +162,11 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pod of ``gpus`` GPUs that is tried on each of some nodes. ``host`` is its request for CPU
-    and memory.
+    """A pod of ``gpus`` GPUs that is tried on each of some nodes.
 
-    ``free`` is the free thousandths of each GPU; ``later`` is what remains free if the pod gets the
-    GPU, negative if it cannot get it: shapes [nodes, GPUs].
+    ``host`` is its request for CPU and memory. ``free`` is the free thousandths of each GPU;
+    ``later`` is what remains free if the pod gets the GPU, negative if it cannot get it: shapes
+    [nodes, GPUs].
     """
 
     gpus: int
@@ -242,10 +240,9 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
 
 
 def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
-    """Return each node's worth to scarce needs: the highest for several GPUs plus the highest for a
-    model.
+    """Return each node's worth to scarce needs.
 
-    Shape of ``cpu``.
+    It is the highest for several GPUs plus the highest for a model. Shape of ``cpu``.
     """
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
     for (need, worth), host in zip(state.needs, hosts, strict=True):
@@ -323,10 +320,10 @@ def scores(
     rows: vectorized.Which,
     state: PackingState,
 ) -> Int64:
-    """Return the score of each of ``rows``, higher is better, or ``UNFIT`` if the request does not
-    fit: shape [rows].
+    """Return the score of each of ``rows``: shape [rows].
 
-    ``host`` is the pod's request for CPU and memory.
+    Higher is better; it is ``UNFIT`` if the request does not fit. ``host`` is the pod's request for
+    CPU and memory.
     """
     fit, gpus = vectorized.ready(arrays, shape, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
@@ -359,10 +356,10 @@ def scores(
 def scores_without_gpus(
     arrays: NodeArrays, host: HostResources, rows: vectorized.Which, state: PackingState
 ) -> Int64:
-    """Return a score for a pod without GPUs on each of ``rows``, higher if less GPU worth is lost:
-    shape [rows].
+    """Return a score for a pod without GPUs on each of ``rows``: shape [rows].
 
-    A node without GPUs loses nothing and has the highest score.
+    It is higher if less GPU worth is lost. A node without GPUs loses nothing and has the highest
+    score.
     """
     with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
     part = np.flatnonzero(with_gpus)
@@ -396,11 +393,11 @@ def _stepped(change: Float64) -> Int64:
 
 
 def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return sort keys for GPUs: first those whose worth falls least, of these the fullest; shape
-    of ``free``.
+    """Return sort keys for GPUs: shape of ``free``.
 
-    ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative,
-    the pod cannot use the GPU, and the key is infinity.
+    GPUs whose worth falls least come first, of these the fullest. ``free`` and ``later`` are the
+    free thousandths now and with the pod. If ``later`` is negative, the pod cannot use the GPU, and
+    the key is infinity.
     """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)

@@ -37,11 +37,10 @@ _EPSILON = 1e-9
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return what a request for ``mib`` MiB and ``percent`` of compute takes of GPUs of ``sizes``
-    MiB, in thousandths.
+    """Return, in thousandths, what a request takes of GPUs of ``sizes`` MiB.
 
-    The larger of memory and compute counts, rounded up; a result above ``WHOLE_GPU`` does not fit.
-    Shape of ``sizes``.
+    The request is for ``mib`` MiB and ``percent`` of compute. The larger of memory and compute
+    counts, rounded up; a result above ``WHOLE_GPU`` does not fit. Shape of ``sizes``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -71,8 +70,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Requests that only some nodes can host: several GPUs at once with their CPU, or certain
-    models.
+    """Requests that only some nodes can host: several GPUs with their CPU, or certain models.
 
     Requests that are even harder to host need the same nodes, and are included. ``share`` is this
     demand as a part of all GPU demand, both in GPUs.
@@ -163,10 +161,10 @@ def prices(demand: Demand) -> Prices:
 
 
 def share_prices(sizes: Int64, rates: Float64) -> Float64:
-    """Return the price of each of the distinct ``sizes`` relative to a GPU, at ``rates`` per GPU's
-    worth of demand.
+    """Return the price of each of the distinct ``sizes`` relative to a GPU.
 
-    Sizes are in thousandths of a GPU, 1 to 1000; a whole GPU costs 1. Shapes [sizes].
+    ``rates`` are per GPU's worth of demand. Sizes are in thousandths of a GPU, 1 to 1000; a whole
+    GPU costs 1. Shapes [sizes].
     """
     import highspy  # imported here, so that only processes that price a demand load it
 
@@ -209,8 +207,9 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
 
 def remnant_values(sizes: Int64, priced: Float64) -> Float64:
-    """Return the highest total price of shares that fit each remnant: shape [1001]. A whole GPU
-    is worth at least 1.
+    """Return the highest total price of shares that fit each remnant: shape [1001].
+
+    A whole GPU is worth at least 1.
     """
     value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     value[WHOLE_GPU] = max(value[WHOLE_GPU], 1.0)
@@ -230,11 +229,10 @@ def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
 
 
 def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
-    """Return how much of a node's free CPU no combination of the usual pods without GPUs can use
-    (``Prices.idle_cpu``).
+    """Return how much of a node's free CPU is idle (``Prices.idle_cpu``).
 
-    ``cpu`` are the requests of such pods in milli-CPU, and ``weight`` is their frequency; rare
-    requests are ignored.
+    No combination of the usual pods without GPUs can use it. ``cpu`` are the requests of such pods
+    in milli-CPU, and ``weight`` is their frequency; rare requests are ignored.
     """
     total = weight.sum()
     if total <= 0:
@@ -248,12 +246,11 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
 def unused_values(
     milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64
 ) -> tuple[Int64, Float64]:
-    """Return ``Prices.cpu_asked`` and ``Prices.unused`` from the requests of pods with one GPU:
-    shapes [kinds].
+    """Return ``Prices.cpu_asked`` and ``Prices.unused``: shapes [kinds].
 
-    A remnant is meant for pods that fit it and use at least half of its worth. If only a part of
-    these pods also fits the node's free CPU, the remnant earns at most ``SELECTIVE`` times that
-    part. ``value`` is the worth of remnants.
+    They follow from the requests of pods with one GPU. A remnant is meant for pods that fit it and
+    use at least half of its worth. If only a part of these pods also fits the node's free CPU, the
+    remnant earns at most ``SELECTIVE`` times that part. ``value`` is the worth of remnants.
     """
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")

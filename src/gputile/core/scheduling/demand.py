@@ -65,8 +65,10 @@ class DemandEstimator:
     def observe(
         self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0
     ) -> None:
-        """Count a pod: GPUs, thousandths of each, milli-CPU, the GPU models it accepts (empty
-        for any), MiB of RAM.
+        """Count a pod.
+
+        The arguments are GPUs, thousandths of each, milli-CPU, the GPU models that the pod accepts
+        (empty for any), and MiB of RAM.
         """
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
@@ -104,10 +106,10 @@ _USUAL_CPU = 16_000.0  # milli-CPU per GPU, assumed if the cluster has no GPUs
 
 
 class DemandTracker:
-    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it is
-    scheduled.
+    """The demand that a ledger's scheduler has seen.
 
-    Before the demand is returned for the first time, the pods that already hold GPUs are counted.
+    Each pod counts once, however often it is scheduled. Before the demand is returned for the first
+    time, the pods that already hold GPUs are counted.
     """
 
     def __init__(self, ledger: Ledger) -> None:

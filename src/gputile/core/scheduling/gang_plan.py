@@ -147,12 +147,11 @@ def plan_gang(
     now_ns: int,
     closed: Collection[str] = (),
 ) -> GangPlan:
-    """Return placements for all of ``members`` or at least ``needed`` of them, or the reason why
-    fewer fit.
+    """Return placements for at least ``needed`` of ``members``, or the reason why fewer fit.
 
-    Nodes whose names are in ``closed`` are not used. Existing reservations of the members are
-    ignored. ``now_ns`` is Unix time in nanoseconds. Ledger and predicates are changed during the
-    call, and then restored: for a live ledger, pass a snapshot.
+    All of them are placed if they fit. Nodes whose names are in ``closed`` are not used. Existing
+    reservations of the members are ignored. ``now_ns`` is Unix time in nanoseconds. Ledger and
+    predicates are changed during the call, and then restored: for a live ledger, pass a snapshot.
     """
     ordered = sorted(members, key=hardness)
     with _without_reservations(ordered, engine.ledger, predicates):
@@ -241,10 +240,9 @@ class _GangSearch:
         return total
 
     def places(self, needed: int, most: int) -> dict[int, Decision]:
-        """Return placements for at least ``needed`` of the first ``most`` pods, or as many as were
-        found.
+        """Return placements for at least ``needed`` of the first ``most`` pods.
 
-        None of the pods stays placed.
+        If fewer fit, it returns as many as were found. None of the pods stays placed.
         """
         count = min(most, len(self._members))
         best = found = self._descend(needed, count, count + _TRIES)

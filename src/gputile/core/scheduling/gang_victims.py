@@ -100,11 +100,10 @@ def choose_gang_victims(
     rules: EvictionRules,
     now_ns: int,
 ) -> GangVictims | None:
-    """Place the ``needed`` pods of ``members`` that are the easiest to place, with the least loss
-    that is found.
+    """Place the ``needed`` pods of ``members`` that are the easiest to place.
 
-    Return None if evicting pods of lower priority is not enough. ``now_ns`` is Unix time in
-    nanoseconds.
+    The loss is the least that is found. Return None if evicting pods of lower priority is not
+    enough. ``now_ns`` is Unix time in nanoseconds.
     """
     chosen = sorted(members, key=hardness)[-needed:]
     priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
@@ -136,8 +135,7 @@ def is_enough(
     rules: EvictionRules,
     now_ns: int,
 ) -> bool:
-    """Return whether the reservations ``places`` (by UID) can be used after the pods ``gone`` have
-    left.
+    """Return whether the reservations ``places`` (by UID) can be used once ``gone`` have left.
 
     Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their
     nodes: they must then also pass kube-scheduler's checks there.

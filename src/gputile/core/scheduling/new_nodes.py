@@ -49,8 +49,7 @@ def new_nodes(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> NewNodes:
-    """Return the nodes to add so that ``pods`` fit, checked GPU by GPU; earlier types are
-    preferred.
+    """Return the nodes to add so that ``pods`` fit, GPU by GPU; earlier types are preferred.
 
     ``starting`` is the number of nodes of each type that have not reported their GPUs yet: pods go
     there first.
@@ -79,11 +78,10 @@ def places_in_sum(
     reserved: Iterable[Pod],
     starting: Mapping[str, Node],
 ) -> dict[str, str]:
-    """Return the node on which an autoscaler expects each of ``pods``, by UID; starting nodes come
-    last.
+    """Return the node on which an autoscaler expects each of ``pods``, by UID.
 
-    An autoscaler does not know the reservations of the pods ``reserved``, and expects the nodes in
-    ``starting`` to offer more than they do yet (``as_described``).
+    Starting nodes come last. An autoscaler does not know the reservations of the pods ``reserved``,
+    and expects the nodes in ``starting`` to offer more than they do yet (``as_described``).
     """
     nodes, places = nodes.snapshot(), dict[str, str]()
     for pod in reserved:
@@ -99,10 +97,10 @@ def places_in_sum(
 
 
 def as_described(node: Node, kind: NodeType) -> Node:
-    """Return a node of a type as it will be when it has all labels and resources that the type
-    describes.
+    """Return a node of a type as it will be when it is complete.
 
-    By then, it has lost all taints that the type does not describe; a cordoned node stays cordoned.
+    It has all labels and resources that the type describes. By then, it has lost all taints that
+    the type does not describe; a cordoned node stays cordoned.
     """
     whole, there = kind.node(node.metadata.name), node_allocatable(node)
     offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}

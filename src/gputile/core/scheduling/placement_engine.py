@@ -77,8 +77,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
-        """Build the booking to assume while the Binding is in flight; None if there is nothing to
-        book.
+        """Build the booking to assume during the Binding; None if there is nothing to book.
 
         ``request`` is that of the pod, None if it requests no GPU; ``assumed_at`` is a time of the
         monotonic clock in seconds.
@@ -143,8 +142,7 @@ class PlacementEngine:
         self.packing_state = build(self.ledger.node_arrays, prices)
 
     def request(self, pod: Pod) -> Request | None:
-        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests no
-        GPU.
+        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests none.
 
         Raises:
             RequestError: the request can never be served.
@@ -203,8 +201,7 @@ class PlacementEngine:
         return _ranks(np.where(known, found, vectorized.UNFIT), rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
-        """Return a rank of 0 to 10 for each of ``names``, for a pod that requests ``host`` and no
-        GPU.
+        """Return a rank of 0 to 10 for each of ``names`` if the pod requests ``host`` and no GPU.
 
         If some nodes have no GPUs, these have rank 10 and all others rank 0: kube-scheduler chooses
         among them. If all nodes have GPUs, they are ranked as in ``rank``: on the best node, the

@@ -21,11 +21,11 @@ from gputile.core.scheduling.reservation_rules import reserved_node
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """The nodes for one pod. ``lacks_gpus``: the pod waits for GPUs, which may become free at any
-    moment.
+    """The nodes for one pod.
 
-    ``invalid`` is the reason why no node can ever take the pod, None if one may. ``no_fit`` is the
-    reason, for people, why no node fits now, None if there is nothing new to report.
+    ``lacks_gpus``: the pod waits for GPUs, which may become free at any moment. ``invalid`` is the
+    reason why no node can ever take the pod, None if one may. ``no_fit`` is the reason, for people,
+    why no node fits now, None if there is nothing new to report.
     """
 
     nodes: Filtered
@@ -99,8 +99,9 @@ def rank_pod_without_gpus(
 
 
 def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
-    """Return the shapes of the pod's claims without an allocation; claims that the ledger does not
-    know have none.
+    """Return the shapes of the pod's claims without an allocation.
+
+    Claims that the ledger does not know have none.
 
     Raises:
         RequestError: no GPU can ever serve a claim, or its memory could not be counted.
@@ -112,13 +113,12 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
 def rank_pod_with_claims(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> tuple[list[int], str]:
-    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does; all are 0 if nothing
-    is to be allocated.
+    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does.
 
-    A pod with several requests is ranked by the largest: the others need less of what is scarce.
-    The text names the rule that a claim breaks, or is "": kube-scheduler decides whether the claim
-    can be allocated. Nothing is booked or refused here, so any replica may answer. kube-scheduler
-    calls this once per pod.
+    All ranks are 0 if nothing is to be allocated. A pod with several requests is ranked by the
+    largest: the others need less of what is scarce. The text names the rule that a claim breaks, or
+    is "": kube-scheduler decides whether the claim can be allocated. Nothing is booked or refused
+    here, so any replica may answer. kube-scheduler calls this once per pod.
     """
     try:
         shapes = claimed_shapes(engine.ledger, pod)

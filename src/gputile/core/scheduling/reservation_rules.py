@@ -26,11 +26,11 @@ from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 
 
 def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
-    """Return the only node that the pod may go to, or why it has to wait; None if it may go to any
-    node that it fits.
+    """Return the only node that the pod may go to, or why it has to wait.
 
-    The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a
-    reservation belongs to its plan even if its labels have changed.
+    It is None if the pod may go to any node that it fits. The node is that of its reservation, or
+    of a Binding that is not confirmed yet. A pod with a reservation belongs to its plan even if its
+    labels have changed.
     """
     booking = ledger.booking(pod.metadata.uid)
     if booking is not None and booking.preemption:

@@ -65,12 +65,11 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimGroup:
-    """Pods that leave together: one pod, or a whole gang. ``reserved``: a pending pod that loses
-    its reservation.
+    """Pods that leave together: one pod, or a whole gang.
 
-    ``evictions`` is the number of its pods that each budget guards. If more pods of a gang run than
-    start together, the gang is a budget itself: it limits how many of its pods leave without the
-    others.
+    ``reserved``: a pending pod that loses its reservation. ``evictions`` is the number of its pods
+    that each budget guards. If more pods of a gang run than start together, the gang is a budget
+    itself: it limits how many of its pods leave without the others.
     """
 
     uids: tuple[str, ...]
@@ -84,11 +83,10 @@ _LEAVING = VictimGroup((), NOTHING)
 
 
 class GpuAmounts(NamedTuple):
-    """What a group frees on a GPU, or what the GPU lacks; it lacks nothing if all amounts are 0 or
-    less.
+    """What a group frees on a GPU, or what the GPU lacks.
 
-    ``incompatible`` is the number of pods that may not share the GPU with the preemptor, so all of
-    them have to leave.
+    It lacks nothing if all amounts are 0 or less. ``incompatible`` is the number of pods that may
+    not share the GPU with the preemptor, so all of them have to leave.
     """
 
     mib: int = 0
@@ -154,10 +152,10 @@ class _LeavingGpu:
 
 
 def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
-    """Return the result of ``attempt`` at the lowest sufficient one of the ascending ``levels``, by
-    binary search.
+    """Return the result of ``attempt`` at the lowest sufficient level, by binary search.
 
-    The highest level is tried first: if it is not enough, none is.
+    ``levels`` are in ascending order. The highest level is tried first: if it is not enough, none
+    is.
     """
     low, high = 0, len(levels) - 1
     middle, best = high, None
@@ -447,14 +445,14 @@ def completed_victims(
     priority: int,
     facts: Mapping[str, EvictionFacts],
 ) -> frozenset[str] | None:
-    """Return the UIDs of the pods that have to leave ``node`` for a request; None if lower
-    priorities are not enough.
+    """Return the UIDs of the pods that have to leave ``node`` for a request.
 
-    kube-scheduler's victims, ``proposed``, all leave, since they may also be in the way for other
-    reasons than GPUs. Its dry run counts units of the whole node, so they may not free enough on
-    any GPU: then more are chosen. Since kube-scheduler knows no gangs and evicts on one node only,
-    a pod of a gang leaves without its gang here. A static pod is never a victim, since its kubelet
-    restarts it. ``facts`` describe the bound pods, by UID.
+    It is None if evicting lower priorities is not enough. kube-scheduler's victims, ``proposed``,
+    all leave, since they may also be in the way for other reasons than GPUs. Its dry run counts
+    units of the whole node, so they may not free enough on any GPU: then more are chosen. Since
+    kube-scheduler knows no gangs and evicts on one node only, a pod of a gang leaves without its
+    gang here. A static pod is never a victim, since its kubelet restarts it. ``facts`` describe the
+    bound pods, by UID.
     """
     first = frozenset(proposed)
     if any(uid in facts and facts[uid].static for uid in first):
