@@ -41,7 +41,7 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Add a toleration of the GPU nodes' taint if the pod requests a GPU or has ``claims`` (G7)."""
+    """Add a toleration for GPU nodes' taint if the pod requests a GPU or has ``claims`` (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations

@@ -185,7 +185,10 @@ def plain_path(path: str) -> str:
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path contains ".."; the API server refuses it, except in mounts."""
+    """Return whether a path contains "..".
+
+    The API server refuses this in all paths except those of mounts.
+    """
     return ".." in path.split("/")
 
 

@@ -71,7 +71,10 @@ def gang_size(
 
 
 def held_by_others(pod: Pod) -> bool:
-    """Return whether a pod has a scheduling gate besides its gang's; only its owner removes it."""
+    """Return whether a pod has a scheduling gate other than its gang's.
+
+    Only the owner of such a gate may remove it.
+    """
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
@@ -134,6 +137,9 @@ def too_few_text(gang: GangName, size: int, there: int) -> str:
 
 
 def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
-    """Describe the ``needed`` pods of a gang, for a sentence; ``placed`` others have a place."""
+    """Describe the pods that a gang starts together, as the subject of a sentence.
+
+    ``needed`` are still to be placed, ``placed`` have a place already.
+    """
     more = f" (beside {placed} that have a place)" if placed else ""
     return f"gang {gang.name}: {needed} pods that start together{more}"
