@@ -1,3 +1,1 @@
-"""Defines what gputile shares with the cluster: objects, wire formats, well-known names and
-amounts.
-"""
+"""Defines what gputile shares with the cluster: objects, wire formats, known names and amounts."""

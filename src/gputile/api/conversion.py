@@ -60,9 +60,7 @@ class WireObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, k
 
 
 class ConversionError(ValueError):
-    """A value does not fit its type; the text names each wrong field, its value and the valid
-    values.
-    """
+    """A value does not fit its type; the text names each wrong field, its value and valid ones."""
 
     def __init__(self, mistakes: Sequence[FieldMistake]) -> None:
         super().__init__("; ".join(map(str, mistakes)))
@@ -126,8 +124,7 @@ def _first_mistake(error: Exception) -> FieldMistake:
 
 
 def has_more_items(text: bytes, most: int) -> bool:
-    """Return whether JSON has more than ``most`` items: objects, lists, and their fields and
-    entries.
+    """Return whether JSON has more than ``most`` items: objects, lists, their fields and entries.
 
     It counts brackets and commas, which takes milliseconds for megabytes. Text that is not JSON is
     counted likewise.
@@ -137,16 +134,16 @@ def has_more_items(text: bytes, most: int) -> bool:
     # Brackets and commas within strings do not count. A quote after a backslash does not end a
     # string.
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * (
-        most + 1
-    ):  # an item has at most two strings, its name and its value
+    # An item has at most two strings, its name and its value
+    if plain.count(b'"') > 4 * (most + 1):
         return True
     return _reaches(b"".join(plain.split(b'"')[::2]), most)
 
 
 def _reaches(text: bytes, most: int) -> bool:
-    """Return whether there are more than ``most`` brackets and commas; stop counting at that
-    number.
+    """Return whether there are more than ``most`` brackets and commas.
+
+    Counting stops at that number.
     """
     if len(text) <= most:  # so most requests of kube-scheduler need not be counted
         return False
@@ -194,10 +191,10 @@ class _Versioned(msgspec.Struct):
 
 
 class VersionedCodec(Generic[Value]):
-    """Encodes and decodes one kind of text, of at most ``most`` characters or bytes; None for any
-    length.
+    """Encodes and decodes one kind of text.
 
-    ``check`` raises ValueError for values that contradict themselves.
+    It has at most ``most`` characters or bytes; None is for any length. ``check`` raises ValueError
+    for values that contradict themselves.
     """
 
     def __init__(

@@ -51,8 +51,9 @@ class StoredObject(WireObject):
 
 
 class ContainerClaim(WireObject):
-    """core/v1 ResourceClaim: a claim that a container uses; ``name`` is that of the pod's
-    ``resourceClaims`` entry.
+    """core/v1 ResourceClaim: a claim that a container uses.
+
+    ``name`` is that of the pod's ``resourceClaims`` entry.
     """
 
     name: str = ""
@@ -74,10 +75,10 @@ class ContainerPort(WireObject):
 
 
 class Container(WireObject):
-    """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar
-    (KEP-753).
+    """core/v1 Container.
 
-    Only ports with a ``hostPort`` are stored.
+    ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753). Only ports with a
+    ``hostPort`` are stored.
     """
 
     name: str = ""
@@ -108,9 +109,7 @@ class Taint(WireObject):
 
 
 class PodResourceClaim(WireObject):
-    """core/v1 PodResourceClaim: an existing claim, or a template from which a claim is created
-    for the pod.
-    """
+    """core/v1 PodResourceClaim: an existing claim, or a template from which one is created."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -118,9 +117,7 @@ class PodResourceClaim(WireObject):
 
 
 class PodResourceClaimStatus(WireObject):
-    """core/v1 PodResourceClaimStatus: the claim that was created from a template; "" if none is
-    needed.
-    """
+    """core/v1 PodResourceClaimStatus: the claim created from a template; "" if none is needed."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -139,10 +136,10 @@ class PodOS(WireObject):
 
 
 class PodSpec(WireObject):
-    """core/v1 PodSpec. ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its
-    RuntimeClass.
+    """core/v1 PodSpec.
 
-    GPU models are read from ``affinity``; the rest of it, and the spread constraints, is for the
+    ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its RuntimeClass. GPU
+    models are read from ``affinity``; the rest of it, and the spread constraints, is for the
     simulator.
     """
 
@@ -229,9 +226,7 @@ class ContainerEnd(WireObject):
 
 
 class StartedContainerState(WireObject):
-    """core/v1 ContainerState; ``terminated`` is set if the container has ended and was not
-    restarted.
-    """
+    """core/v1 ContainerState; ``terminated`` is set if the container ended without a restart."""
 
     terminated: ContainerEnd | None = None
 
@@ -251,17 +246,16 @@ class PodStatusOnNode(PodStatus):
 
 
 class PodOnNode(Pod):
-    """A pod for the agent of its node. The control plane stores tens of thousands of pods, with
-    fewer fields.
+    """A pod for the agent of its node.
+
+    The control plane stores tens of thousands of pods, with fewer fields.
     """
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
 
 
 def ended_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the containers that have ended; empty unless ``pod`` is a
-    ``PodOnNode``.
-    """
+    """Return the names of the containers that have ended; none if ``pod`` is no ``PodOnNode``."""
     if not isinstance(pod, PodOnNode):
         return frozenset()
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -329,8 +323,9 @@ def unversioned(found: _Versioned) -> _Versioned:
 
 
 def is_older(version: str, known: str) -> bool:
-    """Return whether a resourceVersion is older than another of the same kind, compared as
-    numbers (KEP-5504).
+    """Return whether a resourceVersion is older than another of the same kind.
+
+    They are compared as numbers (KEP-5504).
     """
     return version.isdecimal() and known.isdecimal() and int(version) < int(known)
 

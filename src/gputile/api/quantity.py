@@ -88,9 +88,8 @@ def parse_quantity(value: str | int | float) -> Fraction:
     if match is None or not text:
         raise QuantityError(f"{text!r} is not a quantity{_meant(text)}")
     digits, suffix = match["number"], match["suffix"] or ""
-    number = (
-        Fraction(digits) if digits.strip("+-.") else Fraction(0)
-    )  # a suffix alone is 0 to an API server
+    # A suffix alone is 0 to an API server
+    number = Fraction(digits) if digits.strip("+-.") else Fraction(0)
     if suffix in _SUFFIX:
         return number * _SUFFIX[suffix]
     exponent = int(suffix[1:])
@@ -121,8 +120,9 @@ Amount = Annotated[
         }
     ),
 ]
-"""An amount for ``parse_amount``. The pattern is for JSON schemas; ``parse_amount`` has better
-messages.
+"""An amount for ``parse_amount``.
+
+The pattern is for JSON schemas; ``parse_amount`` has better messages.
 """
 
 
@@ -168,8 +168,9 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return the value as text, preceded by its decimal form if that differs: the API server
-    stores "0.5" as "500m".
+    """Return the value as text, after its decimal form if that differs.
+
+    The API server stores "0.5" as "500m".
     """
     plain = str(float(amount))
     exact = "e" not in plain and Fraction(plain) == amount
@@ -183,16 +184,16 @@ MemorySize = Annotated[
         extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"},
     ),
 ]
-"""A memory size for ``parse_mib``. The pattern is for JSON schemas; ``parse_mib`` has better
-messages.
+"""A memory size for ``parse_mib``.
+
+The pattern is for JSON schemas; ``parse_mib`` has better messages.
 """
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)
 
 
 def parse_mib(text: str) -> int:
-    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or as in Kubernetes
-    ("128Mi").
+    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or Kubernetes ("128Mi").
 
     Raises:
         QuantityError: it is neither, or not a whole number of MiB.
@@ -220,8 +221,9 @@ def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
 
 
 def parse_active_threads(text: str) -> int:
-    """Return the percentage of a GPU's threads in a pod's annotation
-    (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+    """Return the percentage of a GPU's threads in a pod's annotation.
+
+    The annotation is CUDA_MPS_ACTIVE_THREAD_PERCENTAGE.
 
     Raises:
         ValueError: it is not valid; the text names the valid range.

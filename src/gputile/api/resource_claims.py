@@ -1,5 +1,4 @@
-"""Defines the objects of Dynamic Resource Allocation (resource.k8s.io/v1), and the names of
-devices.
+"""Defines the objects of Dynamic Resource Allocation (resource.k8s.io/v1), and names of devices.
 
 kube-scheduler allocates the devices of a node's ResourceSlice to ResourceClaims. gputile publishes
 the slices and reads the claims; it never writes an allocation. Fields that gputile does not use are
@@ -61,8 +60,9 @@ class DeviceAttribute(WireObject):
 
 
 class CapacityRange(WireObject):
-    """CapacityRequestPolicyRange: amounts from ``min`` to ``max``; requests are rounded up to
-    the next ``step``.
+    """CapacityRequestPolicyRange: amounts from ``min`` to ``max``.
+
+    Requests are rounded up to the next ``step``.
     """
 
     min: Quantity | None = None
@@ -86,8 +86,9 @@ class DeviceCapacity(WireObject):
 
 
 class DeviceTaint(WireObject):
-    """Repels claims without a matching toleration from a device. The API server sets a missing
-    ``time_added``.
+    """Repels claims without a matching toleration from a device.
+
+    The API server sets a missing ``time_added``.
     """
 
     key: str
@@ -97,8 +98,9 @@ class DeviceTaint(WireObject):
 
 
 class SliceDevice(WireObject):
-    """A device of a slice. ``allow_multiple_allocations`` lets several claims share it:
-    Kubernetes 1.36 or later.
+    """A device of a slice.
+
+    ``allow_multiple_allocations`` lets several claims share it (Kubernetes 1.36 or later).
     """
 
     name: str
@@ -117,8 +119,9 @@ class ResourcePool(WireObject):
 
 
 class ResourceSliceSpec(WireObject):
-    """The content of a slice. kube-scheduler allocates the first device that fits, in the order
-    of ``devices``.
+    """The content of a slice.
+
+    kube-scheduler allocates the first device that fits, in the order of ``devices``.
     """
 
     driver: str
@@ -134,9 +137,7 @@ class ResourceSlice(StoredObject, kw_only=True):
 
 
 def slice_body(found: ResourceSlice) -> dict[str, Any]:
-    """Return the body of a request for a slice, with its kind and with required numbers that are
-    0.
-    """
+    """Return the request body for a slice, with its kind and with required numbers that are 0."""
     body: dict[str, Any] = {
         "apiVersion": RESOURCE_API,
         "kind": "ResourceSlice",
@@ -165,9 +166,7 @@ class DeviceSelector(WireObject):
 
 
 class ExactDeviceRequest(WireObject):
-    """A request for ``count`` devices of a class, or for all that match if ``allocation_mode``
-    is "All".
-    """
+    """A request for ``count`` devices of a class, or for all with ``allocation_mode`` "All"."""
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
@@ -289,9 +288,7 @@ class ResourceClaim(StoredObject):
 
     @property
     def gpus(self) -> tuple[AllocatedDevice, ...]:
-        """The allocated devices of gputile's driver; a claim may have devices of several
-        drivers.
-        """
+        """The allocated devices of gputile's driver; a claim may also have devices of others."""
         allocation = self.status.allocation
         found = allocation.devices.results if allocation is not None else ()
         return tuple(each for each in found if each.driver == DRIVER)

@@ -16,8 +16,9 @@ class _ExtenderMessage(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
 
 
 class ExtenderArgs(_ExtenderMessage):
-    """The arguments of ``filter`` and ``prioritize``; ``node_names`` is set if the extender is
-    nodeCacheCapable.
+    """The arguments of ``filter`` and ``prioritize``.
+
+    ``node_names`` is set if the extender is nodeCacheCapable.
     """
 
     pod: Pod
@@ -69,9 +70,7 @@ class MetaVictims(_ExtenderMessage):
 
 
 class ExtenderPreemptionArgs(_ExtenderMessage):
-    """The arguments of ``preempt``: the victims that kube-scheduler chose on each candidate
-    node.
-    """
+    """The arguments of ``preempt``: the victims that kube-scheduler chose on each candidate."""
 
     pod: Pod
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
@@ -115,9 +114,7 @@ class GroupVersionResource(_ReviewMessage):
 
 
 class AdmissionRequest(_ReviewMessage):
-    """A request to admit an object. ``object`` and ``old_object`` are decoded later, by their
-    kind.
-    """
+    """A request to admit an object; ``object`` and ``old_object`` are decoded later, by kind."""
 
     uid: str
     kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)
@@ -172,9 +169,7 @@ def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ())
 
 
 def encode_refused(uid: str, message: str, warnings: tuple[str, ...] = ()) -> bytes:
-    """Encode the response that denies the request as Invalid (422), as the API server's
-    validation does.
-    """
+    """Encode the response that denies the request as Invalid (422), as API validation does."""
     status = _ReviewStatus(message=message, reason="Invalid", code=422)
     return _ENCODER.encode(
         _ReviewAnswer(

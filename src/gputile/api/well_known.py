@@ -202,10 +202,10 @@ PLACEMENTS: Final = get_args(Placement)
 
 
 class GpuTimePolicy(StrEnum):
-    """How time on a GPU is shared: the policies of ACK's cGPU (parameter ``POLICY``), with names of
-    gputile.
+    """How time on a GPU is shared.
 
-    Source: Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
+    These are the policies of ACK's cGPU (parameter ``POLICY``), with names of gputile. Source:
+    Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 
     ``average``: each container gets 1/maxPodsPerGpu, even if it is alone. ``preemptive``:
     containers with work get equal shares. ``weighted``: as ``preemptive``, by weights and

@@ -1,6 +1,4 @@
-"""Formats amounts, and error messages about fields: the value, the valid values, and similar
-names.
-"""
+"""Formats amounts, and errors about fields: the value, the valid values, and similar names."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,9 +12,7 @@ LONGEST: Final = 60
 """Characters of a name or value in a message."""
 
 LONGEST_REFUSAL: Final = 400
-"""Characters of the reason of a refusal. Untrusted names in it could otherwise make it very
-long.
-"""
+"""Characters of a refusal's reason; untrusted names could otherwise make it very long."""
 
 RULE: Final = "rule"
 """Key of ``msgspec.Meta.extra``: the description of a pattern, for messages."""
@@ -45,9 +41,7 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def unsupported(value: str, valid: Iterable[str]) -> str:
-    """Return the message for a value that is not one of the valid ones, as the API server words
-    it.
-    """
+    """Return the message for a value that is not a valid one, in the API server's words."""
     names = list(valid)
     return f"Unsupported value: {shown(value)}: {supported(names)}{nearest(value, names)}"
 
@@ -124,9 +118,7 @@ def at(path: str, key: Any) -> str:
 
 
 def broken_label_name(name: str) -> str | None:
-    """Return why ``name`` is not a DNS label, such as the name of a container or namespace; None
-    if it is.
-    """
+    """Return why ``name`` is not a DNS label, such as a container's name; None if it is."""
     if len(name) > 63:
         return f"Invalid value: {shown(name)}: must be no more than 63 characters"
     if not _LABEL.fullmatch(name):
@@ -151,9 +143,7 @@ def broken_subdomain(name: str) -> str | None:
 
 
 def broken_qualified_name(name: str) -> str | None:
-    """Return why ``name`` is not a valid key of a label or annotation, or name of a resource;
-    None if it is.
-    """
+    """Return why ``name`` is no valid label key, annotation key or resource name; None if it is."""
     prefix, slash, last = name.rpartition("/")
     if slash and (not prefix or broken_subdomain(prefix)):
         return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
@@ -185,8 +175,9 @@ def described(text: str, **rules: Any) -> "Meta":
 
 
 def matching(pattern: str, rule: str, description: str | None = None) -> "Meta":
-    """Return the constraint that a string matches ``pattern`` as a whole; ``rule`` describes it
-    for messages.
+    """Return the constraint that a whole string matches ``pattern``.
+
+    ``rule`` describes it for messages.
     """
     from msgspec import Meta
 

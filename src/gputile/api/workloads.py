@@ -1,6 +1,4 @@
-"""Defines more Kubernetes objects that gputile reads: workloads, Leases, PodGroups, budgets,
-Events.
-"""
+"""Defines more objects that gputile reads: workloads, Leases, PodGroups, budgets and Events."""
 
 from typing import Final
 
@@ -197,9 +195,7 @@ class ServiceAccount(StoredObject):
 
 
 class HelmRevision(StoredObject):
-    """core/v1 Secret of a revision of a Helm release; its labels are the release, revision and
-    status.
-    """
+    """core/v1 Secret of a Helm release's revision; labels are its release, revision and status."""
 
 
 class ListedPriorityClass(StoredObject):
@@ -215,9 +211,7 @@ class Namespace(StoredObject):
 
 
 class ServedKind(WireObject):
-    """metav1.APIResource: a resource that an API server serves; ``name`` has a slash for a
-    subresource.
-    """
+    """metav1.APIResource: a resource of an API server; ``name`` has a slash for a subresource."""
 
     name: str = ""
     kind: str = ""

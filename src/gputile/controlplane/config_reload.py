@@ -80,14 +80,14 @@ class ConfigReloader:
                 gc.collect()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, with 503 between two instances. Slow clients do not delay the change
-        of instances.
+        """Answer a request, with 503 between two instances.
+
+        Slow clients do not delay the change of instances.
         """
         instance = self._current
         if instance is None:
-            status = (
-                200 if request.path == "/healthz" else 503
-            )  # else the kubelet would restart the container
+            # Else the kubelet would restart the container
+            status = 200 if request.path == "/healthz" else 503
             return web.Response(status=status, text="the configuration is being reloaded")
         self._requests += 1
         self._idle.clear()
@@ -101,9 +101,7 @@ class ConfigReloader:
 
 @contextlib.asynccontextmanager
 async def background(work: Iterable[Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Run coroutines while the context lasts; an error in one of them ends the context and the
-    others.
-    """
+    """Run coroutines while the context lasts; an error in one ends the context and all others."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
         try:

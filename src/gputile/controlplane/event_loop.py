@@ -26,8 +26,9 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 @contextmanager
 def spared_by_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection while a list is processed, then freeze all objects: collections
-    block the loop.
+    """Disable garbage collection while a list is processed, then freeze all objects.
+
+    Collections block the event loop.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -63,11 +64,11 @@ async def several_at_once(
     work: Callable[[Item], Awaitable[bool]],
     gives_up: Callable[[], bool] = lambda: True,
 ) -> list[Item]:
-    """Call ``work`` for each item, ``AT_ONCE`` at a time; return the items that failed (False) or
-    were skipped.
+    """Call ``work`` for each item, ``AT_ONCE`` at a time.
 
-    Each failure may take as long as a request's time-out. So if ``AT_ONCE`` items in a row have
-    failed and ``gives_up`` returns True, the remaining items are skipped.
+    Return the items that failed (False) or were skipped. Each failure may take as long as a
+    request's time-out. So if ``AT_ONCE`` items in a row have failed and ``gives_up`` returns True,
+    the remaining items are skipped.
     """
     failed, in_a_row = list[Item](), 0
 

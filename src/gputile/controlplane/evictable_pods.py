@@ -26,8 +26,9 @@ _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a pod that budgets depend on. ``by_eviction`` is whether budgets limit the
-    pod's eviction.
+    """The fields of a pod that budgets depend on.
+
+    ``by_eviction`` is whether budgets limit the pod's eviction.
     """
 
     labels: Mapping[str, str]
@@ -51,11 +52,9 @@ class EvictablePods:
     def snapshot(self) -> "EvictablePods":
         """Return a copy that later events do not change."""
         copy = EvictablePods(self._holds)
-        copy.facts, copy.gangs, copy._guarded = (
-            self.facts.copy(),
-            self.gangs.copy(),
-            self._guarded.copy(),
-        )
+        copy.facts = self.facts.copy()
+        copy.gangs = self.gangs.copy()
+        copy._guarded = self._guarded.copy()
         copy._budgets = {namespace: budgets.copy() for namespace, budgets in self._budgets.items()}
         return copy
 
@@ -119,8 +118,9 @@ class EvictablePods:
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
-        """Return the budgets that select a pod and do not count its eviction yet; any two if
-        there are too many.
+        """Return the budgets that select a pod and do not count its eviction yet.
+
+        If there are too many budgets, it returns any two of them.
         """
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}

@@ -56,8 +56,9 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """A reason why a pod with a reservation, or of a gang, waits. ``about`` is the reserved GPU
-    or node, or a pod.
+    """A reason why a pod with a reservation, or of a gang, waits.
+
+    ``about`` is the reserved GPU or node, or a pod.
     """
 
     NO_PLACE = "no GPUs are reserved for the pod yet"
@@ -100,9 +101,7 @@ class NodeTypeRule(Enum):
 
 
 class AdmissionRule(StrEnum):
-    """The rules of admission, by their names in refusals, metrics and
-    ``docs/reference/admission-rules.md``.
-    """
+    """The admission rules, as in refusals, metrics and ``docs/reference/admission-rules.md``."""
 
     POD = "pod"
     AMOUNT = "gpu-amount"
@@ -147,8 +146,9 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource; gputile has more detailed
-        reasons for this.
+        """Whether kube-scheduler finds too little of a GPU resource.
+
+        gputile has more detailed reasons for this.
         """
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
@@ -171,11 +171,10 @@ NAMES_SHOWN = 3
 
 
 def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
-    """Return a text for each of the first ``most`` distinct reasons, and one for the number of
-    remaining nodes.
+    """Return a text for each of the first ``most`` distinct reasons.
 
-    ``said`` are pairs of a node and its reason; ``asked`` is the number of all nodes. Reasons are
-    in the order of their first nodes.
+    If nodes remain, another text has their number. ``said`` are pairs of a node and its reason;
+    ``asked`` is the number of all nodes. Reasons are in the order of their first nodes.
     """
     names: dict[str, list[str]] = {}
     for name, why in said:
@@ -187,8 +186,9 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
 
 
 def told_of_first(first: Sequence[str], count: int, why: str) -> str:
-    """Return "NODE: why", or "4 nodes (NODE, ...): why" for ``count`` nodes of which the
-    ``first_few`` are named.
+    """Return "NODE: why", or "4 nodes (NODE, ...): why" for several nodes.
+
+    ``first`` are the nodes to name, ``count`` is the number of all nodes.
     """
     return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
 

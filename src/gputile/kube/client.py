@@ -62,8 +62,10 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time. ``now`` returns the time of day with its time zone; ``monotonic`` and ``sleep``
-    count in seconds.
+    """The time.
+
+    ``now`` returns the time of day with its time zone; ``monotonic`` and ``sleep`` count in
+    seconds.
     """
 
     now: Callable[[], datetime] = utc_now
@@ -80,10 +82,10 @@ SYSTEM_CLOCK = Clock()
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential delays from ``first`` to ``longest`` seconds, each shortened at random by up to a
-    half.
+    """Exponential delays from ``first`` to ``longest`` seconds.
 
-    The jitter spreads the retries of replicas and agents that lost the API server at the same time.
+    Each is shortened at random by up to a half. The jitter spreads the retries of replicas and
+    agents that lost the API server at the same time.
     """
 
     first: float = 1.0
@@ -175,8 +177,9 @@ class Connection:
     async def get(
         self, path: str, query: Query = NO_QUERY, *, within: float | None = None
     ) -> bytes:
-        """Return the object or list at ``path``; retry while the API server is unreachable,
-        overloaded or failing.
+        """Return the object or list at ``path``.
+
+        Retry while the API server is unreachable, overloaded or failing.
 
         Raises:
             KubeError: the failure of the last attempt.
@@ -248,8 +251,9 @@ class Connection:
                 return await response.read()
 
     async def _open(self, request: _ApiRequest) -> aiohttp.ClientResponse:
-        """Return the response when its headers have arrived. After a 401, retry once if there is
-        a new credential.
+        """Return the response when its headers have arrived.
+
+        After a 401, retry once if there is a new credential.
         """
         credentials = self._access.credentials
         credential = await credentials.current()
@@ -341,8 +345,9 @@ def _reason(error: Exception) -> str:
 
 
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that detects a dead peer within half a minute; the kernel's default is two
-    hours.
+    """Return a socket that detects a dead peer within half a minute.
+
+    The kernel's default is two hours.
     """
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
@@ -362,10 +367,10 @@ async def list_pages(
     page_size: int = PAGE_SIZE,
     seconds: float | None = None,
 ) -> tuple[str, Replaced[T]]:
-    """Return the resourceVersion of the list and all its objects, read from a quorum in pages of
-    ``page_size``.
+    """Return the resourceVersion of the list and all its objects.
 
-    ``seconds`` is the time limit of one page; None means the connection's default.
+    They are read from a quorum in pages of ``page_size``. ``seconds`` is the time limit of one
+    page; None means the connection's default.
 
     Raises:
         KubeError: it cannot be read.

@@ -62,9 +62,7 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 
 
 class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
-    """An API server's address and CA (client-go's clientcmd/api/v1 Cluster). ``..._data`` is PEM
-    in base64.
-    """
+    """An API server's address and CA (clientcmd/api/v1 Cluster). ``..._data`` is base64 of PEM."""
 
     server: str
     certificate_authority: str | None = None
@@ -76,8 +74,9 @@ class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
 
 
 class _KubeconfigUser(msgspec.Struct, rename="kebab", kw_only=True):
-    """Credentials (client-go's clientcmd/api/v1 AuthInfo). ``as...`` is impersonation,
-    ``..._data`` base64 PEM.
+    """Credentials (client-go's clientcmd/api/v1 AuthInfo).
+
+    ``as...`` is impersonation, ``..._data`` base64 of PEM.
     """
 
     client_certificate: str | None = None
@@ -111,10 +110,10 @@ class Proxy(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach and authenticate with an API server. ``server`` is a URL without a trailing
-    slash.
+    """How to reach an API server, and how to authenticate.
 
-    ``impersonation`` contains headers for each request.
+    ``server`` is a URL without a trailing slash. ``impersonation`` contains headers for each
+    request.
     """
 
     server: str
@@ -133,12 +132,12 @@ def load_access(
     service_account: str | Path = SERVICE_ACCOUNT,
     plugin_s: float = PLUGIN_S,
 ) -> Access:
-    """Return the access by the first of: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's
-    service account.
+    """Return the access to the cluster.
 
-    ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list several files;
-    the first file that defines a value wins. An exec plugin has ``plugin_s`` seconds to return a
-    credential.
+    The first of these is used: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's service
+    account. ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list
+    several files; the first file that defines a value wins. An exec plugin has ``plugin_s`` seconds
+    to return a credential.
 
     Raises:
         ConfigError: there is no usable configuration; the text gives the reason.
@@ -268,9 +267,8 @@ def _is_url(text: str) -> bool:
             return False
         url.hostname.encode("idna")
         return url.port != 0
-    except (
-        ValueError
-    ):  # a port out of range, a bracket that is not closed, a label that is empty or too long
+    # A port out of range, a bracket that is not closed, a label that is empty or too long
+    except ValueError:
         return False
 
 
@@ -288,8 +286,9 @@ def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
-    """Return the access of a pod by its service account (Kubernetes, "Accessing the Kubernetes
-    API from a Pod").
+    """Return the access of a pod by its service account.
+
+    See Kubernetes, "Accessing the Kubernetes API from a Pod".
     """
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
@@ -333,8 +332,9 @@ def _credentials(
 
 
 def _pem_of(file: str | None, data: str | None, field: str) -> str:
-    """Return the PEM in ``data`` (base64), otherwise in ``file``; "" for neither. ``field`` is
-    that of ``data``.
+    """Return the PEM in ``data`` (base64), otherwise in ``file``; "" for neither.
+
+    ``field`` is the name of the field that ``data`` is from.
     """
     if data:
         try:
@@ -385,8 +385,9 @@ def _spellings(variable: str) -> tuple[str, str]:
 
 
 def _is_excepted(rule: str, server: str, server_port: str, server_address: _Address | None) -> bool:
-    """Return whether an entry of NO_PROXY matches: "*", a CIDR, or an address or domain with
-    optional port.
+    """Return whether an entry of NO_PROXY matches.
+
+    It is "*", a CIDR, or an address or domain with an optional port.
     """
     if rule == "*":
         return True
@@ -411,9 +412,7 @@ def _is_within(network: str, address: _Address | None) -> bool:
 
 
 def _with_port(rule: str) -> tuple[str, str]:
-    """Return host and port of an entry, "" for no port; an IPv6 address with a port is in
-    brackets.
-    """
+    """Return host and port of an entry, "" for no port; IPv6 with a port is in brackets."""
     if rule.startswith("["):
         host, _, port = rule[1:].partition("]")
         return host, port.removeprefix(":")

@@ -33,8 +33,9 @@ TlsFactory = Callable[[str, str], ssl.SSLContext | None]
 
 
 class Credential(NamedTuple):
-    """The credential of one request: the Authorization header, and TLS settings with the client
-    certificate.
+    """The credential of one request.
+
+    It is the Authorization header, and TLS settings with the client certificate.
     """
 
     authorization: str | None
@@ -71,9 +72,7 @@ class FixedCredentials(Credentials):
 
 
 class TokenFileCredentials(Credentials):
-    """A token in a file that is rotated, as the kubelet does for service accounts. It is read
-    once a minute.
-    """
+    """A token in a file that is rotated, such as a service account's; it is read once a minute."""
 
     def __init__(
         self,
@@ -166,12 +165,11 @@ class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class ExecCredentials(Credentials):
-    """Runs the plugin if there is no credential, or if it has expired or was refused; one run at a
-    time.
+    """Runs the plugin if there is no credential, or if it has expired or was refused.
 
-    ``cluster`` describes the cluster to plugins that request it. ``tls`` creates TLS settings from
-    a client certificate and key in PEM; both are empty if the plugin returns only a token. The
-    plugin has ``seconds`` to answer.
+    One run at a time. ``cluster`` describes the cluster to plugins that request it. ``tls`` creates
+    TLS settings from a client certificate and key in PEM; both are empty if the plugin returns only
+    a token. The plugin has ``seconds`` to answer.
     """
 
     def __init__(
@@ -210,8 +208,9 @@ class ExecCredentials(Credentials):
         return known if known is not None else await asyncio.to_thread(self._renewed)
 
     def invalidate(self, credential: Credential) -> bool:
-        """Drop ``credential`` from the cache; return True, since the plugin may return another
-        one.
+        """Drop ``credential`` from the cache.
+
+        Return True, since the plugin may return another one.
         """
         if credential is self._credential:
             self._credential = None
@@ -293,8 +292,9 @@ class ExecCredentials(Credentials):
 
 
 class ClusterTls:
-    """Creates the TLS settings for one cluster. ``authority`` is its CA in PEM, "" for those of
-    the system.
+    """Creates the TLS settings for one cluster.
+
+    ``authority`` is its CA in PEM, "" for those of the system.
     """
 
     def __init__(self, server: str, authority: str, *, insecure: bool) -> None:
@@ -303,8 +303,9 @@ class ClusterTls:
         self._insecure = insecure
 
     def with_client(self, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and key in PEM, if given; None for plain
-        HTTP.
+        """Return the settings with a client certificate and key in PEM, if given.
+
+        It is None for plain HTTP.
 
         Raises:
             ssl.SSLError: they, or the CA, are not PEM.
@@ -328,9 +329,7 @@ class ClusterTls:
 
 
 def _no_pass_phrase() -> NoReturn:
-    """Refuse an encrypted key. OpenSSL would prompt for the passphrase on the terminal, and
-    block.
-    """
+    """Refuse an encrypted key, for which OpenSSL would block on a prompt for its passphrase."""
     raise ValueError(
         "the key is protected by a passphrase: use one without (openssl pkey -in KEY -out NEW)"
     )

@@ -36,8 +36,9 @@ class ConnectionFailed(KubeError):
 
 
 class AnswerLost(KubeError):
-    """The request was sent, or may have been, without a complete response: a timeout or a broken
-    connection.
+    """The request was sent, or may have been, without a complete response.
+
+    The cause is a timeout or a broken connection.
     """
 
     may_have_been_executed = True
@@ -75,8 +76,9 @@ class ApiError(KubeError):
 
     @property
     def refused_for_good(self) -> bool:
-        """Whether a retry is pointless: validation, RBAC, or an admission webhook or policy
-        refuses the write.
+        """Whether a retry is pointless.
+
+        Validation, RBAC, or an admission webhook or policy refuses the write.
         """
         return self.status in _REFUSED_FOR_GOOD
 
@@ -94,9 +96,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the object already exists (``reason`` AlreadyExists) or has changed since it was read
-    (Conflict).
-    """
+    """409: the object already exists (``reason`` AlreadyExists), or has changed (Conflict)."""
 
 
 class Gone(ApiError):
@@ -133,8 +133,9 @@ _STATUS = msgspec.json.Decoder(Status)
 def api_error(
     method: str, path: str, status: int, body: bytes, retry_after: float = 0.0
 ) -> ApiError:
-    """Return the error for a response with ``status``; ``body`` is a metav1.Status, or the text
-    of a proxy.
+    """Return the error for a response with ``status``.
+
+    ``body`` is a metav1.Status, or the text of a proxy.
     """
     try:
         said = _STATUS.decode(body)

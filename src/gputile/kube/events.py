@@ -41,8 +41,9 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event. ``stored_as`` is the name of its Event object, "" before it
-    was sent.
+    """The occurrences of one event.
+
+    ``stored_as`` is the name of its Event object, "" before it was sent.
     """
 
     first: datetime
@@ -68,18 +69,15 @@ class EventBuffer:
         self.dropped = 0
         self.recent = _Queue()  # sent events, oldest first
         self._capacity = capacity
-        self._waiting: OrderedDict[str, _Queue] = (
-            OrderedDict()
-        )  # by namespace, in the order of service
+        # By namespace, in the order of service
+        self._waiting: OrderedDict[str, _Queue] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, key: EventKey, when: datetime, now: float, message: str) -> None:
-        """Add one occurrence at ``now`` of the monotonic clock; drop an event if the buffer is
-        full.
-        """
+        """Add an occurrence at ``now`` (monotonic clock); drop an event if the buffer is full."""
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
         if key in queue:
             queue[key].repeat(when, now, message)
@@ -98,9 +96,7 @@ class EventBuffer:
             self.dropped += 1
 
     def pop(self) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event of the next namespace; the buffer must not be
-        empty.
-        """
+        """Remove and return the oldest event of the next namespace; there must be one."""
         namespace = next(iter(self._waiting))
         oldest = self._pop_oldest(namespace)
         if namespace in self._waiting:
@@ -176,12 +172,11 @@ class EventRecorder:
         *,
         latest: bool = False,
     ) -> None:
-        """Queue an event about an object; return at once. A repetition within ten minutes increases
-        its count.
+        """Queue an event about an object; return at once.
 
-        ``reason`` is in CamelCase. The first 1024 bytes of ``message`` are sent. With ``latest``,
-        events with the same reason are one event, which has the latest message: for messages with
-        amounts that change often.
+        A repetition within ten minutes increases its count. ``reason`` is in CamelCase. The first
+        1024 bytes of ``message`` are sent. With ``latest``, events with the same reason are one
+        event, which has the latest message: for messages with amounts that change often.
         """
         text = shortened(message)
         key = EventKey(about, kind, reason, "" if latest else text)
@@ -190,9 +185,8 @@ class EventRecorder:
 
     async def run(self) -> NoReturn:
         failures = 0
-        paid_until = (
-            self._clock.monotonic()
-        )  # each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
+        # Each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
+        paid_until = self._clock.monotonic()
         while True:
             while not self.buffer:
                 self._filled.clear()

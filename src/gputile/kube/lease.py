@@ -35,8 +35,9 @@ NEVER = -math.inf
 NOBODY_YET = "nobody yet: the Lease was made anew"
 """The holder of a Lease that was just created; it is no identity of a replica."""
 RELEASED_S = 1.0
-"""The duration of a Lease that its holder released. An empty holder with another duration has
-another cause.
+"""The duration of a Lease that its holder released.
+
+An empty holder with another duration has another cause.
 """
 
 
@@ -68,12 +69,12 @@ class LeaseStep(Enum):
 
 
 class LeaseState:
-    """The state of a Lease as one replica knows it. Times are those of the replica's monotonic
-    clock.
+    """The state of a Lease as one replica knows it.
 
-    ``identity`` must be unique among running processes; a process that restarts with the same
-    identity resumes its Lease at once. The replica stops acting ``margin`` seconds before the Lease
-    ends, for clocks that differ slightly in rate and for decisions in progress.
+    Times are those of the replica's monotonic clock. ``identity`` must be unique among running
+    processes; a process that restarts with the same identity resumes its Lease at once. The replica
+    stops acting ``margin`` seconds before the Lease ends, for clocks that differ slightly in rate
+    and for decisions in progress.
 
     ``vacated`` is whether the previous holder had released the Lease, and so had no requests in
     flight. ``given_up`` is whether this replica stops, and does not acquire the Lease again.
@@ -100,8 +101,9 @@ class LeaseState:
         return now < self.valid_until
 
     def observe(self, record: LeaseRecord | None, now: float) -> None:
-        """Store the record that was read at ``now``. If its version has changed, the time until
-        a takeover restarts.
+        """Store the record read at ``now``.
+
+        If its version has changed, the time until a takeover restarts.
         """
         if (
             record is None
@@ -131,8 +133,9 @@ class LeaseState:
         return self._seen_at + max(self.duration, self.record.duration)
 
     def next_record(self) -> LeaseRecord:
-        """Return the record to write. The write must fail unless the record's resourceVersion is
-        still current.
+        """Return the record to write.
+
+        The write must fail unless the record's resourceVersion is still current.
         """
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
@@ -212,19 +215,19 @@ class LeaseHolder:
             await self._read()
 
     async def acquire(self) -> bool:
-        """Read the Lease, and take it if it is free, expired or this replica's own; return whether
-        it is held.
+        """Read the Lease, and take it if it is free, expired or this replica's own.
 
-        A missing Lease is created, and can be taken over after its duration: see the module's
-        docstring.
+        Return whether it is held. A missing Lease is created, and can be taken over after its
+        duration: see the module's docstring.
         """
         async with self._lock:
             await self._read()
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Renew the Lease; return whether it is held. The Lease is read only if another client
-        has changed it.
+        """Renew the Lease; return whether it is held.
+
+        The Lease is read only if another client has changed it.
         """
         async with self._lock:
             return await self._claim()
@@ -234,8 +237,9 @@ class LeaseHolder:
         self._state.give_up()
 
     async def release(self) -> None:
-        """Give up the Lease, so that another replica need not wait for its end. Nothing is written
-        if it is not held.
+        """Give up the Lease, so that another replica need not wait for its end.
+
+        Nothing is written if it is not held.
 
         Raises:
             KubeError: it cannot be written. This replica stops acting nevertheless.
@@ -249,10 +253,8 @@ class LeaseHolder:
                 nobody = replace(record, holder="", duration=RELEASED_S)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
-                except (
-                    Conflict,
-                    NotFound,
-                ):  # possibly a renewal of this replica whose response was lost
+                # Possibly a renewal of this replica whose response was lost
+                except (Conflict, NotFound):
                     await self._read()
                     continue
                 self._state.observe(stored, self._clock.monotonic())

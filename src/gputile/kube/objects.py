@@ -1,5 +1,4 @@
-"""Decodes lists and watch events into typed objects, and isolates objects that do not fit their
-type.
+"""Decodes lists and watch events into typed objects, and isolates objects that do not fit.
 
 One malformed object must not make the others unreadable. A list is decoded at once first; only if
 that fails, it is decoded object by object, and an object that does not fit becomes an
@@ -47,8 +46,9 @@ class UnreadableObject:
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Generic[T]):
-    """A complete, consistent list: an object in neither ``objects`` nor ``unreadable`` does not
-    exist.
+    """A complete, consistent list.
+
+    An object that is in neither ``objects`` nor ``unreadable`` does not exist.
     """
 
     objects: Sequence[T]
@@ -73,9 +73,7 @@ WatchEvent = Replaced[T] | Applied[T] | Deleted[T] | UnreadableObject
 
 
 class WatchLine(NamedTuple, Generic[T]):
-    """One line of a watch: the resourceVersion that it has reached, and the event (None for a
-    bookmark).
-    """
+    """A line of a watch: the resourceVersion reached, and the event (None for a bookmark)."""
 
     version: str
     event: Applied[T] | Deleted[T] | UnreadableObject | None

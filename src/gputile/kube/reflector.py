@@ -134,9 +134,7 @@ class Reflector(Generic[T]):
                     asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
 
     async def _list_and_watch(self) -> float:
-        """List and watch until one of them ends or fails; return the pause before the next
-        attempt in seconds.
-        """
+        """List and watch until one ends or fails; return the seconds until the next attempt."""
         try:
             while self._waiting or not self._version:
                 await self._list()
@@ -260,9 +258,7 @@ class LineSplitter:
         self._pieces: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that ``chunk`` completes, without their newlines and without empty
-        ones.
-        """
+        """Return the lines that ``chunk`` completes, without newlines and empty lines."""
         lines = chunk.split(b"\n")
         rest = lines.pop()
         if lines and self._pieces:
@@ -275,8 +271,9 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume at its version. A 504 may mean that the version is
-    from the future.
+    """Return whether the watch can resume at its version.
+
+    A 504 may mean that the version is from the future.
     """
     return isinstance(error, _RESUMABLE) and not (
         isinstance(error, ServerError) and error.status == 504
@@ -286,9 +283,7 @@ def _resumable(error: KubeError) -> bool:
 def export_reflectors(
     registry: MetricsRegistry, component: str, reflectors: Mapping[str, Reflector[Any]]
 ) -> None:
-    """Export ``gputile_<component>_reflector_<count>_total{resource}`` for ``reflectors``, by
-    resource.
-    """
+    """Export ``gputile_<component>_reflector_<count>_total{resource}`` for ``reflectors``."""
     registry.labelled_counter(
         f"gputile_{component}_reflector_lists",
         "Complete lists read from the API server. More than a few mean that watches cannot resume.",

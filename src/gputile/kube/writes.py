@@ -20,8 +20,9 @@ _POD = msgspec.json.Decoder(Pod)
 async def read_pod(
     connection: Connection, namespace: str, name: str, *, within: float | None = None
 ) -> Pod | None:
-    """Read a pod; None if there is none. Without a resourceVersion the API server reads the
-    latest from etcd.
+    """Read a pod; None if there is none.
+
+    Without a resourceVersion, the API server reads the latest from etcd.
     """
     try:
         return _decoded(await connection.get(_pod_path(namespace, name), within=within))
@@ -32,9 +33,7 @@ async def read_pod(
 async def annotate_pod(
     connection: Connection, pod: Pod, annotations: Mapping[str, str | None]
 ) -> Pod:
-    """Set annotations of exactly this version of the pod, None to remove one; return the stored
-    pod.
-    """
+    """Set annotations of exactly this version of the pod (None removes); return the stored pod."""
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     body = {"metadata": {**known, "annotations": dict(annotations)}}
@@ -95,10 +94,10 @@ async def write_reservation(
     *,
     within: float,
 ) -> Pod:
-    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod; return the
-    stored pod.
+    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod.
 
-    None removes an annotation, an empty ``node`` the nomination. It uses ``pods/status``.
+    Return the stored pod. None removes an annotation, an empty ``node`` the nomination. It uses
+    ``pods/status``.
     """
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
@@ -132,8 +131,9 @@ async def evict_pod(
 async def mark_preempted(
     connection: Connection, namespace: str, name: str, uid: str, message: str, *, within: float
 ) -> None:
-    """Write the condition DisruptionTarget of the pod with this UID, as kube-scheduler does for
-    its victims.
+    """Write the condition DisruptionTarget of the pod with this UID.
+
+    kube-scheduler does so for its victims.
     """
     condition = {
         "type": "DisruptionTarget",

@@ -53,9 +53,8 @@ class ConfigFile:
             self._content = content
             document = await asyncio.to_thread(parse, content)
             if document is None and self.current != Configuration():
-                raise ConfigurationError(
-                    "it is empty"
-                )  # a file for the defaults must set at least one of them
+                # A file for the defaults must set at least one of them
+                raise ConfigurationError("it is empty")
             found = await asyncio.to_thread(load_configuration, document)
         except OSError as error:
             self._content = None

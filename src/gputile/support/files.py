@@ -1,6 +1,4 @@
-"""Reads files of bounded size without blocking on pipes or devices, and replaces files
-atomically.
-"""
+"""Reads files of bounded size without blocking on pipes or devices; replaces files atomically."""
 
 import errno
 import os
@@ -38,8 +36,9 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 
 
 def _read(file: BinaryIO, most: int) -> bytes:
-    """Return at most ``most`` bytes, read in pieces: one read would allocate ``most`` bytes even
-    for a small file.
+    """Return at most ``most`` bytes, read in pieces.
+
+    One read would allocate ``most`` bytes even for a small file.
     """
     pieces, left = [], most
     while left > 0 and (piece := file.read(min(left, MIB))):

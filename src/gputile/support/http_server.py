@@ -33,9 +33,8 @@ LARGEST_HEAD: Final = 64 * 1024  # bytes of the headers, of trailers, or of pipe
 MOST_BODY_BYTES: Final = 64 * MIB  # of all bodies that a reader reads concurrently
 BODY_SECONDS: Final = 5.0
 SEND_SECONDS: Final = 30.0  # to send a response
-_READ_AHEAD: Final = (
-    64 * 1024
-)  # buffered bytes of a body at which reading from the connection pauses
+# Buffered bytes of a body at which reading from the connection pauses
+_READ_AHEAD: Final = 64 * 1024
 # for a client to read why its body was refused, before the connection is closed
 _LINGER_SECONDS: Final = 1.0
 # after a connection could not be accepted, for example for lack of file descriptors
@@ -45,9 +44,9 @@ _HEAD_END: Final = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of a server: open connections, and seconds of idle connections, TLS handshakes and a
-    graceful stop.
+    """Limits of a server.
 
+    They are open connections, and seconds of idle connections, TLS handshakes and a graceful stop.
     Go's HTTP client closes an idle connection after 90 s; the server must not close it earlier.
     """
 
@@ -142,8 +141,9 @@ class ServerConnection(web.RequestHandler):
 
 
 class Server:
-    """Serves ``handler`` on a port that is bound in advance; ``option`` is the command-line
-    option of the port.
+    """Serves ``handler`` on a port that is bound in advance.
+
+    ``option`` is the command-line option of the port.
     """
 
     def __init__(
@@ -230,12 +230,12 @@ class Server:
             self._admit(ServerConnection(self, requests, accepted, address[0]))
 
     def _admit(self, new: ServerConnection) -> None:
-        """Start a connection. If there are too many, close a connection of the host that has the
-        most.
+        """Start a connection.
 
-        Of these, connections without a request in progress are closed first: those that never sent
-        one, then the longest idle ones. So neither idle connections nor a client with very many
-        connections lock out others.
+        If there are too many, close a connection of the host that has the most. Of these,
+        connections without a request in progress are closed first: those that never sent one, then
+        the longest idle ones. So neither idle connections nor a client with very many connections
+        lock out others.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))
@@ -304,8 +304,9 @@ def bound_ports(*servers: Server) -> Iterator[None]:
 
 
 def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return a handler that dispatches by path; each route has a method and a handler. HEAD is
-    served like GET.
+    """Return a handler that dispatches by path.
+
+    Each route has a method and a handler; HEAD is served like GET.
     """
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
@@ -325,8 +326,9 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return the routes of probes and metrics; ``not_ready`` returns why the component is not
-    ready, or None.
+    """Return the routes of probes and metrics.
+
+    ``not_ready`` returns why the component is not ready, or None.
     """
 
     async def healthz(_: web.BaseRequest) -> web.Response:
@@ -352,11 +354,11 @@ class BodyRefused(Exception):
 
 
 class BodyReader:
-    """Limits the memory of all bodies that are being read. Above the limit the largest ones are
-    aborted.
+    """Limits the memory of all bodies that are being read.
 
-    So large, slow bodies cannot lock out small ones. ``largest`` is the limit of one body and
-    ``most`` of all together, in bytes; ``seconds`` is the time limit of one body.
+    Above the limit, the largest ones are aborted. So large, slow bodies cannot lock out small ones.
+    ``largest`` is the limit of one body and ``most`` of all together, in bytes; ``seconds`` is the
+    time limit of one body.
     """
 
     def __init__(

@@ -23,11 +23,10 @@ class PortError(Exception):
 
 
 def bind_port(option: str, host: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen yet; ``option`` is the command-line option
-    of the port.
+    """Return a socket that is bound and does not listen yet.
 
-    A ``host`` of "" means all addresses, including IPv6: pods of some clusters have only IPv6
-    addresses.
+    ``option`` is the command-line option of the port. A ``host`` of "" means all addresses,
+    including IPv6: pods of some clusters have only IPv6 addresses.
 
     Raises:
         PortError: it cannot be bound.
@@ -95,8 +94,9 @@ class TlsFiles:
 
 
 class TlsReloader:
-    """Reloads the files when they change, and calls ``changed`` with the new settings. Invalid
-    files are ignored.
+    """Reloads the files when they change, and calls ``changed`` with the new settings.
+
+    Invalid files are ignored.
 
     Raises:
         UnusableTls: the files cannot be read or used at the start.
@@ -115,8 +115,9 @@ class TlsReloader:
             self.reload()
 
     def reload(self) -> None:
-        """Reload the files if they have changed. If only one of certificate and key is new, the
-        next call has both.
+        """Reload the files if they have changed.
+
+        If only one of certificate and key is new, the next call has both.
         """
         try:
             content = self._files.content()

@@ -11,11 +11,10 @@ log = logging.getLogger(__name__)
 
 
 class Restarts:
-    """Restarts a process after a pause: ``first`` seconds, doubled for each restart, up to
-    ``longest``.
+    """Restarts a process after a pause.
 
-    After a run of more than ``steady_after`` seconds the pause is ``first`` again. ``name`` is the
-    process in the log.
+    It is ``first`` seconds, doubled for each restart, up to ``longest``. After a run of more than
+    ``steady_after`` seconds the pause is ``first`` again. ``name`` is the process in the log.
     """
 
     def __init__(self, name: str, *, first: float, longest: float, steady_after: float) -> None:
@@ -27,8 +26,9 @@ class Restarts:
         self._started = 0.0
 
     async def supervise(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Run a process, and restart it whenever it ends; ``run`` returns how it ended, for the
-        log.
+        """Run a process, and restart it whenever it ends.
+
+        ``run`` returns how it ended, for the log.
         """
         while True:
             self.start()
@@ -58,9 +58,7 @@ class RunningProcess(Protocol):
 
 
 async def end(process: RunningProcess, ask: Callable[[], None], within: float) -> None:
-    """Stop a process with ``ask``, kill it after ``within`` seconds, and return when it has
-    ended.
-    """
+    """Stop a process with ``ask``, kill it after ``within`` seconds; return when it has ended."""
     ask()
     try:
         async with asyncio.timeout(within):

@@ -27,8 +27,9 @@ class MetricsRegistry(CollectorRegistry):
         Gauge(name, text, registry=self).set_function(value)
 
     def counter(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a counter; ``value`` is called for each scrape. ``_total`` is appended to the
-        name.
+        """Export a counter; ``value`` is called for each scrape.
+
+        ``_total`` is appended to the name.
         """
         self.register(_Computed(lambda: CounterMetricFamily(name, text), lambda: [((), value())]))
 
@@ -39,8 +40,9 @@ class MetricsRegistry(CollectorRegistry):
         )
 
     def labelled_counter(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a counter for each value of a label, as ``labelled``. ``_total`` is appended to
-        the name.
+        """Export a counter for each value of a label, as ``labelled``.
+
+        ``_total`` is appended to the name.
         """
         self.register(
             _Computed(

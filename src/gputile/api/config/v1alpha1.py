@@ -85,8 +85,10 @@ class Trust(Section, frozen=True):
                     )
 
     def group_of(self, namespace: str) -> str:
-        """Return the trust group of a namespace: its name, ``group:`` and its group, or "*" for
-        all namespaces.
+        """Return the trust group of a namespace.
+
+        It is "*" if trust is by cluster, ``group:NAME`` for a namespace in a configured group,
+        otherwise the name of the namespace.
         """
         if self.by == "cluster":
             return "*"

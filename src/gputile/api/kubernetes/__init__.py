@@ -17,8 +17,7 @@ TIMES = ("meta.v1.Time", "meta.v1.MicroTime")
 
 
 class KubernetesKinds(msgspec.Struct, frozen=True):
-    """The kinds of the Kubernetes release ``version``, by apiVersion, and the fields of their
-    types.
+    """The kinds of the Kubernetes release ``version``, by apiVersion, and their types' fields.
 
     The type of a kind is "" if only the kind is known.
     """

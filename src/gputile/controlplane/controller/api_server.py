@@ -34,10 +34,10 @@ class ApiServerWriter:
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
-        """Write ``text`` as the reservation of this version of the pod (None removes it); return
-        the stored pod.
+        """Write ``text`` as the reservation of this version of the pod; return the stored pod.
 
-        ``nominated`` is the nominated node to write, "" to remove it, None to leave it unchanged.
+        A ``text`` of None removes it. ``nominated`` is the nominated node to write, "" to remove
+        it, None to leave it unchanged.
 
         Raises:
             Conflict: the pod has changed.
@@ -55,9 +55,8 @@ class ApiServerWriter:
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
         """Evict the pod with this UID, and mark it as preempted in its status."""
         await writes.evict_pod(self._connection, namespace, name, uid, within=_WRITE_SECONDS)
-        with contextlib.suppress(
-            KubeError
-        ):  # the eviction is accepted, and the pod may be gone already
+        # The eviction is accepted, and the pod may be gone already
+        with contextlib.suppress(KubeError):
             await writes.mark_preempted(
                 self._connection, namespace, name, uid, why, within=_WRITE_SECONDS
             )

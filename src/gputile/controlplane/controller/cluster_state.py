@@ -35,8 +35,9 @@ from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, W
 
 @dataclass(slots=True)
 class ClusterPlacement:
-    """The free GPUs (``engine``), and the resources and rules that kube-scheduler checks
-    (``predicates``).
+    """A cluster as gputile and kube-scheduler see it.
+
+    ``engine`` has the free GPUs, ``predicates`` the resources and rules that kube-scheduler checks.
     """
 
     engine: PlacementEngine
@@ -47,11 +48,10 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """The state of the cluster, for one event loop. ``changed`` is called after changes that may
-    let a gang start.
+    """The state of the cluster, for one event loop.
 
-    Rounds are planned on a ``snapshot`` in another thread: maps and arrays are copied, their
-    contents are immutable.
+    ``changed`` is called after changes that may let a gang start. Rounds are planned on a
+    ``snapshot`` in another thread: maps and arrays are copied, their contents are immutable.
 
     ``placement`` has all pods. ``empty_placement`` has only static pods and pods of DaemonSets:
     what does not fit there needs other nodes. Memory is bounded by the nodes, PodGroups, versions
@@ -85,25 +85,16 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy to plan on. Writes that are expected on the copy are not expected on the
-        original.
-        """
+        """Return a copy to plan on; writes expected on it are not expected on the original."""
         twin: ClusterState = copy(self)
-        twin.nodes, twin.groups = (
-            self.nodes.copy(),
-            self.groups.copy() if self.groups is not None else None,
-        )
-        twin.members, twin.waiting, twin.evictable = (
-            self.members.copy(),
-            self.waiting.copy(),
-            self.evictable.snapshot(),
-        )
+        twin.nodes = self.nodes.copy()
+        twin.groups = self.groups.copy() if self.groups is not None else None
+        twin.members, twin.waiting = self.members.copy(), self.waiting.copy()
+        twin.evictable = self.evictable.snapshot()
         twin._pods, twin._versions = self._pods.copy(), self._versions.copy()
         twin._reservation_ends = self._reservation_ends.copy()
-        twin.placement, twin.empty_placement = (
-            self.placement.snapshot(),
-            self.empty_placement.snapshot(),
-        )
+        twin.placement = self.placement.snapshot()
+        twin.empty_placement = self.empty_placement.snapshot()
         twin.ledger, twin._vacant = twin.placement.engine.ledger, twin.empty_placement.engine.ledger
         return twin
 
@@ -138,9 +129,7 @@ class ClusterState:
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return when the reservation of an unbound pod expires or has expired (Unix ns), 0 for
-        none.
-        """
+        """Return when an unbound pod's reservation expires or has expired (Unix ns), 0 for none."""
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -174,8 +163,9 @@ class ClusterState:
         self._changed()
 
     def _apply_listed(self, pod: Pod) -> None:
-        """Apply a listed pod even if its version is older: versions decrease if etcd is restored
-        from a backup.
+        """Apply a listed pod even if its version is older.
+
+        Versions decrease if etcd is restored from a backup.
         """
         if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
             self._forget(pod.metadata.uid)
@@ -232,8 +222,9 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns`` (Unix), and expire reservations. The time decreases if the
-        clock was set back.
+        """Set the time to ``now_ns`` (Unix), and expire reservations.
+
+        The time decreases if the clock was set back.
         """
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
@@ -253,8 +244,9 @@ class ClusterState:
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """Apply the write of a reservation (None removes it) before it is executed; return the
-        expected pod.
+        """Apply the write of a reservation before it is executed; return the expected pod.
+
+        A ``reservation`` of None is removed.
         """
         annotations = {
             key: text
@@ -339,9 +331,7 @@ class ClusterState:
         )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Remove the pod with this UID from the empty cluster; add ``pod``, its new state, if
-        given.
-        """
+        """Set the state of the pod with this UID in the empty cluster; None removes the pod."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -393,8 +383,9 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, 0 if it is not a number. Later versions are
-    higher.
+    """Return the pod's resourceVersion as a number, 0 if it is not a number.
+
+    Later versions are higher.
     """
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -42,8 +42,9 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of this process. ``config`` is reloaded when it changes. A ``health_port`` of
-    0 opens no port.
+    """The settings of this process.
+
+    ``config`` is reloaded when it changes. A ``health_port`` of 0 opens no port.
     """
 
     namespace: str
@@ -253,8 +254,9 @@ def _new_name() -> str:
 
 
 async def serve(access: Access, configuration: Configuration, settings: ControllerSettings) -> None:
-    """Run the controller until SIGTERM or SIGINT; a changed configuration restarts it within the
-    process.
+    """Run the controller until SIGTERM or SIGINT.
+
+    A changed configuration restarts it within the process.
 
     Raises:
         PortError: ``health_port`` cannot be opened.

@@ -1,5 +1,4 @@
-"""Tracks each preemptor's victims and the results of their evictions, and selects the due
-evictions.
+"""Tracks each preemptor's victims and the results of their evictions, and selects the due ones.
 
 Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server
 also refuses evictions for reasons that no budget shows, such as an admission webhook. A refused
@@ -30,13 +29,11 @@ from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # after an eviction that was refused
-_EVICTED_NS = (
-    60 * _SECOND
-)  # an accepted eviction that the watch has not shown by then counts as failed
+# An accepted eviction that the watch has not shown by then counts as failed
+_EVICTED_NS = 60 * _SECOND
 REFUSED_S = 60  # how long a pod is not chosen after its eviction was refused
-_LASTS_NS = (
-    900 * _SECOND
-)  # how long the rest of a gang is evicted after the last preemptor has given up
+# How long the rest of a gang is evicted after the last preemptor has given up
+_LASTS_NS = 900 * _SECOND
 _OF_THE_SERVER = (401, 503, 504)  # these concern the server, not the pod
 
 
@@ -91,9 +88,7 @@ class _LeavingGang:
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """The time of an accepted eviction (Unix ns). It is not ``certain`` if the response was
-    lost.
-    """
+    """The time of an accepted eviction (Unix ns); not ``certain`` if the response was lost."""
 
     at_ns: int
     certain: bool
@@ -126,12 +121,11 @@ class Evictions:
     def rules(
         self, preemptor: GangName | None = None, *, refused_too: bool = False
     ) -> EvictionRules:
-        """Return the rules of evictions. The victims of preemptors other than ``preemptor`` count
-        as gone.
+        """Return the rules of evictions.
 
-        Terminating pods count as gone, too: all of them for a ``preemptor``, whose GPUs are
-        reserved, otherwise only those that leave soon. ``refused_too`` allows pods whose eviction
-        was refused recently.
+        The victims of preemptors other than ``preemptor`` count as gone. Terminating pods count as
+        gone, too: all of them for a ``preemptor``, whose GPUs are reserved, otherwise only those
+        that leave soon. ``refused_too`` allows pods whose eviction was refused recently.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
@@ -158,9 +152,7 @@ class Evictions:
         )
 
     def _size_of_group(self, name: GangName) -> int:
-        """Return the ``minMember`` of the gang's PodGroup, 0 if it has no PodGroup, or an
-        unknown one.
-        """
+        """Return the ``minMember`` of the gang's PodGroup, 0 if it has none, or an unknown one."""
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
@@ -191,8 +183,9 @@ class Evictions:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the due evictions. Those that were refused before come first, so that no other
-        pod leaves in vain.
+        """Return the due evictions.
+
+        Those that were refused before come first, so that no other pod leaves in vain.
         """
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
@@ -204,10 +197,10 @@ class Evictions:
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return the times (Unix seconds) by which the terminating pods on ``gpus`` (UUIDs) of a
-        node must be gone.
+        """Return when the terminating pods on ``gpus`` of a node must be gone.
 
-        With ``below``, only pods of a lower priority are considered.
+        The times are Unix time in seconds; ``gpus`` are UUIDs. With ``below``, only pods of a lower
+        priority are considered.
         """
         facts = self._state.evictable.facts
         return [
@@ -249,19 +242,15 @@ class Evictions:
         gang.uids |= dict.fromkeys([*staying, *told])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
-        """Return, gang by gang, the due evictions of the remaining pods of gangs that must leave as
-        a whole.
+        """Return, gang by gang, the due evictions of the rest of gangs that must leave as a whole.
 
         A gang with victims of a preemptor is left out, since it is evicted for that preemptor.
         """
         leaving = {
             uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)
         }
-        now_ns, facts, found = (
-            self._state.now_ns,
-            self._state.evictable.facts,
-            list[list[Eviction]](),
-        )
+        now_ns, facts = self._state.now_ns, self._state.evictable.facts
+        found: list[list[Eviction]] = []
         for gang in list(self._leaving.values()):
             evicted_for_others = not leaving.isdisjoint(gang.uids)
             gang.since_ns = now_ns if evicted_for_others else min(gang.since_ns, now_ns)

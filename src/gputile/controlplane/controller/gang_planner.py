@@ -37,8 +37,9 @@ _SETTLING_SECONDS = 5.0
 
 
 class GangPlanner:
-    """Plans rounds; ``new_plan_name`` returns a unique name. Its memory is bounded by the gangs
-    with unbound pods.
+    """Plans rounds; ``new_plan_name`` returns a unique name.
+
+    Its memory is bounded by the gangs with unbound pods.
     """
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
@@ -49,13 +50,11 @@ class GangPlanner:
         self.searches = GangSearches()
         self.preemption = Preemption(configuration, new_plan_name)
         self.evictions = self.preemption.evictions
-        self._refused: dict[
-            GangName, tuple[str, int]
-        ] = {}  # why the API server refused a reservation, and when
+        # Why the API server refused a reservation, and when
+        self._refused: dict[GangName, tuple[str, int]] = {}
         self._now_ns = 0
-        self.without_room: list[
-            Pod
-        ] = []  # in the latest round; of each gang only as many as must start together
+        # Of the latest round; of each gang only as many pods as must start together
+        self.without_room: list[Pod] = []
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
@@ -176,8 +175,9 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang that does not fit waits; reserve what fits if it has waited too long
-        to be passed.
+        """Report why a gang that does not fit waits.
+
+        Reserve what fits if the gang has waited too long to be passed.
         """
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = (
@@ -219,8 +219,9 @@ class GangPlanner:
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
-        """Return whether GPUs must be reserved for a gang: it is complete, waited long, and fits
-        an empty cluster.
+        """Return whether GPUs must be reserved for a gang.
+
+        The gang has to be complete, have waited long, and fit an empty cluster.
         """
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use

@@ -88,8 +88,9 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs first, then by priority and age; gangs with ``size`` pods
-        already come last.
+        """The sort key: started gangs first, then by priority and age.
+
+        Gangs that have ``size`` pods already come last.
         """
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
@@ -107,9 +108,7 @@ def gang_of_one(pod: Pod) -> Gang:
 
 
 def waiting_gangs(state: ClusterState) -> list[Gang]:
-    """Return the gangs with unbound pods that ask for GPUs or are gated, in the order of the
-    queue.
-    """
+    """Return the gangs, in order of the queue, with unbound pods that ask for GPUs or are gated."""
     found = (_gang(state, name, state.members.pods(name)) for name in state.members.waiting())
     return sorted((gang for gang in found if gang is not None), key=lambda gang: gang.queue_order)
 
@@ -162,8 +161,9 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs have been reserved in vain after the latest pause
-    (``GangPatience``), 0 for never.
+    """Return since when GPUs have been reserved in vain, 0 for never.
+
+    Only the time after the latest pause counts (see ``GangPatience``).
     """
     settings, now_ns = cluster_state.ledger.configuration.gangs, cluster_state.now_ns
     longest_ns = (
@@ -177,11 +177,10 @@ def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) 
 def _started_plans(
     cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]
 ) -> set[str]:
-    """Return the plans of a gang that have begun, even if the labels of the plan's first pod have
-    changed since.
+    """Return the plans of a gang that have begun.
 
-    A plan begins when the extender binds one of its pods. Pods without GPUs start without the
-    extender.
+    The labels of the plan's first pod may have changed since. A plan begins when the extender binds
+    one of its pods. Pods without GPUs start without the extender.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -217,13 +216,12 @@ def _reserved(
     started_plans: Collection[str],
     running: Mapping[str, int],
 ) -> set[str]:
-    """Return the UIDs of the pods that may use their reservations; ``running`` has the number of
-    running pods by plan.
+    """Return the UIDs of the pods that may use their reservations.
 
-    As in the extender (``reserved_node``), all reservations of a plan must be usable unless the
-    plan has started. A reservation of a started plan is used while it is valid, since a started
-    plan cannot be planned again. It is also used if its node accepts no pods for a moment:
-    otherwise other pods would get the GPUs.
+    ``running`` has the number of running pods by plan. As in the extender (``reserved_node``), all
+    reservations of a plan must be usable unless the plan has started. A reservation of a started
+    plan is used while it is valid, since a started plan cannot be planned again. It is also used if
+    its node accepts no pods for a moment: otherwise other pods would get the GPUs.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -248,9 +246,7 @@ def _reserved(
 
 
 def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a pod's reservation can be used, and expires neither soon nor implausibly
-    late.
-    """
+    """Return whether a reservation can be used, and expires neither soon nor implausibly late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _is_available(cluster_state, pod, reservation)
 
@@ -289,34 +285,30 @@ def _is_available(cluster_state: ClusterState, pod: Pod, reservation: Reservatio
 
 
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
-    """Return whether the pod may use its reservation now, or, in a started plan, once its node
-    accepts pods.
+    """Return whether the pod may use its reservation now.
+
+    In a started plan, it is enough if the pod may use it once its node accepts pods.
     """
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if _is_available(cluster_state, pod, reservation):
         return booking is None or plan_problem(ledger, booking) is None
     if booking is None or not booking.reserved or not ledger.plan(reservation.plan).begun:
         return False
-    lost, lasts = (
-        lost_reservation(ledger, booking),
-        _valid_reservation(cluster_state, pod) is not None,
-    )
+    lost = lost_reservation(ledger, booking)
+    lasts = _valid_reservation(cluster_state, pod) is not None
     return lasts and lost is not None and lost.rule is ReservationRule.NODE_CLOSED
 
 
 @dataclass(slots=True)
 class _ReservedInVain:
-    """Since when GPUs have been reserved in vain for a gang, and when this was last ended (0:
-    never).
-    """
+    """Since when GPUs have been reserved in vain for a gang, and when that last ended, 0: never."""
 
     since_ns: int | None = None
     ended_ns: int = 0
 
 
 class GangPatience:
-    """Limits how long other gangs may pass a gang, and how long GPUs stay reserved for a gang that
-    cannot start.
+    """Limits how long other gangs may pass a gang, and how long GPUs are reserved in vain.
 
     A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's
     first pod in time. After ``gangs.keepSeconds``, the gang pauses for as long again, or for
@@ -345,8 +337,9 @@ class GangPatience:
         self._noted = set()
 
     def pauses(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, so that no GPUs are reserved for it; a clock set back
-        ends the pause.
+        """Return whether a gang pauses, so that no GPUs are reserved for it.
+
+        A clock that is set back ends the pause.
         """
         account = self._accounts.get(gang)
         return (
@@ -355,14 +348,16 @@ class GangPatience:
         )
 
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether others may no longer pass a gang that is complete since ``complete_at``
-        (Unix seconds).
+        """Return whether others may no longer pass a gang.
+
+        ``complete_at`` is when the gang became complete, in Unix seconds.
         """
         return not self.pauses(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record in each round that GPUs have been reserved in vain since ``since_ns``, 0 if
-        that time is unknown.
+        """Record, in each round, since when GPUs have been reserved in vain for a gang.
+
+        ``since_ns`` is 0 if that time is unknown.
         """
         account = self._accounts.setdefault(gang, _ReservedInVain())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]

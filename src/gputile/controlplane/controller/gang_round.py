@@ -43,11 +43,11 @@ class GangEvent:
 
 @dataclass(slots=True)
 class GangRound:
-    """The result of a round. ``gates`` are pods with earlier reservations, whose scheduling gates
-    are removed.
+    """The result of a round.
 
-    ``evictions`` are for reservations that were written in an earlier round: a list for each
-    preemptor, and for each gang that has left in part.
+    ``gates`` are pods with earlier reservations, whose scheduling gates are removed. ``evictions``
+    are for reservations that were written in an earlier round: a list for each preemptor, and for
+    each gang that has left in part.
 
     ``unfinished`` is true if another round must follow at once: some gangs or pods were not
     searched, or victims will be due. ``contradictions`` name gangs that were skipped because the
@@ -107,8 +107,9 @@ class GangTurns:
         self._add(writes)
 
     def renew(self, gang: Gang) -> None:
-        """Extend the reservations of started plans that expire soon, and correct implausibly
-        late ends.
+        """Extend the reservations of started plans that expire soon.
+
+        Implausibly late ends are corrected.
         """
         reservations = [
             (pod, reservation)
@@ -125,8 +126,9 @@ class GangTurns:
         )
 
     def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
-        """Reserve what fits for a gang that has waited too long, if that is more than before or
-        some of it expires.
+        """Reserve what fits for a gang that has waited too long.
+
+        Do so only if that is more than before, or if some of it expires.
         """
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
@@ -134,8 +136,9 @@ class GangTurns:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the stored reservations of ``gang.unreserved``, even expired ones: the
-        extender's clock may differ.
+        """Remove the stored reservations of ``gang.unreserved``, even expired ones.
+
+        The extender's clock may differ.
         """
         self._add(
             [
@@ -157,9 +160,7 @@ class GangTurns:
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the plan's first pod: of those with GPUs, the first in kube-scheduler's
-    order.
-    """
+    """Return the UID of the plan's first pod with GPUs in kube-scheduler's order, "" for none."""
     with_gpus = [
         pod
         for pod in pods
@@ -197,8 +198,9 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return the start of the longest wait of a gang for GPUs, Unix time in seconds; 0 if no
-        gang waits.
+        """Return the start of the longest wait of a gang for GPUs.
+
+        Unix time in seconds; 0 if no gang waits.
         """
         return min(self._lacking_since.values(), default=0) / _SECOND
 

@@ -17,9 +17,8 @@ from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of,
 MOST_SEARCHES = 256
 _ROOM_STANDS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
-_Question = tuple[
-    frozenset[str], int
-]  # the UIDs of a gang's pods, and how many of them start together
+# The UIDs of a gang's pods, and how many of them start together
+_Question = tuple[frozenset[str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,9 @@ class _FailedSearch:
     room: GangPlan
 
     def stands(self, now_ns: int) -> bool:
-        """Return whether the result is still valid. It expires if ``room`` fits, since others
-        may use that room.
+        """Return whether the result is still valid.
+
+        It expires if ``room`` fits, since others may use that room.
         """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
@@ -67,11 +67,10 @@ class GangSearches:
     def find(
         self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None
     ) -> GangPlan | None:
-        """Return the plan for a gang, without nodes in ``closed``; None if the search is left to a
-        later round.
+        """Return the plan for a gang, without nodes in ``closed``.
 
-        ``kept`` is how many pods have reservations although the gang does not fit, None if no pod
-        may have one.
+        It is None if the search is left to a later round. ``kept`` is how many pods have
+        reservations although the gang does not fit, None if no pod may have one.
 
         Raises:
             RequestError: the GPU request of a pod can never be served.
@@ -123,10 +122,10 @@ class GangSearches:
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
-        """Return the pods without room in the latest searches; of each gang only as many as must
-        start together.
+        """Return the pods without room in the latest searches.
 
-        A gang is left out if ``served`` returns anything other than None for it.
+        Of each gang, these are only as many as must start together. A gang is left out if
+        ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():
@@ -146,9 +145,7 @@ class GangSearches:
 
 
 def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
-    """Return the nodes that at least one unreserved pod of a gang could use if the cluster were
-    empty.
-    """
+    """Return the nodes that any unreserved pod of a gang could use if the cluster were empty."""
     empty, found = state.empty_placement, set[str]()
     try:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]

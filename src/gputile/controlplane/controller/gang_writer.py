@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class GangWriter:
-    """Writes while this replica is ``active``; calls ``changed`` if another round should follow
-    soon.
-    """
+    """Writes while this replica is ``active``; calls ``changed`` if a round should follow soon."""
 
     def __init__(
         self,
@@ -71,8 +69,9 @@ class GangWriter:
         )
 
     async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
-        """Apply a gang's writes to the cluster state; return whether no pod has changed since it
-        was planned.
+        """Apply a gang's writes to the cluster state.
+
+        Return whether no pod has changed since the writes were planned.
         """
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
@@ -148,8 +147,9 @@ class GangWriter:
                 self._failed(pod, error)
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Revert to the known version of a pod. If the write was executed nevertheless, the
-        watch will show it.
+        """Revert to the known version of a pod.
+
+        If the write was executed nevertheless, the watch will show it.
         """
         self.failures += 1
         log.info("a write to a gang's pod failed", extra={"pod": pod.key, "why": str(error)})
@@ -162,9 +162,7 @@ class GangWriter:
 
 
 def _stage(write: ReservationPatch) -> int:
-    """Return the position of a write in the order of its gang's writes; see the module's
-    docstring.
-    """
+    """Return a write's position in the order of its gang's writes; see the module's docstring."""
     before = reservation_of(write.pod)
     if before is not None and before.first:
         return 0

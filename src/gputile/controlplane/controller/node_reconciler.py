@@ -89,8 +89,9 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
 
 
 def _has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition; it writes no inventory if another device
-    plugin serves the GPUs.
+    """Return whether an agent has set a condition.
+
+    An agent writes no inventory if another device plugin serves the GPUs.
     """
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
@@ -133,8 +134,7 @@ def _offers_nothing(
 def condition_patch(
     node: Node, found: NodeDiagnosis | None, now: datetime
 ) -> dict[str, Any] | None:
-    """Return the strategic merge patch of the node's status for a diagnosis, None if nothing
-    changes.
+    """Return the strategic merge patch of the node's status for a diagnosis; None for no change.
 
     A node that never had the condition does not get it with the status False.
     """
@@ -150,8 +150,9 @@ def condition_patch(
 
 
 class SilentNodes:
-    """Remembers since when nodes have had the condition gputile.io/AgentSilent; updated when
-    metrics are read.
+    """Remembers since when nodes have had the condition gputile.io/AgentSilent.
+
+    It is updated when metrics are read.
     """
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
@@ -242,10 +243,10 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 
 
 class WorkQueue:
-    """Calls ``work`` for every added key; a key that is added while it is processed is processed
-    once more.
+    """Calls ``work`` for every added key.
 
-    After any ``KubeError`` the key is retried with a back-off.
+    A key that is added while it is processed is processed once more. After any ``KubeError`` the
+    key is retried with a back-off.
     """
 
     def __init__(
@@ -302,9 +303,7 @@ class WorkQueue:
 
 
 class NodeReconciler:
-    """Reconciles nodes. ``node`` returns a node by name, ``active`` whether this replica may
-    write.
-    """
+    """Reconciles nodes; ``node`` returns one by name, ``active`` whether this replica may write."""
 
     def __init__(
         self,
@@ -322,9 +321,8 @@ class NodeReconciler:
         self._active = active
         self._monotonic = monotonic
         self._now = now
-        self._since: dict[
-            str, float
-        ] = {}  # by node: when a problem that may disappear was first seen
+        # By node: when a problem that may disappear was first seen
+        self._since: dict[str, float] = {}
 
     async def work(self, name: str) -> None:
         """Reconcile one node.
@@ -366,8 +364,9 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after some time: starting agents and changes of the mode look
-        the same at first.
+        """Return a diagnosis only after some time.
+
+        Starting agents and changes of the mode look the same at first.
         """
         if found is None or found.at_once:
             self._since.pop(name, None)

@@ -1,5 +1,4 @@
-"""Plans a round of node requests: which placeholders to create and delete, and which events to
-record.
+"""Plans a round of node requests: the placeholders to create and delete, the events to record.
 
 No I/O, no clock.
 
@@ -76,22 +75,20 @@ class _NodeAttempt:
 
 
 class NodeBackoff:
-    """Remembers how often nodes of a type were requested for a waiting pod. Times are Unix time in
-    nanoseconds.
+    """Remembers how often nodes of a type were requested for a waiting pod.
 
-    An attempt lasts as long as nodes of a type are requested without interruption, for any pods,
-    and no more nodes have joined than pods have wanted one. The second attempt may follow at once.
-    After it, the pod backs off for ``wait_ns``, which doubles with each further attempt, to an hour
-    at most. An attempt in which no node joined for ``wait_ns`` counts as two, so that the next type
-    is tried.
+    Times are Unix time in nanoseconds. An attempt lasts as long as nodes of a type are requested
+    without interruption, for any pods, and no more nodes have joined than pods have wanted one. The
+    second attempt may follow at once. After it, the pod backs off for ``wait_ns``, which doubles
+    with each further attempt, to an hour at most. An attempt in which no node joined for
+    ``wait_ns`` counts as two, so that the next type is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
         self._attempts: dict[str, _NodeAttempt] = {}  # by type
-        self._ended: dict[
-            tuple[str, str], tuple[int, int]
-        ] = {}  # by UID and type: number of attempts, latest end
+        # By UID and type: number of attempts, latest end
+        self._ended: dict[tuple[str, str], tuple[int, int]] = {}
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
         times, at_ns = self._ended.get((uid, type_name), (0, 0))
@@ -103,8 +100,7 @@ class NodeBackoff:
         return 0 <= now_ns - at_ns < pause_ns
 
     def go_on(self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int) -> bool:
-        """Record which pods want new nodes of a type now; return whether such nodes may be
-        requested.
+        """Record which pods want new nodes of a type; return whether these may be requested.
 
         ``created_ns`` are the creations of all nodes of the type.
         """
@@ -145,12 +141,10 @@ class NodeRequestPlanner:
         self._wait_seconds = configuration.autoscaling.wait_seconds
         self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
-        self._reported: dict[
-            tuple[str, EventReason], tuple[str, int]
-        ] = {}  # latest message and time (ns)
-        self._refused_at: dict[
-            str, int
-        ] = {}  # by UID: when all node types last refused the pod (ns)
+        # Latest message and time (ns)
+        self._reported: dict[tuple[str, EventReason], tuple[str, int]] = {}
+        # By UID: when all node types last refused the pod (ns)
+        self._refused_at: dict[str, int] = {}
         self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
         self.requested = 0  # nodes, in the latest round
         self.refused = 0  # pods that no node type accepts, in the latest round
@@ -168,15 +162,12 @@ class NodeRequestPlanner:
         found, wanted = self._wanted(pods, nodes)
         covered = self._covered_by_type(found, wanted, nodes)
         for kind in self._types:
-            jobs, target = (
-                there.pop(kind.name, []),
-                wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE),
-            )
+            jobs = there.pop(kind.name, [])
+            target = wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
-        result.deleted += (
-            job for jobs in there.values() for job in jobs
-        )  # of types that are no longer configured
+        # Jobs of types that are no longer configured
+        result.deleted += (job for jobs in there.values() for job in jobs)
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
         before = {
@@ -252,11 +243,11 @@ class NodeRequestPlanner:
     def _wanted(
         self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]
     ) -> tuple[NewNodes, Counter[str]]:
-        """Return the plan, and how many nodes of each type to request beside those that the
-        autoscaler adds itself.
+        """Return the plan, and how many nodes of each type to request.
 
-        If ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which
-        pods are expected are removed from ``TypeNodes.idle``.
+        The nodes that the autoscaler adds by itself are not among them. If
+        ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which pods
+        are expected are removed from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -315,10 +306,10 @@ class NodeRequestPlanner:
         return found, wanted
 
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
-        """Return, by UID and type, why no node of the type is requested for a pod although the
-        description fits.
+        """Return why no node of a type is requested for a pod, by UID and type.
 
-        Either existing nodes of the type show that it is not as described, or the pod backs off.
+        The pod fits the description of the type. Either existing nodes of the type show that it is
+        not as described, or the pod backs off.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:
@@ -332,9 +323,7 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why no usable node of a type would accept a pod even if it were empty, None if
-        one would.
-        """
+        """Return why no usable node of a type, if empty, would accept a pod; None if one would."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -410,7 +399,5 @@ class NodeRequestPlanner:
 
 
 def _likeness(each: GangCandidate) -> Hashable:
-    """Return a key that is equal for pods for which an autoscaler would add the same kind of
-    node.
-    """
+    """Return a key that is equal for pods that make an autoscaler add the same kind of node."""
     return each.pod.metadata.namespace, each.request

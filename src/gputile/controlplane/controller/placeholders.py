@@ -67,8 +67,9 @@ _ON_AN_EMPTY_NODE: Final = {
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder for a node of a type; Kubernetes ends it a minute after
-    ``wait_seconds``.
+    """Return the Job of a placeholder for a node of a type.
+
+    Kubernetes ends it a minute after ``wait_seconds``.
     """
     labels = {PLACEHOLDER_LABEL: "true"} | (
         {GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {}
@@ -135,8 +136,9 @@ class TypeNodes:
 def nodes_by_type(
     state: ClusterState, types: Sequence[NodeType], wait_ns: int
 ) -> dict[str, TypeNodes]:
-    """Return the nodes by the names of their types; a node is young for ``wait_ns`` after its
-    creation.
+    """Return the nodes by the names of their types.
+
+    A node is young for ``wait_ns`` after its creation.
     """
     found = {kind.name: TypeNodes() for kind in types}
     for name, node in state.nodes.items():
@@ -177,9 +179,7 @@ def _keeps_placeholders_away(pod: Pod) -> bool:
 
 
 def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
-    """Return whether the node is open to pods, with healthy GPUs and no hard taints but those of
-    its type.
-    """
+    """Return whether a node is open, with healthy GPUs and no hard taints but those of its type."""
     info = state.ledger.info_of(node.metadata.name)
     if info is None or info.closed or not info.inventory.gpus:
         return False
@@ -195,9 +195,7 @@ def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round: the types of new placeholders, the Jobs to delete, and the events
-    to record.
-    """
+    """The result of a round: types of new placeholders, Jobs to delete, and events to record."""
 
     now_ns: int
     created: list[NodeType] = field(default_factory=list)
@@ -222,14 +220,14 @@ class Placeholders:
         self.failures = 0
         self._writer, self._pods, self._new_name = writer, pods, new_name
         self._wait_seconds = wait_seconds
-        self._created: dict[
-            str, tuple[str, int]
-        ] = {}  # Jobs without a pod yet: type, creation in Unix ns
+        # Jobs without a pod yet: type, creation in Unix ns
+        self._created: dict[str, tuple[str, int]] = {}
         self._deleted: set[str] = set()  # in the latest round
 
     def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:
-        """Return the Jobs by the type of the node that they request, oldest first; ``pods`` are
-        from a snapshot.
+        """Return the Jobs by the type of node they request, oldest first.
+
+        ``pods`` are from a snapshot.
         """
         jobs = {_job_of(pod): pod.metadata for pod in pods.values()}
         wait_ns = self._wait_seconds * _SECOND

@@ -66,8 +66,9 @@ class PreemptionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """The reservations of a gang whose victims have not all left; they last ``lasts_ns``, until
-    ``until_ns`` (Unix).
+    """The reservations of a gang whose victims have not all left.
+
+    They last ``lasts_ns``, until ``until_ns`` (Unix).
     """
 
     plan: GangPlan
@@ -84,22 +85,19 @@ class Preemption:
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self.evictions = Evictions(configuration)
         self._settings, self._new_plan_name = configuration.preemption, new_plan_name
-        self._state, self._result = (
-            ClusterState(configuration),
-            GangRound(),
-        )  # those of the latest round
+        # Of the latest round
+        self._state, self._result = ClusterState(configuration), GangRound()
         self._plans: dict[GangName, PreemptionPlan] = {}
-        self._backoffs: dict[
-            GangName, tuple[frozenset[str], int]
-        ] = {}  # its pods, end of the back-off (Unix ns)
-        self._nominated: dict[
-            GangName, tuple[str, int]
-        ] = {}  # a pod's nominated node, and since when
+        # The gang's pods, and the end of the back-off (Unix ns)
+        self._backoffs: dict[GangName, tuple[frozenset[str], int]] = {}
+        # A pod's nominated node, and since when
+        self._nominated: dict[GangName, tuple[str, int]] = {}
         self._searches_left = 0
 
     def begin(self, state: ClusterState, gangs: Collection[GangName], result: GangRound) -> None:
-        """Begin a round on a snapshot, for these gangs and the pods that may preempt; writes go
-        to ``result``.
+        """Begin a round on a snapshot, for these gangs and the pods that may preempt.
+
+        Writes go to ``result``.
         """
         self._state, self._result, self._searches_left = state, result, MOST_SEARCHES
         names = {*gangs, *(gang_of_one(pod).name for pod in state.waiting.preemptors.values())}
@@ -115,10 +113,10 @@ class Preemption:
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
-        """Return GPUs and victims for the pods that start together; None if it finds none or may
-        not preempt.
+        """Return GPUs and victims for the pods that start together.
 
-        Nodes whose names are in ``closed`` are left out.
+        It is None if none are found, or if the gang may not preempt. Nodes whose names are in
+        ``closed`` are left out.
         """
         may_preempt = self._settings.enabled and self._state.budgets_read and gang.below_min_member
         if not may_preempt or any(pod.spec.preemption_policy == "Never" for pod in gang.unreserved):
@@ -130,9 +128,7 @@ class Preemption:
         return self._search(gang, closed)
 
     def reserve(self, gang: Gang, found: GangVictims, turn: GangTurns) -> GangPlan:
-        """Reserve GPUs that victims have to leave, by a plan that may not start yet; return the
-        plan.
-        """
+        """Reserve GPUs that victims have to leave, by a plan that may not start yet; return it."""
         lasts_ns = self._choose(gang, found, f"preempted by gang {gang.name}")
         plan = GangPlan(found.places, True)
         self._plans[gang.name] = PreemptionPlan(plan, self._state.now_ns + lasts_ns, lasts_ns)
@@ -140,9 +136,7 @@ class Preemption:
         return plan
 
     def go_on(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> PreemptionState:
-        """Evict the victims that are left, or give the plan up; forget the plan if all its GPUs
-        are free.
-        """
+        """Evict the remaining victims, or give the plan up; forget it if all its GPUs are free."""
         state, why = self._gang_progress(gang, preempting)
         if state is PreemptionState.LOST:
             self.give_up(gang, why)
@@ -216,9 +210,8 @@ class Preemption:
             self._go_on_with_pod(gang)
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
-        hopeless: set[tuple[Request, bytes]] = (
-            set()
-        )  # searches that failed in this round: replicas would repeat them
+        # Searches that failed in this round: replicas would repeat them
+        hopeless: set[tuple[Request, bytes]] = set()
         for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
             found = self._find_for_pod(gang, hopeless)
             if found is not None:
@@ -242,8 +235,9 @@ class Preemption:
         return bool(self._nominated_node(gang)) or not self._is_backing_off(gang)
 
     def _nominated_node(self, gang: Gang) -> str:
-        """Return the node that kube-scheduler nominated recently, "" if there is none that still
-        accepts the pod.
+        """Return the node that kube-scheduler nominated recently.
+
+        It is "" if there is none, or if the node no longer accepts the pod.
         """
         node, now_ns = gang.pod.status.nominated_node_name, self._state.now_ns
         before, since_ns = self._nominated.get(gang.name, ("", 0))
@@ -285,17 +279,13 @@ class Preemption:
         return found
 
     def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
-        """Return GPUs of the nominated node that are free, or that terminating pods leave; None if
-        too few.
+        """Return GPUs of the nominated node for the pod; None if there are too few.
 
-        kube-scheduler has chosen the victims, also for CPU and memory: nobody else is evicted, even
-        if they are not deleted yet.
+        They are free, or terminating pods leave them. kube-scheduler has chosen the victims, also
+        for CPU and memory: nobody else is evicted, even if they are not deleted yet.
         """
-        engine, now_ns, info = (
-            self._state.placement.engine,
-            self._state.now_ns,
-            self._state.ledger.info_of(node),
-        )
+        engine, now_ns = self._state.placement.engine, self._state.now_ns
+        info = self._state.ledger.info_of(node)
         decision = engine.decide(request, node, now_ns)
         if not isinstance(decision, Decision):
             rules = self.evictions.rules(gang.name)
@@ -310,9 +300,7 @@ class Preemption:
         )
 
     def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
-        """Return whether the node accepts the pod, and pods of lower priority leave the chosen
-        GPUs.
-        """
+        """Return whether the node accepts the pod, and pods of lower priority leave the GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
         # Terminating pods count: their successors must not take the GPUs.
@@ -349,9 +337,7 @@ class Preemption:
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
 
     def _go_on_with_pod(self, gang: Gang) -> None:
-        """Evict the victims that still use the GPUs of a stored reservation, or give the
-        reservation up.
-        """
+        """Evict the victims that still use the GPUs of a stored reservation, or give it up."""
         pod, reservation = gang.pod, reservation_of(gang.pod)
         if reservation is None:
             return
@@ -373,21 +359,16 @@ class Preemption:
             self.evictions.choose(gang.name, (), "")
 
     def _choose_again(self, gang: Gang, booking: Booking, *, has_evicted: bool) -> None:
-        """Choose the victims on the GPUs of a pod's reservation again and evict them, or give
-        the reservation up.
-        """
+        """Choose and evict victims on a pod's reserved GPUs again, or give up the reservation."""
         engine = self._state.placement.engine
         request = engine.request(gang.pod)
         if request is None:
             return
-        gpus, preemptor = (
-            frozenset(share.uuid for share in booking.gpus),
-            self._preemptor(gang, request),
-        )
+        gpus = frozenset(share.uuid for share in booking.gpus)
+        preemptor = self._preemptor(gang, request)
         choice = None
-        for refused_too in (
-            (False, True) if has_evicted else (False,)
-        ):  # a refused victim may be needed
+        # A refused victim may be needed
+        for refused_too in (False, True) if has_evicted else (False,):
             rules = self.evictions.rules(gang.name, refused_too=refused_too)
             choice = choice or VictimSearch(engine, preemptor, rules).on_node(booking.node, gpus)
         if choice is None:
@@ -419,8 +400,9 @@ class Preemption:
     # -- gangs and pods alike
 
     def _search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims found. Only a single pod may take over reservations of
-        other pods.
+        """Return the cheapest victims found.
+
+        Only a single pod may take over reservations of other pods.
         """
         state = self._state
         try:
@@ -435,11 +417,11 @@ class Preemption:
         )
 
     def _choose(self, gang: Gang, found: GangVictims, why: str) -> int:
-        """Set the victims, to be evicted from the next round on; return how long the reservations
-        last, in ns.
+        """Set the victims; return how long the reservations last, in ns.
 
-        That is ``preemption.keepSeconds`` beyond the longest grace period of the victims and of
-        terminating pods.
+        The victims are evicted from the next round on. The reservations last
+        ``preemption.keepSeconds`` beyond the longest grace period of the victims and of terminating
+        pods.
         """
         self.evictions.choose(gang.name, found.evicted, why)
         facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
@@ -490,8 +472,9 @@ class Preemption:
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
     def _rejection(self, pod: Pod, name: str) -> str:
-        """Return why a node no longer accepts the pod, such as a cordon; "" if it accepts the
-        pod or is gone.
+        """Return why a node no longer accepts the pod, such as a cordon.
+
+        It is "" if the node accepts the pod, or is gone.
         """
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None
@@ -502,10 +485,10 @@ class Preemption:
             self._result.evictions.append(due)
 
     def give_up(self, gang: Gang, why: str) -> None:
-        """Give up the reservations, and the nomination of a single pod; a failed write is repeated
-        in the next round.
+        """Give up the reservations, and the nomination of a single pod.
 
-        The planner of gangs removes or reuses a gang's reservations itself.
+        A failed write is repeated in the next round. The planner of gangs removes or reuses a
+        gang's reservations itself.
         """
         self._end(gang)
         if gang.is_single:
@@ -524,8 +507,9 @@ class Preemption:
         self._backoffs[gang.name] = uids, self._state.now_ns + _BACKOFF_NS
 
     def _is_backing_off(self, gang: Gang) -> bool:
-        """Return whether the same pods were searched for recently; the back-off also ends if the
-        clock is set back.
+        """Return whether the same pods were searched for recently.
+
+        The back-off also ends if the clock is set back.
         """
         uids, until_ns = self._backoffs.get(gang.name, (frozenset(), 0))
         same = uids == frozenset(pod.metadata.uid for pod in gang.unreserved)

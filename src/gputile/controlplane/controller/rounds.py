@@ -42,8 +42,9 @@ class Planners:
 
 
 class Rounds:
-    """Runs rounds while this replica is ``active``; ``compute`` calls its argument in a worker
-    thread.
+    """Runs rounds while this replica is ``active``.
+
+    ``compute`` calls its argument in a worker thread.
     """
 
     def __init__(
@@ -106,8 +107,10 @@ class Rounds:
         return plans
 
     def _plan(self, snapshot: ClusterState, *, due: bool) -> RoundPlans:
-        """Plan gangs, then node requests if these are ``due`` or placeholders may occupy a
-        starting gang's nodes.
+        """Plan gangs, then node requests.
+
+        Node requests are planned if they are ``due``, or if placeholders may occupy a starting
+        gang's nodes.
         """
         gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
         starts = gangs is not None and bool(gangs.gates)

@@ -1,3 +1,1 @@
-"""Serves kube-scheduler's HTTP extender calls: filters and ranks nodes, chooses GPUs, and binds
-pods.
-"""
+"""Serves kube-scheduler's HTTP extender calls: filters and ranks nodes, picks GPUs, binds pods."""

@@ -45,11 +45,10 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """One verb over HTTP: reads the body, calls ``answer`` if this replica may act, and counts the
-    outcome.
+    """One verb over HTTP.
 
-    ``admit`` raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the
-    metrics.
+    It reads the body, calls ``answer`` if this replica may act, and counts the outcome. ``admit``
+    raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the metrics.
     """
 
     name: str
@@ -114,10 +113,8 @@ def create_app(
             raise NotReady(why)
 
     args = msgspec.json.Decoder(ExtenderArgs)
-    bind_args, preempt_args = (
-        msgspec.json.Decoder(ExtenderBindingArgs),
-        msgspec.json.Decoder(ExtenderPreemptionArgs),
-    )
+    bind_args = msgspec.json.Decoder(ExtenderBindingArgs)
+    preempt_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
     verbs: list[
         tuple[str, msgspec.json.Decoder[Any], Callable[[Any], Any], Callable[[Any], str]]
     ] = [
@@ -136,9 +133,8 @@ def create_app(
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
     routes = monitoring_routes(metrics.registry, not_ready)
     for name, decoder, answer, outcome in verbs:
-        admitting = (
-            admit_every_replica if name == "prioritize-claims" else admit
-        )  # it books nothing
+        # prioritize-claims books nothing
+        admitting = admit_every_replica if name == "prioritize-claims" else admit
         seconds = metrics.seconds.labels(name)
         verb = _Verb(name, decoder, answer, outcome, admitting, metrics.requests, seconds, bodies)
         routes[f"/{name}"] = "POST", verb.serve

@@ -45,8 +45,7 @@ class NoLongerActive(KubeError):
 
 
 class PodApi:
-    """The binder's requests to the API server; ``active`` returns whether this replica may still
-    act.
+    """The binder's requests to the API server; ``active`` returns whether this replica may act.
 
     Errors are those of ``gputile.kube.errors``.
     """
@@ -74,11 +73,10 @@ class PodApi:
         return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
 
     async def fence(self, namespace: str, name: str) -> Pod | None:
-        """Write to a pod, so that its resourceVersion changes; return the pod as stored, None if it
-        is gone.
+        """Write to a pod, so that its resourceVersion changes.
 
-        The written value is random, since a patch that changes nothing would not change the
-        version.
+        Return the pod as stored, None if it is gone. The written value is random, since a patch
+        that changes nothing would not change the version.
         """
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
         return await annotate_pod_status(
@@ -93,8 +91,9 @@ class PodApi:
 
 
 class BindError(Exception):
-    """The pod was not bound, or the result is not known yet. kube-scheduler gets the message,
-    and retries.
+    """The pod was not bound, or the result is not known yet.
+
+    kube-scheduler gets the message, and retries.
     """
 
 
@@ -135,10 +134,10 @@ class Binder:
         return pod
 
     async def bind(self, pod: Pod, node: str) -> str:
-        """Bind ``pod`` to ``node``, and return its GPUs as text; "" if it requests none or is
-        already bound there.
+        """Bind ``pod`` to ``node``, and return its GPUs as text.
 
-        A caller that disconnects does not stop a Binding in progress.
+        The text is "" if the pod requests none or is already bound there. A caller that disconnects
+        does not stop a Binding in progress.
 
         Raises:
             BindError: the pod is not bound to ``node``, or this is not known yet.
@@ -160,8 +159,9 @@ class Binder:
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings in progress, and resolve those without a response; return
-        whether none is left.
+        """Wait for the Bindings in progress, and resolve those without a response.
+
+        Return whether none is left.
         """
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
@@ -215,11 +215,10 @@ class Binder:
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
-        """Send the Binding for one version of the pod; return the conflict if there is one, None if
-        the pod is bound.
+        """Send the Binding for one version of the pod.
 
-        A conflict (409) means that the pod is already bound, has another version, or may not be
-        bound now.
+        Return the conflict if there is one, None if the pod is bound. A conflict (409) means that
+        the pod is already bound, has another version, or may not be bound now.
 
         Raises:
             BindError: the Binding failed otherwise, or its result is not known yet.
@@ -274,8 +273,9 @@ class Binder:
         self._unconfirmed[binding.pod.metadata.uid] = binding
 
     async def _resolve(self, binding: PodBinding) -> bool:
-        """Find out whether a Binding with a lost response was executed, or make it impossible;
-        return whether it was.
+        """Find out whether a Binding with a lost response was executed, or make it impossible.
+
+        Return whether it was executed.
 
         Raises:
             BindError: the result is not known yet; the GPUs stay booked.
@@ -317,11 +317,10 @@ class Binder:
         return binding.is_executed(found)
 
     async def resolve_unconfirmed(self) -> None:
-        """Expire reservations, and find out the results of Bindings with lost responses or without
-        confirmation.
+        """Expire reservations, and find out the results of Bindings.
 
-        A Binding is confirmed by the watch within ``CONFIRMATION_S``; otherwise its pod is read.
-        Call this every few seconds.
+        These are Bindings with lost responses or without confirmation. A Binding is confirmed by
+        the watch within ``CONFIRMATION_S``; otherwise its pod is read. Call this every few seconds.
         """
         self._engine.ledger.set_time(self._unix_ns())
         await self._resolve_all()
@@ -351,8 +350,9 @@ class Binder:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
-        """Resolve a Binding, unless another call does; return False if the result is not known
-        yet.
+        """Resolve a Binding, unless another call does.
+
+        Return False if the result is not known yet.
         """
         uid = binding.pod.metadata.uid
         if uid in self._under_way or self._unconfirmed.get(uid) is not binding:

@@ -67,10 +67,10 @@ async def fence_off(
 
 
 def _may_have_binding(pod: Pod) -> bool:
-    """Return whether the API server accepts a Binding of the pod, and an extender may have sent one
-    with GPUs.
+    """Return whether an extender may have sent a Binding of the pod with GPUs.
 
-    A request that is invalid now may have been valid with an earlier configuration.
+    The API server must still accept such a Binding. A request that is invalid now may have been
+    valid with an earlier configuration.
     """
     is_closed = (
         pod.spec.node_name

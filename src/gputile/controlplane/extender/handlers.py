@@ -51,8 +51,9 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """An event of a pod. With ``latest``, an existing event of the same reason gets this
-    message.
+    """An event of a pod.
+
+    With ``latest``, an existing event of the same reason gets this message.
     """
 
     pod: Pod
@@ -63,8 +64,9 @@ class PodEvent:
 
 
 class ExtenderHandlers:
-    """Answers the verbs. ``bind`` and ``preempt`` are only called for pods that request GPUs as
-    extended resources.
+    """Answers the verbs.
+
+    ``bind`` and ``preempt`` are only called for pods that request GPUs as extended resources.
     """
 
     def __init__(
@@ -83,9 +85,8 @@ class ExtenderHandlers:
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        self._seen: OrderedDict[str, tuple[Pod, int]] = (
-            OrderedDict()
-        )  # by UID: the pod, and the length of its JSON
+        # By UID: the pod, and the length of its JSON
+        self._seen: OrderedDict[str, tuple[Pod, int]] = OrderedDict()
         self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -111,10 +112,10 @@ class ExtenderHandlers:
         return _priorities(names, rank_pod(self._engine, args.pod, names))
 
     def prioritize_without_gpus(self, args: ExtenderArgs) -> list[HostPriority]:
-        """Return a score from 0 to 10 for each named node, for a pod without GPUs; an empty list
-        for other pods.
+        """Return a score from 0 to 10 for each named node, for a pod without GPUs.
 
-        kube-scheduler calls it if an extender is configured for all pods.
+        The list is empty for other pods. kube-scheduler calls this if an extender is configured for
+        all pods.
         """
         names = _names(args)
         ranks = rank_pod_without_gpus(self._engine, args.pod, names)
@@ -162,9 +163,8 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
-            return ExtenderPreemptionResult(
-                node_name_to_meta_victims={}
-            )  # victims already leave for the pod
+            # Victims already leave for the pod
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})
         priority = args.pod.spec.priority or 0
         facts, budgets = self._evictable.facts, EvictionRules({}, {}, budget=self._evictable.budget)
         answer: dict[str, MetaVictims] = {}
@@ -172,10 +172,8 @@ class ExtenderHandlers:
             first = [victim.uid for victim in candidate.pods or []]
             leaving = completed_victims(self._engine, request, node, first, priority, facts)
             if leaving:
-                kept, more = (
-                    [uid for uid in first if uid in leaving],
-                    sorted(leaving.difference(first)),
-                )
+                kept = [uid for uid in first if uid in leaving]
+                more = sorted(leaving.difference(first))
                 added = len(budgets.over_budget([*kept, *more])) - len(budgets.over_budget(kept))
                 answer[node] = MetaVictims(
                     pods=[MetaPod(uid=uid) for uid in [*kept, *more]],

@@ -46,16 +46,13 @@ class Informer:
         self._freed = freed
 
     def _report_freed(self, uid: str, before: Booking | None) -> None:
-        """Report the node where GPUs may be free now that a pod no longer has the booking
-        ``before``.
-        """
+        """Report the node where GPUs may be free now that a pod has lost the booking ``before``."""
         after = self._ledger.booking(uid)
         if before is not None and frees(before, after):
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
-            self._freed(
-                after.node
-            )  # its gang may have been refused because this reservation was missing
+            # The pod's gang may have been refused because this reservation was missing
+            self._freed(after.node)
 
     def pods(self, event: WatchEvent[Pod]) -> None:
         match event:
@@ -138,14 +135,13 @@ class Informer:
 
 
 class PodRequeuer:
-    """Touches a node when GPUs become free, at most every ``pause`` seconds, so that refused pods
-    are requeued.
+    """Touches a node when GPUs become free, so that refused pods are requeued.
 
-    kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be a
-    moment ahead of the extender's: it sees a pod end and retries at once, while the extender still
-    sees the pod. The next retry would follow only after minutes. So if GPUs become free soon after
-    a refusal, an annotation of the node is written. It makes kube-scheduler retry after the
-    extender has seen the free GPUs.
+    It does so at most every ``pause`` seconds. kube-scheduler retries a refused pod when something
+    in the cluster changes. Its watch may be a moment ahead of the extender's: it sees a pod end and
+    retries at once, while the extender still sees the pod. The next retry would follow only after
+    minutes. So if GPUs become free soon after a refusal, an annotation of the node is written. It
+    makes kube-scheduler retry after the extender has seen the free GPUs.
     """
 
     def __init__(
@@ -173,8 +169,9 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Touch a node whenever ``freed`` asks for it. One node is enough: its event requeues
-        all refused pods.
+        """Touch a node whenever ``freed`` asks for it.
+
+        One node is enough: its event requeues all refused pods.
         """
         while True:
             await self._wanted.wait()

@@ -67,8 +67,9 @@ class ExtenderMetrics:
         )
 
     def waited(self, pod: Pod, now: datetime) -> None:
-        """Record how long a pod waited from its creation (by the API server's clock) until it
-        was bound at ``now``.
+        """Record how long a pod waited until it was bound at ``now``.
+
+        The wait begins at the pod's creation, by the API server's clock.
         """
         if created := unix_seconds(pod.metadata.creation_timestamp):
             self._wait.observe(max(0.0, now.timestamp() - created))
@@ -78,9 +79,7 @@ EVERY_S: Final = 15.0
 
 
 class CapacityWatch:
-    """Sums up the free memory of a ledger every ``EVERY_S`` seconds; ``latest`` is the latest
-    result.
-    """
+    """Sums up a ledger's free memory every ``EVERY_S`` seconds; ``latest`` is the latest result."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -152,10 +151,10 @@ _OF_EVENTS: Final = {
 
 
 class PendingPods:
-    """The pending GPU pods by UID, each with its reason and the start of the wait (Unix time in
-    seconds).
+    """The pending GPU pods by UID.
 
-    ``unit_mib`` and ``trust_group`` are those of the configuration.
+    Each has its reason and the start of the wait (Unix time in seconds). ``unit_mib`` and
+    ``trust_group`` are those of the configuration.
     """
 
     def __init__(
@@ -200,8 +199,9 @@ class PendingPods:
         return [(reason.value, found[reason]) for reason in PendingReason]
 
     def since(self) -> list[tuple[str, float]]:
-        """Return the start of the longest wait for each reason, Unix time in seconds; 0 if no
-        pod waits for it.
+        """Return the start of the longest wait for each reason.
+
+        Unix time in seconds; 0 if no pod waits for the reason.
         """
         found: dict[PendingReason, float] = {}
         for reason, since in self._waits.values():

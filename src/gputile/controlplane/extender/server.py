@@ -245,12 +245,12 @@ class Extender:
 
 
 class PriceLearning:
-    """Recomputes the prices of a placement engine while pods arrive, in another process, so that no
-    decision waits.
+    """Recomputes the prices of a placement engine while pods arrive.
 
-    A cutting-stock problem is solved (``placement.prices``), and all nodes are weighed by its
-    prices (``placement.packing_scores``). If the process fails, the previous prices stay in force.
-    Until there are prices, full nodes come first.
+    Another process computes them, so that no decision waits. A cutting-stock problem is solved
+    (``placement.prices``), and all nodes are weighed by its prices (``placement.packing_scores``).
+    If the process fails, the previous prices stay in force. Until there are prices, full nodes come
+    first.
     """
 
     def __init__(self, engine: PlacementEngine, *, look_every: float = 1.0) -> None:
@@ -258,8 +258,9 @@ class PriceLearning:
         self._look_every = look_every
 
     async def run(self) -> None:
-        """Recompute prices when enough pods have arrived, or the prices are stale; return at
-        once if none are used.
+        """Recompute prices when enough pods have arrived, or when the prices are stale.
+
+        Return at once if none are used.
         """
         demand, ledger, loop = self._engine.demand, self._engine.ledger, asyncio.get_running_loop()
         if demand is None:

@@ -1,3 +1,1 @@
-"""Serves the admission rules of ``gputile.core.admission`` over HTTPS, and maintains the
-certificate.
-"""
+"""Serves the rules of ``gputile.core.admission`` over HTTPS, and maintains the certificate."""

@@ -65,9 +65,7 @@ class WebhookMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _ReviewPath:
-    """Answers one path. ``unsafe_access`` is whether pods of the namespace may use GPUs without
-    a booking.
-    """
+    """Answers one path. ``unsafe_access``: pods of the namespace may use GPUs without a booking."""
 
     name: str
     judge: Judge
@@ -111,8 +109,9 @@ class _ReviewPath:
 def review_app(
     policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetrics, intake: BodyReader
 ) -> Handler:
-    """Return the handler of reviews; ``policy`` returns the policy in force, with or without
-    unsafe access.
+    """Return the handler of reviews.
+
+    ``policy`` returns the policy in force, with or without unsafe access.
     """
     return routed(
         {

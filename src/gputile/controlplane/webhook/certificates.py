@@ -58,8 +58,9 @@ class ServingCertificate:
         return self._parsed().not_valid_after_utc
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
-        """Return whether the certificate has all ``names``, and is valid now and for
-        ``RENEW_BEFORE`` from now.
+        """Return whether the certificate has all ``names`` and is valid.
+
+        It has to be valid now and for ``RENEW_BEFORE`` from now.
 
         Raises:
             ValueError: the certificate cannot be read.
@@ -74,8 +75,9 @@ class ServingCertificate:
         return has.issuperset(names) and self.begins <= now < self.expires - RENEW_BEFORE
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Load the certificate into ``context``, for new connections. Python's ssl loads
-        certificates only from files.
+        """Load the certificate into ``context``, for new connections.
+
+        Python's ssl loads certificates only from files.
 
         Raises:
             ssl.SSLError: OpenSSL rejects it, for example because the key is weak or of another
@@ -98,11 +100,9 @@ def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> Serv
     Clients must trust the certificate itself and ``trusted``, the CA certificates of the previous
     certificate: other replicas may still serve that one.
     """
-    key, serial, pem = (
-        ec.generate_private_key(ec.SECP256R1()),
-        x509.random_serial_number(),
-        serialization.Encoding.PEM,
-    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    pem = serialization.Encoding.PEM
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gputile-webhook {serial:040x}")])
     certificate = (
         x509.CertificateBuilder()
@@ -201,10 +201,10 @@ class CertificateKeeper:
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
     def unusable(self) -> str | None:
-        """Return why this replica should get no reviews, None if the API server trusts the served
-        certificate.
+        """Return why this replica should get no reviews.
 
-        A certificate that can no longer be renewed stays usable until it expires.
+        It is None if the API server trusts the served certificate. A certificate that can no longer
+        be renewed stays usable until it expires.
         """
         if self.current is None:
             return self.problem or "the API server does not trust its certificate yet"
@@ -246,8 +246,9 @@ class CertificateKeeper:
         return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
-        """Return the Secret's version ("" if there is no Secret) and its certificate (None if it
-        is not usable).
+        """Return the Secret's version, "" if there is no Secret, and its certificate.
+
+        The certificate is None if it is not usable.
         """
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
@@ -259,10 +260,8 @@ class CertificateKeeper:
             return "", None
         except (ConversionError, binascii.Error) as error:
             raise BadAnswer(f"this is no Secret: {error}") from error
-        version, why = (
-            secret.metadata.resource_version,
-            "it is not valid now, or not for the webhook's names",
-        )
+        version = secret.metadata.resource_version
+        why = "it is not valid now, or not for the webhook's names"
         try:
             found = ServingCertificate(data["tls.crt"], data["tls.key"], data["ca.crt"])
             if found != self.current:

@@ -41,11 +41,11 @@ FOLLOW_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """The settings of this process. ``names`` are further names in the certificate, besides that of
-    the Service.
+    """The settings of this process.
 
-    For ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still
-    send some.
+    ``names`` are further names in the certificate, besides that of the Service. For
+    ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still send
+    some.
     """
 
     namespace: str
@@ -113,11 +113,8 @@ class Webhook:
         return "it is shutting down" if self.draining else self.certificates.unusable()
 
     def _describe(self) -> None:
-        gauge, certificates, configuration = (
-            self.metrics.registry.gauge,
-            self.certificates,
-            self.configuration,
-        )
+        gauge = self.metrics.registry.gauge
+        certificates, configuration = self.certificates, self.configuration
         gauge(
             "gputile_webhook_ready",
             "1 while this replica is ready for reviews.",
@@ -170,10 +167,8 @@ class Webhook:
             )
             background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
-            ended, served_once = (
-                group.create_task(ending.wait()),
-                group.create_task(self.certificates.served.wait()),
-            )
+            ended = group.create_task(ending.wait())
+            served_once = group.create_task(self.certificates.served.wait())
             await asyncio.wait([ended, served_once], return_when=asyncio.FIRST_COMPLETED)
             if not ending.is_set():
                 # The loaded modules stay: a garbage collection that walks them would delay a review
@@ -210,8 +205,6 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
 
 
 def service_names(settings: WebhookSettings) -> tuple[str, ...]:
-    """Return the names by which the API server reaches the webhook, which the certificate must
-    have.
-    """
+    """Return the names by which the API server reaches the webhook, for the certificate."""
     base = f"{settings.service}.{settings.namespace}"
     return (f"{base}.svc", *settings.names)

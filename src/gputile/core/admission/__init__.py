@@ -1,3 +1,1 @@
-"""Reviews a pod before it is stored: rewrites old forms, completes GPU pods, and refuses invalid
-ones.
-"""
+"""Reviews a pod before it is stored: rewrites old forms, completes it, and may refuse it."""

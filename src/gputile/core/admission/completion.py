@@ -41,9 +41,7 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Add a toleration for the taint of GPU nodes to a pod that requests a GPU or has ``claims``
-    (G7).
-    """
+    """Add a toleration for GPU nodes' taint if the pod requests a GPU or has ``claims`` (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
@@ -55,12 +53,11 @@ def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
 
 
 def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
-    """Make kube-scheduler call the extender for a pod with claims, by a request for 0 of a resource
-    that no node has.
+    """Make kube-scheduler call the extender for a pod with claims.
 
-    kube-scheduler calls an extender for pods that name certain resources, whatever the amounts;
-    kube-scheduler and kubelet ignore requests for 0. It is unknown here which driver the claims are
-    for.
+    The pod gets a request for 0 of a resource that no node has. kube-scheduler calls an extender
+    for pods that name certain resources, whatever the amounts; kube-scheduler and kubelet ignore
+    requests for 0. It is unknown here which driver the claims are for.
     """
     if is_decided(pod):
         rewriting.warnings.append(
@@ -81,8 +78,7 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
-    """Set the memory unit in force, and ``isolation`` if the pod sets none; return the pod with
-    both.
+    """Set the memory unit, and ``isolation`` if the pod sets none; return the pod with both.
 
     So a later change of the unit does not change what the pod requests (U5, U9).
     """
@@ -116,8 +112,9 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's scheduler if the pod names none or the default one; do nothing if
-    ``scheduler`` is "".
+    """Set gputile's scheduler if the pod names none or the default one.
+
+    Do nothing if ``scheduler`` is "".
     """
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
@@ -159,9 +156,7 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
 
 
 def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Return the operation that appends to a list; an empty list is created, since it may be
-    missing.
-    """
+    """Return the operation that appends to a list; create the list, since it may be missing."""
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
 
 
@@ -171,8 +166,9 @@ _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Exclude by node affinity those of ``types`` that cannot take the pod; ``unit_mib`` is the
-    unit in force.
+    """Exclude by node affinity those of ``types`` that cannot take the pod.
+
+    ``unit_mib`` is the unit in force.
     """
     try:
         request = parse_request(pod, unit_mib)
@@ -209,9 +205,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 def _operations(
     affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
 ) -> Iterator[Operation]:
-    """Yield the operations that add the requirements to each term, since a node has to meet only
-    one term.
-    """
+    """Yield the operations that add the requirements to all terms: one term is enough to match."""
     required: dict[str, Any] = {
         "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
     }

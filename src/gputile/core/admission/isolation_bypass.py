@@ -185,8 +185,9 @@ def plain_path(path: str) -> str:
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path contains ".."; the API server refuses this in all paths except those
-    of mounts.
+    """Return whether a path contains "..".
+
+    The API server refuses this in all paths except those of mounts.
     """
     return ".." in path.split("/")
 
@@ -233,9 +234,7 @@ def _leads_to_the_node(path: str) -> bool:
 
 
 def _directories(path: str) -> Iterator[str]:
-    """Yield the ancestors of a path and the path itself, down to the depth of the deepest
-    protected path.
-    """
+    """Yield the ancestors of a path, and the path, to the depth of the deepest protected path."""
     parts = path.split("/", _DEEPEST + 1)[: _DEEPEST + 1]
     return ("/".join(parts[: depth + 1]) or "/" for depth in range(len(parts)))
 
@@ -261,9 +260,8 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
             (f"volumeDevices[{each.name}].devicePath", each.device_path)
             for each in container.volume_devices
         ]
-        if (
-            container.termination_message_path
-        ):  # the kubelet mounts a file there that the container may write
+        # The kubelet mounts a file at this path that the container may write
+        if container.termination_message_path:
             mounts.append(("terminationMessagePath", container.termination_message_path))
         for field, path in mounts:
             why = _hides(path, gpu)
@@ -272,8 +270,7 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path in a container, with the remedy; None if one
-    may.
+    """Return why no volume may be mounted at a path, with the remedy; None if one may.
 
     A volume at a parent directory of the limits does not hide them at first, since runtimes mount
     deeper paths later. But another container with the same volume could then remove the mount

@@ -26,9 +26,7 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change. ``path`` has the keys and indices from the root; a final "-" appends to a
-    list.
-    """
+    """A change. ``path`` has the keys and indices from the root; a final "-" appends to a list."""
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]
@@ -57,9 +55,7 @@ def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
 
 
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
-    """Return a copy of ``node`` with the change at ``path`` below it; the copy shares all other
-    parts.
-    """
+    """Return a copy of ``node`` with the change at ``path``; the copy shares all other parts."""
     step, rest = path[0], path[1:]
     if isinstance(node, list | tuple):
         index = len(node) if step == "-" else int(step)
@@ -79,9 +75,8 @@ def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> An
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
 _AFFINITY = msgspec.json.Decoder(Affinity)
-_ANYTHING = msgspec.json.Decoder(
-    Any
-)  # for the affinity as written, with fields that gputile does not read
+# For the affinity as written, with fields that gputile does not read
+_ANYTHING = msgspec.json.Decoder(Any)
 
 
 @dataclass(slots=True)
@@ -134,9 +129,7 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
 
 
 def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
-    """Rename the GPU resource to its current name (L3); a container that uses both names is
-    refused elsewhere.
-    """
+    """Rename the GPU resource to its current name (L3), except if a container uses both names."""
     found = False
     for kind, containers in (
         ("initContainers", pod.spec.init_containers),
@@ -160,17 +153,14 @@ def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Oper
         ("requests", container.resources.requests),
     ):
         if LEGACY_GPU in amounts:
-            if (
-                WHOLE_GPU not in asked
-            ):  # if the new name has an amount, the "0" under the old one is only removed
+            # If the new name has an amount, the "0" under the old one is only removed
+            if WHOLE_GPU not in asked:
                 yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
             yield Operation("remove", (*path, section, LEGACY_GPU))
 
 
 def _model_names(pod: Pod, affinity: Affinity | None) -> Iterator[Operation]:
-    """Replace GPU models by the values of the nodes' label: "Tesla K80" becomes "Tesla-K80"
-    (C3).
-    """
+    """Replace GPU models by the values of the node label: "Tesla K80" becomes "Tesla-K80" (C3)."""
     model = pod.spec.node_selector.get(LEGACY_MODEL_LABEL)
     if model is not None and model_label_value(model) != model:
         yield Operation(

@@ -13,9 +13,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Common settings: fields that no rule reads are skipped, and objects form no cycles (see
-    ``api.core``).
-    """
+    """Settings: fields that no rule reads are skipped, and no object has cycles (``api.core``)."""
 
 
 class EnvVar(_PodPart):

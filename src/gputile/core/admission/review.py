@@ -98,9 +98,7 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a review: refused if there are refusals, otherwise allowed with the
-    operations.
-    """
+    """The result of a review: refused if there are refusals, else allowed with the operations."""
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -153,8 +151,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
 
 
 def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return the refusals of a new pod as it would be stored, of a change to a pod, or of a
-    Binding.
+    """Return the refusals of a new pod as it would be stored, of a changed pod, or of a Binding.
 
     Raises:
         UnreadableReview: the object is no pod, or no Binding.
@@ -204,9 +201,8 @@ def _broken_binding(
     refusals = []
     if user not in policy.trusted:
         refusals += forged({}, meta.annotations, user) + count_changed({}, meta.labels)
-        if (
-            MIRROR_ANNOTATION in meta.annotations
-        ):  # the API server itself protects it on every other write
+        # The API server itself protects this annotation on every other write
+        if MIRROR_ANNOTATION in meta.annotations:
             rule = (
                 f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods "
                 f"are "
@@ -222,9 +218,7 @@ def _broken_binding(
 def _broken_change(
     request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for every rule that a change of a pod breaks; unchanged parts are not
-    reviewed again.
-    """
+    """Return a refusal for each rule that a change breaks; unchanged parts are not reviewed."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
@@ -251,9 +245,7 @@ def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
 
 
 def _added(old: PodView, new: PodView) -> PodView:
-    """Return what a change adds to a pod: ephemeral containers and annotations; the rest of a
-    spec is fixed.
-    """
+    """Return the ephemeral containers and annotations that a change adds; the rest is fixed."""
     known = {container.name for container in old.spec.ephemeral_containers}
     added = PodView()
     added.spec.ephemeral_containers = tuple(
@@ -275,9 +267,7 @@ def _is_pod(request: AdmissionRequest) -> bool:
 
 
 def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
-    """Return whether a kubelet reports a static pod: it runs already, and must be stored
-    unchanged.
-    """
+    """Return whether a kubelet reports a static pod; it runs already, so it is stored as it is."""
     return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
 
 
@@ -293,9 +283,7 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and whether there are
-    more.
-    """
+    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and if there are more."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")
@@ -340,10 +328,10 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusa
 def broken_wait(
     old: PodView, new: PodView, user: str, trusted: Collection[str]
 ) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for each gang gate or label that a user other than gputile changes on a
-    waiting pod.
+    """Yield a refusal for each gang gate or label that a user other than gputile changes.
 
-    A gate on a pod whose labels name no gang is not protected: gputile neither sets nor removes it.
+    Only waiting pods are protected. A gate on a pod whose labels name no gang is not: gputile
+    neither sets nor removes it.
     """
     if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
         return
@@ -366,9 +354,7 @@ def broken_wait(
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's highest
-    weight.
-    """
+    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's maximum."""
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),

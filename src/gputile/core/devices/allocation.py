@@ -40,9 +40,7 @@ class AllocationError(ValueError):
 
 
 class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A pod's or a container's part of one GPU: MiB of memory and percent of compute (0 if none
-    is booked).
-    """
+    """A pod's or container's part of one GPU: MiB, and percent of compute (0 if none is booked)."""
 
     uuid: Uuid
     index: Index
@@ -156,8 +154,7 @@ TOOL_ANNOTATIONS = (
 
 
 def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -> dict[str, str]:
-    """Return the annotations of a Binding of ``pod``: the allocation and those that existing tools
-    read (B9).
+    """Return the annotations of a Binding: the allocation and those that existing tools read (B9).
 
     gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, and are written for
     pods on one GPU. The ACK allocation is written for every shared pod. Its readers accept only
@@ -197,15 +194,15 @@ class ReservationError(ValueError):
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One pod's reservation in a plan of pods that start together. The plan of a preemptor has only
-    this pod.
+    """One pod's reservation in a plan of pods that start together.
 
-    ``plan`` is the plan's name, ``pods`` the number of its pods, and ``size`` how many of them get
-    GPUs. ``allocation`` is None if the pod requests no GPU, or if another device plugin manages the
-    node's GPUs. The reservation ends at ``expires_ns``, Unix time in nanoseconds. ``first`` marks
-    the pod that is bound first; a plan that must not start has none. ``since_ns`` is the time since
-    when GPUs have been reserved for the gang, by this plan or by earlier ones that did not begin.
-    ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
+    The plan of a preemptor has only this pod. ``plan`` is the plan's name, ``pods`` the number of
+    its pods, and ``size`` how many of them get GPUs. ``allocation`` is None if the pod requests no
+    GPU, or if another device plugin manages the node's GPUs. The reservation ends at
+    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod that is bound first; a plan
+    that must not start has none. ``since_ns`` is the time since when GPUs have been reserved for
+    the gang, by this plan or by earlier ones that did not begin. ``preemption`` marks the
+    reservation of a preemptor, whose victims have to leave.
     """
 
     plan: _Name

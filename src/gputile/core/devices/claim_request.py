@@ -29,14 +29,10 @@ from gputile.core.devices.request import (
 )
 
 CLAIM_UNIT_MIB = 1
-"""The memory unit of nodes that offer their GPUs by claims: a claim may request any number of
-MiB.
-"""
+"""The memory unit of nodes that offer GPUs by claims, which may request any number of MiB."""
 
-_DISTINCT = (
-    f"{DRIVER}/uuid",
-    f"{DRIVER}/index",
-)  # attributes that differ between any two GPUs of a node
+# Attributes that differ between any two GPUs of a node
+_DISTINCT = (f"{DRIVER}/uuid", f"{DRIVER}/index")
 
 
 def asks_for_gpus(claim: ResourceClaim) -> bool:
@@ -45,8 +41,7 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 
 
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
-    """Return the GPU shapes that a claim requests, in the order in which kube-scheduler allocates
-    them.
+    """Return the GPU shapes that a claim requests, in kube-scheduler's order of allocation.
 
     A shape of several GPUs needs distinct ones. Several shapes may get shares of one GPU. If a
     request has alternatives, only the first is read.
@@ -99,9 +94,7 @@ def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
-    """Return the MiB and the percent that a request takes of a GPU; 0 percent if it names no
-    compute.
-    """
+    """Return the MiB and percent that a request takes of a GPU; 0 percent if it names none."""
     amounts = request.capacity.requests if request.capacity is not None else {}
     for name in amounts:
         if name not in (MEMORY, CORES, PODS):

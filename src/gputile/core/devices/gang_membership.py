@@ -22,9 +22,7 @@ from gputile.core.devices.allocation import MOST_MEMBERS, reservation_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """The name of a gang. ``by_object``: the size of the gang is in a PodGroup, not in labels of
-    its pods.
-    """
+    """The name of a gang. ``by_object``: a PodGroup has the gang's size, not labels of its pods."""
 
     namespace: str
     name: str
@@ -63,8 +61,9 @@ def gated(pod: Pod) -> bool:
 def gang_size(
     gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[str, str], int]
 ) -> int:
-    """Return how many pods of a gang start together, 0 if unknown; ``min_members`` are the sizes
-    in PodGroups.
+    """Return how many pods of a gang start together, 0 if unknown.
+
+    ``min_members`` are the sizes in PodGroups.
     """
     if gang.by_object:
         return max(0, min_members.get((gang.namespace, gang.name), 0))
@@ -72,8 +71,9 @@ def gang_size(
 
 
 def held_by_others(pod: Pod) -> bool:
-    """Return whether a pod has a scheduling gate other than its gang's; only the owner may
-    remove such a gate.
+    """Return whether a pod has a scheduling gate other than its gang's.
+
+    Only the owner of such a gate may remove it.
     """
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
@@ -118,9 +118,7 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
 
 
 def needed_members(size: int, placed: int) -> int:
-    """Return how many further pods have to be placed together if ``placed`` pods are placed
-    already.
-    """
+    """Return how many more pods have to be placed together if ``placed`` are placed already."""
     return max(1, size - placed)
 
 
@@ -130,9 +128,7 @@ def queue_priority(pods: Iterable[Pod]) -> int:
 
 
 def in_line(pod: Pod) -> tuple[int, str, str]:
-    """Return a sort key that approximates kube-scheduler's order of pods: priority, age, and
-    then the name.
-    """
+    """Return a sort key that approximates kube-scheduler's order: priority, age, then name."""
     return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
 
 
@@ -141,8 +137,9 @@ def too_few_text(gang: GangName, size: int, there: int) -> str:
 
 
 def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
-    """Describe the pods that a gang starts together, as the subject of a sentence; ``placed``
-    pods are placed.
+    """Describe the pods that a gang starts together, as the subject of a sentence.
+
+    ``needed`` are still to be placed, ``placed`` have a place already.
     """
     more = f" (beside {placed} that have a place)" if placed else ""
     return f"gang {gang.name}: {needed} pods that start together{more}"

@@ -112,9 +112,7 @@ encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
 
 
 def unknown_mode(mode: str) -> str:
-    """Return the message about an inventory whose mode is unknown here, such as one of a newer
-    agent.
-    """
+    """Return the message about an inventory of an unknown mode, such as that of a newer agent."""
     return (
         f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it "
         f"knows {', '.join(MODES)}"
@@ -122,9 +120,7 @@ def unknown_mode(mode: str) -> str:
 
 
 def advertised_units(gpu: Gpu, unit_mib: int) -> int:
-    """Return the number of memory units of a GPU: floor(MiB / unit), for each GPU by its own
-    size (U1, U2).
-    """
+    """Return a GPU's number of memory units: floor(MiB / unit), by its own size (U1, U2)."""
     return gpu.mib // unit_mib
 
 
@@ -135,11 +131,10 @@ _LONGEST_LABEL = 63
 def resources_for_mode(
     mode: Mode, gpus: Iterable[Gpu], unit_mib: int, *, count_unhealthy: bool = False
 ) -> dict[str, int]:
-    """Return the resources that a node in ``mode`` advertises for ``gpus``; those of other modes
-    are 0.
+    """Return the resources that a node in ``mode`` advertises for ``gpus``.
 
-    Unhealthy GPUs do not count, as in a node's allocatable; with ``count_unhealthy`` they do, as in
-    its capacity.
+    Those of other modes are 0. Unhealthy GPUs do not count, as in a node's allocatable; with
+    ``count_unhealthy`` they do, as in its capacity.
     """
     counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
     resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}
@@ -169,10 +164,10 @@ def model_number(label: str) -> int:
 
 
 def model_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels that describe a node's GPUs: their number, and their model and memory if
-    these are all equal.
+    """Return the labels that describe a node's GPUs: their number, model and memory.
 
-    A node without GPUs has none of these labels.
+    Model and memory are labels only if they are equal for all GPUs. A node without GPUs has none of
+    these labels.
     """
     if not gpus:
         return {}

@@ -97,9 +97,7 @@ class NodeType:
         return None
 
     def node(self, name: str) -> Node:
-        """Return an empty node of the type, as the cluster sees it once its agent has reported
-        its GPUs.
-        """
+        """Return an empty node of the type, as it is once its agent has reported its GPUs."""
         resources: ResourceList = {
             **_AMPLE,
             **self.other_resources,
@@ -124,9 +122,7 @@ class NodeType:
 
 
 def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
-    """Return the node types of a configuration, in the order in which they are tried; none if it
-    is disabled.
-    """
+    """Return the node types of a configuration in the order of trial; none if it is disabled."""
     scaling = configuration.autoscaling
     return (
         tuple(_node_type(each, configuration.unit_mib) for each in scaling.node_types)
@@ -136,9 +132,7 @@ def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
 
 
 def is_placeholder(pod: Pod) -> bool:
-    """Return whether a pod is a placeholder for a node that the autoscaler should add, whoever
-    created it.
-    """
+    """Return whether a pod, whoever created it, is a placeholder for a node to be added."""
     return (
         PLACEHOLDER_LABEL in pod.metadata.labels
         and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER

@@ -50,9 +50,7 @@ class RequestError(ValueError):
 
 
 class RequestKind(Enum):
-    """Which of the three kinds of GPU resources a pod requests; the value is the resource's
-    name.
-    """
+    """Which of the three kinds of GPU resource a pod requests; the value is the resource's name."""
 
     SHARED = GPU_MEMORY
     WHOLE = WHOLE_GPU
@@ -60,9 +58,7 @@ class RequestKind(Enum):
 
 
 class Phase(Enum):
-    """When a container runs: before the app containers, before and alongside them, or as one of
-    them.
-    """
+    """When a container runs: before the apps, before and alongside them, or as one of them."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -71,8 +67,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container requests: ``units`` and ``percent`` over all GPUs of the pod (shared),
-    or ``gpus`` (whole).
+    """What one container requests.
+
+    ``units`` and ``percent`` are for all GPUs of the pod together (shared), ``gpus`` is for whole
+    GPUs.
     """
 
     name: str
@@ -200,11 +198,11 @@ def _bytes_meant(count: int, unit: int) -> str:
 def effective(
     containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]
 ) -> int:
-    """Return what the pod needs at its peak (KEP-753, "Resources calculation for scheduling and pod
-    admission").
+    """Return what the pod needs at its peak.
 
-    Sidecars run until the end, an init container runs together with the sidecars started before it,
-    and the app containers run together with all sidecars.
+    See KEP-753, "Resources calculation for scheduling and pod admission". Sidecars run until the
+    end, an init container runs together with the sidecars started before it, and the app containers
+    run together with all sidecars.
     """
     peak = sidecars = apps = 0
     for container in containers:
@@ -395,9 +393,7 @@ def asks_for_gpu(pod: Pod) -> bool:
 
 
 def is_decided(pod: Pod) -> bool:
-    """Return whether gputile decides which GPU the pod gets; Kubernetes itself counts MIG
-    instances.
-    """
+    """Return whether gputile chooses the pod's GPUs; Kubernetes itself counts MIG instances."""
     return any(True for container in containers(pod) for _ in asked_by(container))
 
 

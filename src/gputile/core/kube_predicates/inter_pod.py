@@ -26,13 +26,9 @@ EXISTING_ANTI_AFFINITY = refusal_by(PredicateRule.EXISTING_ANTI_AFFINITY)
 SPREAD = refusal_by(PredicateRule.SPREAD)
 SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
-"""The label with its name that the API server sets on each namespace. Other labels are unknown
-here.
-"""
+"""The label of each namespace that the API server sets to its name; others are unknown here."""
 MOST_PARTS = 256
-"""The limit for the terms of a pod and their parts; if a pod has more, none of its terms is
-checked.
-"""
+"""The limit for the terms of a pod and their parts; if exceeded, none of its terms is checked."""
 
 Labels = Mapping[str, str]
 
@@ -48,9 +44,7 @@ class Check(Protocol):
 
 
 def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
-    """Return the checks that ``pod`` needs, in kube-scheduler's order; they have counted no pods
-    yet.
-    """
+    """Return the checks that ``pod`` needs, in kube-scheduler's order, with no pods counted yet."""
     constraints = hard_spread(pod)
     known = list(nodes) if constraints else []
     checks: list[Check] = [_Spread(pod, constraint, known) for constraint in constraints]
@@ -71,9 +65,7 @@ def hard_spread(pod: Pod) -> Sequence[TopologySpreadConstraint]:
 
 
 def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the anti-affinity terms that must hold; they also apply to pods that are placed
-    later.
-    """
+    """Return the required anti-affinity terms; they also apply to pods that are placed later."""
     anti_affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     terms = anti_affinity.required if anti_affinity is not None else ()
     return () if _too_many_parts(terms) else terms
@@ -87,9 +79,7 @@ def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
 
 
 def _too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
-    """Return whether terms are too many, or too large, to compare them with every pod, in
-    bounded time.
-    """
+    """Return whether terms are too many or too large to compare with every pod in bounded time."""
     parts = (part for term in terms for part in _parts(term))
     return next(islice(parts, MOST_PARTS, None), None) is not None
 
@@ -151,9 +141,7 @@ class _Domains(Counter[tuple[str, str]]):
     """The number of pods in each topology domain, which is a key and a value of node labels."""
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
-        """Count a pod in the domain for ``key`` of a node with ``labels``; without that label,
-        count nothing.
-        """
+        """Count a pod in its node's domain for ``key``; do nothing if ``labels`` lack the key."""
         value = labels.get(key)
         if value is not None:
             self[key, value] += sign
@@ -220,11 +208,11 @@ class _AffinityTerms:
 
 
 class _Spread:
-    """Requires that the node's domain has at most ``maxSkew`` more selected pods than the domain
-    with the fewest.
+    """Requires a skew of at most ``maxSkew``.
 
-    As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being deleted
-    do not count, and an empty selector counts no pods, although it selects the pod itself.
+    The skew is the number of selected pods in the node's domain, minus that in the domain with the
+    fewest. As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being
+    deleted do not count, and an empty selector counts no pods, although it selects the pod itself.
     """
 
     def __init__(
@@ -272,9 +260,7 @@ class _Spread:
 def _counts(
     pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node
 ) -> bool:
-    """Return whether the node counts for the constraint: it has all topology keys, and passes
-    the node policies.
-    """
+    """Return whether the node counts: it has all topology keys, and passes the node policies."""
     if any(key not in node.metadata.labels for key in keys):
         return False
     if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):

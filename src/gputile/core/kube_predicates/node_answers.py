@@ -70,13 +70,14 @@ class StaticAnswers:
     """
 
     def __init__(self, spec: PodSpec) -> None:
+        # The rest of a spec may be large
         self._spec = PodSpec(
             node_name=spec.node_name,
             os=spec.os,
             node_selector=spec.node_selector,
             tolerations=spec.tolerations,
             affinity=spec.affinity,
-        )  # the rest of a spec may be large
+        )
         self._reasons: list[Refusal[PredicateRule] | None] = []
         self._refusals = node_refusals(())
         self._weights: npt.NDArray[np.int64] = np.zeros((0, 2), np.int64)
@@ -90,9 +91,7 @@ class StaticAnswers:
         return self._refusals
 
     def weights(self, nodes: Mapping[str, Node]) -> npt.NDArray[np.int64]:
-        """Return each node's preference weight, and the number of its taints to avoid: shape
-        [nodes, 2].
-        """
+        """Return each node's preference weight and number of taints to avoid: shape [nodes, 2]."""
         if len(nodes) > len(self._weights):
             pairs = [
                 (preferred_weight(self._spec, n), avoided_taints(self._spec, n))
@@ -120,9 +119,7 @@ class SpareAmounts:
             left[self._row[name]] = _left(resource, allocatable, used)
 
     def refusals(self, needs: Amounts) -> NodeRefusals:
-        """Return the first of ``needs`` that each node lacks; the number of pods is checked
-        before them.
-        """
+        """Return the first of ``needs`` that each node lacks; the number of pods comes first."""
         codes = np.full(len(self._nodes), -1, np.intp)
         distinct: list[Refusal[PredicateRule]] = []
         for name, amount in ((PODS, 1), *needs.items()):
@@ -153,9 +150,7 @@ class LastAsked(OrderedDict[Key, Value]):
     """A cache of the most recently used values."""
 
     def find(self, key: Key, make: Callable[[], Value], most: int) -> Value:
-        """Return the value of a key, and create it if it is missing; keep at most ``most``
-        values.
-        """
+        """Return the value of a key, creating it if it is missing; keep at most ``most`` values."""
         found = self.get(key)
         if found is None:
             found = self[key] = make()

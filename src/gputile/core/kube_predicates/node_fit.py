@@ -37,8 +37,9 @@ def static_obstacles(spec: PodSpec, node: Node) -> Iterator[Refusal[PredicateRul
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[Refusal[PredicateRule] | None]:
-    """Return ``static_reason`` for each node. If the affinity names nodes, only those are
-    checked in full.
+    """Return ``static_reason`` for each node.
+
+    If the affinity names nodes, only those are checked in full.
     """
     names = _named_nodes(spec)
     if names is None:
@@ -96,9 +97,7 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def _named_nodes(spec: PodSpec) -> set[str] | None:
-    """Return the only nodes that the required affinity can match (one for DaemonSet pods); None
-    for any.
-    """
+    """Return the only nodes that the affinity admits (one for a DaemonSet's pod); None for any."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None or affinity.required is None:
         return None

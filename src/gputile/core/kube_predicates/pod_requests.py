@@ -19,8 +19,9 @@ MEMORY = "memory"
 PODS = "pods"
 _HUGE_PAGES = "hugepages-"
 MOST_CPU = 2**30
-"""The limit for milli-CPU of a pod or node, so that sums fit in 64 bits: a million cores, more
-than any machine has.
+"""The limit for milli-CPU of a pod or node, so that sums fit in 64 bits.
+
+It is a million cores, more than any machine has.
 """
 MOST_HOST_MIB = 2**40
 """The same limit for MiB of a machine's memory: an exbibyte."""
@@ -46,10 +47,10 @@ NO_HOST_RESOURCES = HostResources()
 
 
 def pod_requests(spec: PodSpec) -> Amounts:
-    """Return the pod's effective requests: cpu in thousandths, everything else in its own unit,
-    rounded up.
+    """Return the pod's effective requests, rounded up.
 
-    During an in-place resize, the desired amounts count.
+    ``cpu`` is in thousandths, everything else in its own unit. During an in-place resize, the
+    desired amounts count.
     """
     peak = _peak(spec, _amounts)
     return {
@@ -60,11 +61,10 @@ def pod_requests(spec: PodSpec) -> Amounts:
 
 
 def host_request(pod: Pod) -> HostResources:
-    """Return the milli-CPU and MiB that the pod requests, rounded up, at most ``MOST_CPU`` and
-    ``MOST_HOST_MIB``.
+    """Return the milli-CPU and MiB that the pod requests, rounded up.
 
-    Other resources are not read: services call this for every pod, and a pod may name tens of
-    thousands of resources.
+    They are at most ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read: services call
+    this for every pod, and a pod may name tens of thousands of resources.
     """
     peak = _peak(pod.spec, _host_amounts)
     return HostResources(
@@ -101,8 +101,9 @@ def _peak(spec: PodSpec, read: _Reader) -> Amounts:
 
 
 def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
-    """Return what pods may use of the node, in the units of ``host_request``; ``unknown``
-    replaces missing amounts.
+    """Return what pods may use of the node, in the units of ``host_request``.
+
+    ``unknown`` replaces missing amounts.
     """
     resources = node.status.allocatable or node.status.capacity
     cpu, memory = resources.get(CPU), resources.get(MEMORY)
@@ -148,9 +149,7 @@ def node_allocatable(node: Node) -> Amounts:
 def insufficient(
     needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
 ) -> Iterator[Refusal[PredicateRule]]:
-    """Yield a refusal for each resource that the node lacks for a pod; the number of pods comes
-    first.
-    """
+    """Yield a refusal for each resource that the node lacks for a pod; number of pods first."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
         yield TOO_MANY_PODS
     for name, amount in needs.items():

@@ -75,9 +75,7 @@ class _Load:
         return replace(self, used=used, ports=ports)
 
     def obstacles(self, needs: _Needs) -> Iterator[Refusal[PredicateRule]]:
-        """Yield every reason why the pod's requests do not fit, in the order of kube-scheduler's
-        filters.
-        """
+        """Yield all reasons why requests do not fit, in the order of kube-scheduler's filters."""
         if not self.ports.keys().isdisjoint(needs.ports):
             yield PORT_TAKEN
         yield from insufficient(needs.amounts, self.used, self.allocatable)
@@ -104,9 +102,7 @@ class _CountedRules:
 
 
 class Predicates:
-    """A cluster as kube-scheduler's in-tree plugins see it: where its pods are, and where
-    another one may go.
-    """
+    """A cluster as kube-scheduler's in-tree plugins see it: its pods, and where one more may go."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node.metadata.name: node for node in nodes}
@@ -119,9 +115,8 @@ class Predicates:
         self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
         self._spare: SpareAmounts | None = None
         self._questions: LastAsked[int, _CountedRules] = LastAsked()
-        self._moves: list[
-            tuple[Pod, Node, int]
-        ] = []  # pods added (1) or removed (-1) since the first cached check
+        # Pods added (1) or removed (-1) since the first cached check
+        self._moves: list[tuple[Pod, Node, int]] = []
 
     def snapshot(self) -> "Predicates":
         """Return a private copy, which may be changed and discarded; its caches are empty."""
@@ -151,10 +146,10 @@ class Predicates:
             self._forget_answers(static=True)
 
     def place(self, pod: Pod, node_name: str) -> None:
-        """Count ``pod`` as running on the node, under its UID. A finished or already placed pod is
-        ignored.
+        """Count ``pod`` as running on the node, under its UID.
 
-        On an unknown node, the pod is counted only when the node is added.
+        A finished or already placed pod is ignored. On an unknown node, the pod is counted only
+        when the node is added.
         """
         uid = pod.metadata.uid
         if pod.finished or uid in self._guests:
@@ -192,9 +187,7 @@ class Predicates:
         return list(compress(self._nodes, self.refusals(pod).open.tolist()))
 
     def open_alone(self, pod: Pod) -> list[str]:
-        """Return the names of the nodes that the pod may go to if rules between pods are
-        ignored.
-        """
+        """Return the names of the nodes that the pod may go to, ignoring rules between pods."""
         return list(compress(self._nodes, self.refusals_alone(pod).open.tolist()))
 
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
@@ -213,9 +206,7 @@ class Predicates:
         )
 
     def refusals_alone(self, pod: Pod) -> NodeRefusals:
-        """Return why each node refuses the pod, in the order of ``node_names``; rules between
-        pods are ignored.
-        """
+        """Return why each of ``node_names`` refuses the pod, ignoring rules between pods."""
         needs, static = self._asked(pod.spec)
         found = static.refusals(self._nodes)
         if needs.ports:
@@ -227,11 +218,11 @@ class Predicates:
         return found.or_else(self._spare.refusals(needs.amounts))
 
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return scores of 0 to 500 for the pod's preferences: node affinity, and few
-        PreferNoSchedule taints.
+        """Return scores of 0 to 500 for the pod's preferences.
 
-        ``rows`` are positions in ``node_names``. Each part is normalized to 0..100 over these nodes
-        and weighted, as in kube-scheduler. Shape [rows].
+        These are node affinity, and few PreferNoSchedule taints. ``rows`` are positions in
+        ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
+        kube-scheduler. Shape [rows].
         """
         weights = self._asked(pod.spec)[1].weights(self._nodes)[rows]
         want, avoid = weights[:, 0], weights[:, 1]
@@ -241,15 +232,11 @@ class Predicates:
         return found
 
     def concerns_others(self, pod: Pod) -> bool:
-        """Return whether rules between pods concern the pod: its own, or the anti-affinity of
-        placed pods.
-        """
+        """Return whether rules between pods apply: the pod's own, or placed pods' anti-affinity."""
         return bool(self._repelling) or looks_at_pods(pod)
 
     def repelling(self) -> Iterable[Pod]:
-        """Return the placed pods with anti-affinity terms, which also apply to pods that are
-        placed later.
-        """
+        """Return the placed pods with anti-affinity terms, which also apply to later pods."""
         return (guest.pod for guest in self._repelling.values())
 
     # -- questions about one node
@@ -268,8 +255,9 @@ class Predicates:
         return _broken(self._checks(pod), node)
 
     def obstacles(self, pod: Pod, name: str) -> list[Refusal[PredicateRule]]:
-        """Return every reason why the pod may not go to one node, each once; ``reasons`` has the
-        first.
+        """Return every distinct reason why the pod may not go to a node.
+
+        ``reasons`` has the first.
         """
         node = self._nodes.get(name)
         if node is None:
@@ -290,9 +278,7 @@ class Predicates:
     # -- internals
 
     def _own(self, node: str) -> dict[str, _Guest]:
-        """Return the guests of a node for a change; copy them first if a snapshot may share
-        them.
-        """
+        """Return a node's guests for a change; copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -358,9 +344,7 @@ def _needs(spec: PodSpec) -> _Needs:
 
 
 def _static_key(spec: PodSpec) -> bytes:
-    """Return a key that is equal for specs whose checks of labels, names and taints always
-    agree.
-    """
+    """Return a key that is equal for specs whose checks of labels, names and taints agree."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return msgspec.msgpack.encode(
         (spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity)

@@ -96,8 +96,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return any(share.uuid == uuid for share in self.gpus)
 
     def takes(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
-        """Return the MiB and the percent of compute that ``share`` takes of a GPU with
-        ``total_mib``.
+        """Return the MiB and percent of compute that ``share`` takes of a GPU with ``total_mib``.
 
         A pod with whole GPUs takes all of the GPU, whatever the share says, since no other pod gets
         it. If ``replicas`` pods use the GPU in turns, each takes an equal part.
@@ -112,9 +111,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 def frees(before: Booking | None, after: Booking | None) -> bool:
-    """Return whether GPUs may be free because a pod now has ``after`` instead of ``before``,
-    even on the same node.
-    """
+    """Return whether a change from ``before`` to ``after`` may free GPUs, even on the same node."""
     if before is None:
         return False
     return after is None or (before.node, before.gpus) != (after.node, after.gpus)
@@ -177,10 +174,10 @@ def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None
 
 
 def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
-    """Raise an allocation to at least what the pod requests, since the kubelet allocates what is
-    requested.
+    """Raise an allocation to at least what the pod requests.
 
-    A missing amount is added on each of its GPUs, since it could be on any of them.
+    The kubelet allocates what is requested. A missing amount is added on each of its GPUs, since it
+    could be on any of them.
     """
     if shape.kind is not RequestKind.SHARED:
         return allocation if allocation.whole else msgspec.structs.replace(allocation, whole=True)
@@ -234,9 +231,7 @@ class Claims:
             del self._uids[claim.key]
 
     def of_pod(self, pod: Pod) -> Iterator[ResourceClaim]:
-        """Yield the known GPU claims of the pod, in the order in which kube-scheduler allocates
-        them.
-        """
+        """Yield the pod's known GPU claims in the order in which kube-scheduler allocates them."""
         for name in claims_of(pod):
             uid = self._uids.get(f"{pod.metadata.namespace}/{name}")
             if uid is not None:
@@ -244,20 +239,17 @@ class Claims:
 
 
 def claim_node(claim: ResourceClaim) -> str:
-    """Return the node of an allocated claim, whose pool has the name of the node; "" without an
-    allocation.
-    """
+    """Return the node of an allocated claim, the name of its pool; "" if it is not allocated."""
     return next((each.pool for each in claim.gpus), "")
 
 
 def claim_booking(
     claim: ResourceClaim, node_info: NodeInfo | None, trust_group: str
 ) -> Booking | None:
-    """Return the booking of an allocated claim; None if it holds no GPU (devices with admin access
-    do not count).
+    """Return the booking of an allocated claim; None if it holds no GPU.
 
-    ``node_info`` is that of ``claim_node``. If the node does not have one of the devices, the
-    booking has no GPUs.
+    Devices with admin access do not count. ``node_info`` is that of ``claim_node``. If the node
+    does not have one of the devices, the booking has no GPUs.
     """
     node, held = claim_node(claim), [each for each in claim.gpus if not each.admin_access]
     if not held:

@@ -38,8 +38,9 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """The bookings of all pods. Not thread-safe: one event loop owns it, and each snapshot is
-    owned by one thread.
+    """The bookings of all pods.
+
+    Not thread-safe: one event loop owns the ledger, and one thread owns each snapshot.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -60,11 +61,10 @@ class Ledger:
         )
 
     def snapshot(self) -> "Ledger":
-        """Return a private copy to compute a plan on: it may be changed as the ledger, and is
-        discarded afterwards.
+        """Return a private copy to compute a plan on.
 
-        Arrays and maps are copied. Their values are immutable, or are copied before they are
-        changed.
+        It may be changed like the ledger, and is discarded afterwards. Arrays and maps are copied.
+        Their values are immutable, or are copied before they are changed.
         """
         copy = Ledger(self.configuration)
         copy._table = self._table.copy()
@@ -90,11 +90,11 @@ class Ledger:
             self._put(pod)
 
     def apply_read_pod(self, pod: Pod, read_at: float) -> None:
-        """Record a pod that was read directly from the API server at ``read_at`` (monotonic time in
-        seconds).
+        """Record a pod that was read directly from the API server.
 
-        The watch and lists may be older, and a list may not have the pod yet. So the pod's booking
-        counts as assumed until the watch reports it, and older versions are ignored.
+        ``read_at`` is monotonic time in seconds. The watch and lists may be older, and a list may
+        not have the pod yet. So the pod's booking counts as assumed until the watch reports it, and
+        older versions are ignored.
         """
         before = self._bookings.get(pod.metadata.uid)
         self._put(pod)
@@ -121,13 +121,12 @@ class Ledger:
             self.apply_pod(pod)
 
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
-        """Release, in steps, the bookings of pods that a list no longer has; ``there`` are the UIDs
-        in the list.
+        """Release, in steps, the bookings of pods that a list no longer has.
 
-        Bookings of claims stay, since claims are listed separately. Assumed bookings, and those of
-        pods that were read, also stay, even if they are added between two steps: the list may be
-        older than they are, and they are confirmed or taken back later. The watch of pods must be
-        paused meanwhile.
+        ``there`` are the UIDs in the list. Bookings of claims stay, since claims are listed
+        separately. Assumed bookings, and those of pods that were read, also stay, even if they are
+        added between two steps: the list may be older than they are, and they are confirmed or
+        taken back later. The watch of pods must be paused meanwhile.
         """
         gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
@@ -168,8 +167,9 @@ class Ledger:
     # -- gputile's own Bindings
 
     def assume(self, booking: Booking) -> None:
-        """Book the GPUs of a Binding that is about to be sent, until the watch confirms it or it is
-        forgotten.
+        """Book the GPUs of a Binding that is about to be sent.
+
+        They stay booked until the watch confirms the Binding or it is forgotten.
 
         Raises:
             LedgerError: the pod already holds GPUs.
@@ -181,18 +181,16 @@ class Ledger:
         self._book(booking)
 
     def confirm(self, uid: str) -> None:
-        """Record that the API server has executed the Binding of a pod; the watch reports it
-        too.
-        """
+        """Record that the API server has executed a pod's Binding, which the watch reports too."""
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._restate(msgspec.structs.replace(held, assumed_at=None))
 
     def doubt(self, uid: str) -> None:
-        """Record that a complete list shows a bound pod as unbound, so that it has to be read from
-        the API server.
+        """Record that a complete list shows a bound pod as unbound.
 
-        Either the list is older than the Binding, or etcd was restored from a backup that is older.
+        The pod has to be read from the API server. Either the list is older than the Binding, or
+        etcd was restored from a backup that is older.
         """
         held = self._bookings.get(uid)
         if held is not None and held.begun:
@@ -224,9 +222,7 @@ class Ledger:
     def replace_claims(
         self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()
     ) -> None:
-        """Record a complete list of the cluster's claims. ``unreadable`` are UIDs of claims
-        whose known state stays.
-        """
+        """Record a complete list of claims; those with ``unreadable`` UIDs keep their state."""
         there = {claim.metadata.uid for claim in claims} | unreadable
         for uid in self.claims.uids():
             if uid not in there:
@@ -235,9 +231,7 @@ class Ledger:
             self.apply_claim(claim)
 
     def _reread_claims(self, node: str) -> None:
-        """Book the claims on a node again: the devices that they name may now be other GPUs, or
-        unknown.
-        """
+        """Book the claims on a node again: their devices may now be other GPUs, or unknown."""
         for uid in list(self._on_node.get(node, ())):
             claim = self.claims.get(uid)
             if claim is not None:
@@ -301,9 +295,7 @@ class Ledger:
             self._reread_claims(name)
 
     def replace_nodes(self, nodes: Sequence[Node], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of the cluster's nodes. ``unreadable`` are names of nodes whose
-        known state stays.
-        """
+        """Record a complete list of nodes; those with ``unreadable`` names keep their state."""
         for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
             self.remove_node(name)
         for node in nodes:
@@ -333,9 +325,7 @@ class Ledger:
             self.changes.add(row)
 
     def _own(self, node: str) -> dict[str, Booking]:
-        """Return the bookings on a node for a change; copy them first if a snapshot may share
-        them.
-        """
+        """Return a node's bookings for a change; copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -422,10 +412,10 @@ class Ledger:
         return (b for b in self.on_node(node) if b.on_gpu(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:
-        """Return the bookings on a node whose GPUs are unknown: they name none, or one that the
-        node does not have.
+        """Return the bookings on a node whose GPUs are unknown.
 
-        Reservations are not included: their pods are not on the node yet.
+        Such a booking names no GPU, or one that the node does not have. Reservations are not
+        included: their pods are not on the node yet.
         """
         info = self.info_of(node)
 
@@ -437,9 +427,7 @@ class Ledger:
         return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
-        """Return the unconfirmed bookings that were assumed at least ``age`` seconds before
-        ``now`` (monotonic).
-        """
+        """Return the unconfirmed bookings assumed at least ``age`` s before ``now`` (monotonic)."""
         return [
             b
             for b in self._bookings.values()

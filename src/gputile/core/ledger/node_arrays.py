@@ -1,5 +1,4 @@
-"""Stores nodes and what is booked on them in arrays: one row for each node, one column for each
-GPU.
+"""Stores nodes and what is booked on them in arrays: one row per node, one column per GPU.
 
 Placement reads the arrays. Only ``NodeTable`` changes them; it knows neither pods nor events, and
 the ledger calls it for each node and booking that is added or removed. Rows and columns grow by
@@ -105,9 +104,7 @@ class NodeArrays:
 
 
 class Changes:
-    """A bounded log of the rows that changed. Readers that are further behind than it reaches
-    recompute all rows.
-    """
+    """A bounded log of changed rows. Readers that are too far behind recompute all rows."""
 
     def __init__(self, keep: int = 4096) -> None:
         self._keep = keep
@@ -126,9 +123,7 @@ class Changes:
             del self._rows[: self._keep]
 
     def rows_since(self, position: int) -> Rows | None:
-        """Return the distinct rows that changed since ``position``; None if the log does not
-        reach back so far.
-        """
+        """Return the distinct rows that changed since ``position``, None if the log is shorter."""
         if position < self._base:
             return None
         # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle
@@ -213,16 +208,12 @@ class NodeTable:
     # -- what is booked
 
     def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
-        """Add (1) or remove (-1) a booking on the node in ``row``; return whether its GPUs are
-        known.
+        """Add (1) or remove (-1) a booking on the node in ``row``.
 
-        ``there`` are the bookings on the node after the change.
+        Return whether its GPUs are known. ``there`` are the bookings on the node after the change.
         """
-        arrays, node_info, known = (
-            self.node_arrays,
-            self._node_info[row],
-            booking.allocation is not None,
-        )
+        arrays, node_info = self.node_arrays, self._node_info[row]
+        known = booking.allocation is not None
         self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
         for share in booking.gpus:
             column = node_info.column(share.uuid)
@@ -250,9 +241,7 @@ class NodeTable:
         return known
 
     def charge(self, row: int, host: HostResources) -> None:
-        """Subtract CPU and memory from what the node in ``row`` has left; negative amounts are
-        added.
-        """
+        """Subtract CPU and memory from what the node in ``row`` has left; add negative amounts."""
         self.node_arrays.cpu[row] -= host.cpu
         self.node_arrays.host_mib[row] -= host.mib
 
@@ -283,9 +272,7 @@ class NonGpuPods:
         return self._on_node.get(name, NO_HOST_RESOURCES)
 
     def put(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
-        """Add or update a pod without a booking; return by how much the usage of each node
-        changes.
-        """
+        """Add or update a pod without a booking; return how much each node's usage changes."""
         node = "" if pod.finished else pod.spec.node_name
         host = host_request(pod) if node else NO_HOST_RESOURCES
         if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):

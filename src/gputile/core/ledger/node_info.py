@@ -72,15 +72,15 @@ _SERVING_MODE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The validated content of a Node. ``problem`` is the reason why a node serves nothing, "" if
-    nothing is wrong.
+    """The validated content of a Node.
 
-    ``host`` is the CPU and memory that pods may use. ``configured_unit_mib`` is the memory unit
-    that the cluster's configuration has for all nodes, ``unit_mib`` the one in force on this node.
-    ``closed``: the node takes no new pods now, since it is cordoned or not ready, or its kubelet
-    offers no GPUs; its GPUs can still be booked. ``checked`` has the name, labels and taints that
-    kube-scheduler checks, and is None if the node has no GPUs. ``by_claims``: the node offers its
-    GPUs by ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
+    ``problem`` is the reason why a node serves nothing, "" if nothing is wrong. ``host`` is the CPU
+    and memory that pods may use. ``configured_unit_mib`` is the memory unit that the cluster's
+    configuration has for all nodes, ``unit_mib`` the one in force on this node. ``closed``: the
+    node takes no new pods now, since it is cordoned or not ready, or its kubelet offers no GPUs;
+    its GPUs can still be booked. ``checked`` has the name, labels and taints that kube-scheduler
+    checks, and is None if the node has no GPUs. ``by_claims``: the node offers its GPUs by
+    ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
     """
 
     name: str
@@ -100,9 +100,7 @@ class NodeInfo:
     by_claims: bool = False
 
     def gpu_total(self, position: int) -> int:
-        """Return the MiB of a GPU that can be allocated: whole memory units if pods request
-        units.
-        """
+        """Return the MiB of a GPU that can be allocated: in whole units if pods request units."""
         gpu = self.inventory.gpus[position]
         if self.mode is not None and self.mode.shared:
             return advertised_units(gpu, self.unit_mib) * self.unit_mib
@@ -126,16 +124,15 @@ class NodeInfo:
 
     @property
     def isolates_memory(self) -> bool:
-        """Whether each pod's GPU memory is protected from other pods; False if gputile does not
-        know.
-        """
+        """Whether each pod's GPU memory is protected from other pods; False if that is unknown."""
         return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and what is booked on it: MiB, percent of compute, pods, and the number of their
-    trust group.
+    """A GPU and what is booked on it.
+
+    That is MiB, percent of compute, pods, and the number of their trust group.
     """
 
     gpu: Gpu
@@ -147,9 +144,7 @@ class GpuState:
 
     @property
     def free(self) -> int:
-        """MiB that can still be booked; never negative, even if annotations claim more than
-        there is.
-        """
+        """MiB that can still be booked, at least 0, even if annotations claim more than exists."""
         return max(0, self.total - self.used)
 
     @property
@@ -190,10 +185,8 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
-        serving_mode, problem = (
-            ServingMode.NOTHING,
-            "its agent is being replaced; it takes GPU pods again in a moment",
-        )
+        serving_mode = ServingMode.NOTHING
+        problem = "its agent is being replaced; it takes GPU pods again in a moment"
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
@@ -220,8 +213,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
 
 
 def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB that most nodes with an agent use; None if there is no such
-    node.
+    """Return the memory unit in MiB of most nodes with an agent; None if there is no such node.
 
     Nodes differ while a change of the unit is in progress. If two units have the same number of
     nodes, return the smaller one.
@@ -239,9 +231,7 @@ def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) 
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
-    """Return the inventory that the node's agent has reported, and why it cannot be read, "" if
-    it can.
-    """
+    """Return the inventory that the agent has reported, and why it cannot be read, "" if it can."""
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
         return (NO_GPUS if text is None else decode_inventory(text)), ""
@@ -313,11 +303,11 @@ def closed_by(node: Node) -> str | None:
 def nothing_offered(
     node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int
 ) -> str | None:
-    """Return a reason if the kubelet offers none of the healthy GPUs that the node's agent
-    reported; None otherwise.
+    """Return a reason if the kubelet offers none of the node's healthy GPUs, otherwise None.
 
-    If all GPUs are unhealthy or booked, that is no reason. Nor is a silent agent: as long as the
-    kubelet offers its GPUs, kube-scheduler and the extender place pods there.
+    The node's agent reports which GPUs are healthy. If all GPUs are unhealthy or booked, that is no
+    reason. Nor is a silent agent: as long as the kubelet offers its GPUs, kube-scheduler and the
+    extender place pods there.
     """
     offered = node.status.allocatable or node.status.capacity
     if not offered or mode is None or inventory.claims:

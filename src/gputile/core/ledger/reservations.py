@@ -14,8 +14,7 @@ from gputile.core.ledger.booking import Booking
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
-    """Return the reservation in the annotation of ``pod`` as a booking; None if it reserves no
-    GPUs.
+    """Return the reservation in the annotation of ``pod`` as a booking; None if it has no GPUs.
 
     A reservation counts only if it matches the pod's request, because the Binding copies it
     unchanged.

@@ -65,9 +65,7 @@ _SERVES_TEXT = {
 
 
 def serves(serving_mode: ServingMode, shape: Shape) -> bool:
-    """Return whether a node of ``serving_mode`` takes requests like ``shape`` at all (M1, M2,
-    M8, T3).
-    """
+    """Return whether a node of ``serving_mode`` takes requests like ``shape`` (M1, M2, M8, T3)."""
     if shape.kind is RequestKind.WHOLE:
         return serving_mode in (ServingMode.WHOLE, ServingMode.SLICED, ServingMode.OTHER_PLUGIN)
     if shape.kind is RequestKind.TOPOLOGY:
@@ -76,11 +74,10 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 
 
 def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
-    """Return whether the node offers GPUs as the pod requests them: by claims or not, and in the
-    same memory unit.
+    """Return whether the node offers GPUs as the pod requests them.
 
-    The kubelet counts units: if the pod's unit differed from the node's, it would allocate another
-    amount than the ledger books (B1).
+    That is by claims or not, and in the same memory unit. The kubelet counts units: if the pod's
+    unit differed from the node's, it would allocate another amount than the ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
     return alike and node_info.by_claims == shape.by_claims
@@ -146,10 +143,8 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
     """Name the largest GPU that is too small, and how many GPUs are large enough."""
     large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
-    has, need = (
-        memory_text(largest.total),
-        f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}",
-    )
+    has = memory_text(largest.total)
+    need = f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"
     text = f"its largest GPU has {has}; {need}"
     if large:
         enough = f"{large} of its {len(healthy)} GPUs {_are(large)} large enough"
@@ -160,9 +155,7 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
 
 
 def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
-    """Name the GPU with the fewest shortages, and how many GPUs have room; None if these are
-    enough.
-    """
+    """Name the GPU with the fewest shortages and how many GPUs have room; None if they suffice."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)
@@ -239,9 +232,7 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
-    """Explain whether pod or node has the older unit, and the remedy. A pod keeps the unit of
-    its creation (U5).
-    """
+    """Explain whether pod or node has the older unit, and the remedy. A pod keeps its unit (U5)."""
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
             f"its memory unit is still {node_info.unit_mib} MiB; the pod's unit is the configured "
@@ -282,12 +273,11 @@ def _are(number: int) -> str:
 def choose_gpus(
     arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
 ) -> tuple[GpuState, ...]:
-    """Choose the GPUs that the pod gets on ``node``, which it must fit; ``row`` is the row of the
-    node.
+    """Choose the GPUs that the pod gets on ``node``, which it must fit.
 
-    The GPUs are sorted by index; there are none if another device plugin manages them. ``value`` is
-    the worth of remnants for packing (``PackingState.value``); without it, packing fills one GPU
-    before the next.
+    ``row`` is the row of the node. The GPUs are sorted by index; there are none if another device
+    plugin manages them. ``value`` is the worth of remnants for packing (``PackingState.value``);
+    without it, packing fills one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
@@ -309,10 +299,9 @@ def choose_gpus(
 
 
 def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -> list[float]:
-    """Return sort keys for the shared GPUs of a node: the smallest key is used first; bandwidth
-    decides ties.
+    """Return sort keys for the shared GPUs of a node; the smallest key is used first.
 
-    ``rows`` has the row of this node only.
+    Bandwidth decides ties. ``rows`` has the row of this node only.
     """
     if arrays.serving_mode[rows[0]] == ServingMode.SLICED:  # the GPUs with the fewest pods first
         keys: list[float] = arrays.pods[rows[0]].tolist()
@@ -348,15 +337,15 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
     left = next_best[(1 << len(free)) - 1 - masks]
     inner = sum(grains[sets[:, i], sets[:, j]] for i, j in combinations(range(size), 2))
     lost = grains.sum(axis=1)[sets].sum(axis=1) - inner
-    best = np.lexsort((lost, -left, -_slowest(links, sets)))[
-        0
-    ]  # of equals the first: the sort is stable
+    # Of equals the first: the sort is stable
+    best = np.lexsort((lost, -left, -_slowest(links, sets)))[0]
     return tuple(free[position] for position in sets[best].tolist())
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth between two GPUs of each set, infinity for sets of one GPU:
-    shape [sets].
+    """Return the smallest bandwidth between two GPUs of each set: shape [sets].
+
+    It is infinity for sets of one GPU.
     """
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
@@ -365,8 +354,7 @@ def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
 
 
 def _best_within(links: Float64, size: int) -> Float64:
-    """Return the bandwidth of the best subset of ``size`` GPUs of each set of GPUs: shape [2 **
-    GPUs].
+    """Return the bandwidth of the best subset of ``size`` GPUs of each set: shape [2 ** GPUs].
 
     The index is the bit mask of the set. The bandwidth is -infinity for sets of fewer GPUs.
     """

@@ -47,9 +47,7 @@ class FreeMemory:
 
     @property
     def fragmentation(self) -> float:
-        """The part of the free memory that typical pods cannot use, from 0 to 1; 0 if nothing is
-        free.
-        """
+        """The part of the free memory that typical pods cannot use, 0 to 1; 0 if none is free."""
         return self.unusable / self.free if self.free else 0.0
 
 
@@ -102,9 +100,7 @@ def _shape(booking: Booking, ledger: Ledger) -> Shape:
 
 
 def overallocated_gpus(ledger: Ledger) -> int:
-    """Return the number of usable GPUs whose bookings exceed their memory; reservations do not
-    count.
-    """
+    """Return the number of usable GPUs booked beyond their memory; reservations do not count."""
     arrays = ledger.node_arrays
     held = arrays.used.copy()
     for booking in ledger.reserved():

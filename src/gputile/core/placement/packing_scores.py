@@ -25,8 +25,9 @@ Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 GPU_STEP = 0.05
-"""Gains are rounded down to multiples of this, in GPUs: small differences are ties, which the
-first node wins.
+"""Gains are rounded down to multiples of this, in GPUs.
+
+Small differences become ties, which the first node wins.
 """
 CPU_STEP = 0.0125
 """The same for pods without GPUs."""
@@ -45,9 +46,7 @@ _NEGLIGIBLE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class PackingState:
-    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt from time to
-    time.
-    """
+    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt periodically."""
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
@@ -85,9 +84,8 @@ def packing_state(
     for need in prices.needs:
         host = allowed(need.models, models)
         room = float((places(need, cpu, whole, value) * host).sum())
-        wanted = max(
-            need.share * remaining, need.gpus
-        )  # one such pod at least: on a small cluster its share is less
+        # One such pod at least: on a small cluster its share is less
+        wanted = max(need.share * remaining, need.gpus)
         worth = NEED_WEIGHT * min(wanted / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
             needs.append((need, worth))
@@ -107,19 +105,16 @@ def packing_state(
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which of the model numbers ``models`` are ``wanted``; all of them if ``wanted`` is
-    empty.
-    """
+    """Return which of the model numbers ``models`` are ``wanted``; all if ``wanted`` is empty."""
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
-    """Return the CPU that pods can use before memory runs out, if they request ``cpu_per_mib``
-    milli-CPU per MiB.
+    """Return the CPU that pods can use before memory runs out.
 
-    ``memory`` is in MiB. If ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of
-    ``cpu``.
+    ``cpu_per_mib`` is the milli-CPU that they request per MiB. ``memory`` is in MiB. If
+    ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of ``cpu``.
     """
     if cpu_per_mib <= 0:
         return cpu
@@ -151,11 +146,10 @@ def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any single pod can use because CPU is lacking.
-    Shape of ``cpu``.
+    """Return how much of the remnants' value hardly any single pod can use: shape of ``cpu``.
 
-    ``stranded`` treats pods as divisible; here a pod needs all of its CPU on one node. ``free`` is
-    the free thousandths of each GPU [nodes, GPUs].
+    The reason is that CPU is lacking. ``stranded`` treats pods as divisible; here a pod needs all
+    of its CPU on one node. ``free`` is the free thousandths of each GPU [nodes, GPUs].
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
     result = np.zeros(len(cpu))
@@ -168,11 +162,11 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pod of ``gpus`` GPUs that is tried on each of some nodes. ``host`` is its request for CPU
-    and memory.
+    """A pod of ``gpus`` GPUs that is tried on each of some nodes.
 
-    ``free`` is the free thousandths of each GPU; ``later`` is what remains free if the pod gets the
-    GPU, negative if it cannot get it: shapes [nodes, GPUs].
+    ``host`` is its request for CPU and memory. ``free`` is the free thousandths of each GPU;
+    ``later`` is what remains free if the pod gets the GPU, negative if it cannot get it: shapes
+    [nodes, GPUs].
     """
 
     gpus: int
@@ -223,9 +217,7 @@ def score(
 
 
 def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
-    """Place the pod on each node: on its best GPU or, with several GPUs, on the first ones that
-    it can get.
-    """
+    """Place the pod on each node: on the best GPU; if it needs several, on the first it can get."""
     gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
@@ -248,10 +240,9 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
 
 
 def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
-    """Return each node's worth to scarce needs: the highest for several GPUs plus the highest for a
-    model.
+    """Return each node's worth to scarce needs.
 
-    Shape of ``cpu``.
+    It is the highest for several GPUs plus the highest for a model. Shape of ``cpu``.
     """
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
     for (need, worth), host in zip(state.needs, hosts, strict=True):
@@ -261,9 +252,7 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of a nearly full node; idle CPU reduces it, even below 0. It is 0 for
-    other nodes.
-    """
+    """Return the bonus of nearly full nodes, reduced by idle CPU, even below 0; 0 for others."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
@@ -308,9 +297,7 @@ def build(arrays: NodeArrays, prices: Prices) -> PackingState:
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if none of it can
-    be booked.
-    """
+    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if not bookable."""
     serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
     left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
     isolated = serving_mode == ServingMode.MEMORY_AND_CORE
@@ -333,10 +320,10 @@ def scores(
     rows: vectorized.Which,
     state: PackingState,
 ) -> Int64:
-    """Return the score of each of ``rows``, higher is better, or ``UNFIT`` if the request does not
-    fit: shape [rows].
+    """Return the score of each of ``rows``: shape [rows].
 
-    ``host`` is the pod's request for CPU and memory.
+    Higher is better; it is ``UNFIT`` if the request does not fit. ``host`` is the pod's request for
+    CPU and memory.
     """
     fit, gpus = vectorized.ready(arrays, shape, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
@@ -355,10 +342,8 @@ def scores(
     later = np.where(ready, np.maximum(free - taken, 0), -1)
     if shape.gpus > 1:
         order = value_keys(state.value, free, later).argsort(axis=1, kind="stable")
-        free, later = (
-            np.take_along_axis(free, order, axis=1),
-            np.take_along_axis(later, order, axis=1),
-        )
+        free = np.take_along_axis(free, order, axis=1)
+        later = np.take_along_axis(later, order, axis=1)
     change = _change(arrays, lines, state, Trial(shape.gpus, host, free, later))
     result[part] = _stepped(change + shape.gpus)
     if shape.kind is not RequestKind.SHARED:
@@ -371,10 +356,10 @@ def scores(
 def scores_without_gpus(
     arrays: NodeArrays, host: HostResources, rows: vectorized.Which, state: PackingState
 ) -> Int64:
-    """Return a score for a pod without GPUs on each of ``rows``, higher if less GPU worth is lost:
-    shape [rows].
+    """Return a score for a pod without GPUs on each of ``rows``: shape [rows].
 
-    A node without GPUs loses nothing and has the highest score.
+    It is higher if less GPU worth is lost. A node without GPUs loses nothing and has the highest
+    score.
     """
     with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
     part = np.flatnonzero(with_gpus)
@@ -408,19 +393,20 @@ def _stepped(change: Float64) -> Int64:
 
 
 def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return sort keys for GPUs: first those whose worth falls least, of these the fullest; shape
-    of ``free``.
+    """Return sort keys for GPUs: shape of ``free``.
 
-    ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative,
-    the pod cannot use the GPU, and the key is infinity.
+    GPUs whose worth falls least come first, of these the fullest. ``free`` and ``later`` are the
+    free thousandths now and with the pod. If ``later`` is negative, the pod cannot use the GPU, and
+    the key is infinity.
     """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs; on nodes without packing, only those that the placement label
-    selects (M9).
+    """Return the candidate GPUs.
+
+    On nodes without packing, these are only the GPUs that the placement label selects (M9).
     """
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])

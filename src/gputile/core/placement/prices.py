@@ -1,5 +1,4 @@
-"""Computes what a share of a GPU is worth: the dual prices of a cutting-stock problem over the
-demand.
+"""Computes what a share of a GPU is worth: dual prices of a cutting-stock problem over the demand.
 
 A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the
 demand. Let each GPU's worth of demand have D_s requests for share s and D_1 for whole GPUs. Then,
@@ -26,9 +25,7 @@ Float64 = npt.NDArray[np.float64]
 WHOLE_GPU = 1000
 """Shares and remnants are in thousandths of a GPU."""
 SELECTIVE = 2.5
-"""Factor by which a node's free CPU lasts longer than at the mean demand: some pods need less
-CPU.
-"""
+"""Factor by which free CPU lasts longer than at the mean demand: some pods need less CPU."""
 _QUANTILE = 0.1
 _USED_WELL = 0.5
 CPU_GRAIN = 100
@@ -40,11 +37,10 @@ _EPSILON = 1e-9
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return what a request for ``mib`` MiB and ``percent`` of compute takes of GPUs of ``sizes``
-    MiB, in thousandths.
+    """Return, in thousandths, what a request takes of GPUs of ``sizes`` MiB.
 
-    The larger of memory and compute counts, rounded up; a result above ``WHOLE_GPU`` does not fit.
-    Shape of ``sizes``.
+    The request is for ``mib`` MiB and ``percent`` of compute. The larger of memory and compute
+    counts, rounded up; a result above ``WHOLE_GPU`` does not fit. Shape of ``sizes``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -58,8 +54,9 @@ class Demand:
     gpus: Int64
     """GPUs; 0 for pods without GPUs."""
     milli: Int64
-    """The part of each GPU, the larger of memory and compute, in thousandths: 1 to 1000; 0
-    without GPUs.
+    """The part of each GPU in thousandths: 1 to 1000; 0 without GPUs.
+
+    It is the larger of the parts of memory and compute.
     """
     cpu: Int64
     """Milli-CPU."""
@@ -73,8 +70,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Requests that only some nodes can host: several GPUs at once with their CPU, or certain
-    models.
+    """Requests that only some nodes can host: several GPUs with their CPU, or certain models.
 
     Requests that are even harder to host need the same nodes, and are included. ``share`` is this
     demand as a part of all GPU demand, both in GPUs.
@@ -91,8 +87,9 @@ class Prices:
     """The prices by which placements are scored; all values are in GPUs."""
 
     value: Float64
-    """The most that a remnant can earn, by its thousandths: shape [1001]; 0 at 0, at least 1 at
-    1000.
+    """The most that a remnant can earn, by its thousandths: shape [1001].
+
+    It is 0 at 0, and at least 1 at 1000.
     """
     density: Float64
     """CPU that pods need for each GPU's worth of price, in milli-CPU, ascending: shape [kinds]."""
@@ -164,10 +161,10 @@ def prices(demand: Demand) -> Prices:
 
 
 def share_prices(sizes: Int64, rates: Float64) -> Float64:
-    """Return the price of each of the distinct ``sizes`` relative to a GPU, at ``rates`` per GPU's
-    worth of demand.
+    """Return the price of each of the distinct ``sizes`` relative to a GPU.
 
-    Sizes are in thousandths of a GPU, 1 to 1000; a whole GPU costs 1. Shapes [sizes].
+    ``rates`` are per GPU's worth of demand. Sizes are in thousandths of a GPU, 1 to 1000; a whole
+    GPU costs 1. Shapes [sizes].
     """
     import highspy  # imported here, so that only processes that price a demand load it
 
@@ -210,8 +207,9 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
 
 def remnant_values(sizes: Int64, priced: Float64) -> Float64:
-    """Return the highest total price of shares that fit each remnant: shape [1001]. A whole GPU
-    is worth at least 1.
+    """Return the highest total price of shares that fit each remnant: shape [1001].
+
+    A whole GPU is worth at least 1.
     """
     value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     value[WHOLE_GPU] = max(value[WHOLE_GPU], 1.0)
@@ -231,11 +229,10 @@ def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
 
 
 def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
-    """Return how much of a node's free CPU no combination of the usual pods without GPUs can use
-    (``Prices.idle_cpu``).
+    """Return how much of a node's free CPU is idle (``Prices.idle_cpu``).
 
-    ``cpu`` are the requests of such pods in milli-CPU, and ``weight`` is their frequency; rare
-    requests are ignored.
+    No combination of the usual pods without GPUs can use it. ``cpu`` are the requests of such pods
+    in milli-CPU, and ``weight`` is their frequency; rare requests are ignored.
     """
     total = weight.sum()
     if total <= 0:
@@ -249,12 +246,11 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
 def unused_values(
     milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64
 ) -> tuple[Int64, Float64]:
-    """Return ``Prices.cpu_asked`` and ``Prices.unused`` from the requests of pods with one GPU:
-    shapes [kinds].
+    """Return ``Prices.cpu_asked`` and ``Prices.unused``: shapes [kinds].
 
-    A remnant is meant for pods that fit it and use at least half of its worth. If only a part of
-    these pods also fits the node's free CPU, the remnant earns at most ``SELECTIVE`` times that
-    part. ``value`` is the worth of remnants.
+    They follow from the requests of pods with one GPU. A remnant is meant for pods that fit it and
+    use at least half of its worth. If only a part of these pods also fits the node's free CPU, the
+    remnant earns at most ``SELECTIVE`` times that part. ``value`` is the worth of remnants.
     """
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")
@@ -288,8 +284,9 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 
 
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
-    """Yield the distinct needs for several GPUs or certain models; each includes demand that is
-    harder to host.
+    """Yield the distinct needs for several GPUs or certain models.
+
+    Each includes the demand that is harder to host.
     """
     kinds = list(
         zip(

@@ -38,12 +38,11 @@ _FAR = np.iinfo(np.int64).max
 def scores(
     arrays: NodeArrays, shape: Shape, host: HostResources, rows: Which, *, emptier: bool
 ) -> Int64:
-    """Return the score of each of ``rows``, 0 or more, or ``UNFIT`` if the request does not fit:
-    shape [rows].
+    """Return the score of each of ``rows``: shape [rows].
 
-    ``host`` is the pod's request for CPU and memory. ``emptier``: emptier nodes are better (the
-    cluster's policy is ``spread``). A slice of rows is read in place; an array of rows is copied
-    first.
+    It is 0 or more, or ``UNFIT`` if the request does not fit. ``host`` is the pod's request for CPU
+    and memory. ``emptier``: emptier nodes are better (the cluster's policy is ``spread``). A slice
+    of rows is read in place; an array of rows is copied first.
     """
     fit, gpus = ready(arrays, shape, rows)
     result = np.full(len(fit), UNFIT, np.int64)
@@ -85,8 +84,7 @@ def positions(rows: Which, part: Rows) -> Rows:
 
 
 def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
-    """Return which of ``rows`` the request fits, and which GPUs it may go to: shapes [rows], [rows,
-    GPUs].
+    """Return which of ``rows`` the request fits, and on which GPUs: shapes [rows], [rows, GPUs].
 
     Nodes with time-sliced GPUs, or with GPUs of another device plugin, are excluded
     (``counted_by_others``).
@@ -103,8 +101,7 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` fit the request by another plugin's GPUs or by time-sliced GPUs:
-    shape [rows].
+    """Return which of ``rows`` fit by another plugin's or by time-sliced GPUs: shape [rows].
 
     It is unknown which model another plugin allocates, and whether it isolates anything.
     """
@@ -130,8 +127,9 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs may hold one more pod, and have no pod of another trust group: shape
-    [rows, GPUs].
+    """Return which GPUs may hold one more pod, and have no pod of another trust group.
+
+    The shape is [rows, GPUs].
     """
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
@@ -183,11 +181,11 @@ def _node_scores(
     *,
     emptier: bool,
 ) -> Int64:
-    """Return a score from 0 to ``HIGHEST_BINPACK``, or with ``emptier`` to ``HIGHEST_SPREAD``:
-    shape [rows].
+    """Return a score from 0 to ``HIGHEST_BINPACK``: shape [rows].
 
-    ``gpu_used`` is how full the pod's GPU becomes and ``node_used`` how full all GPUs of the node
-    become, in thousandths; ``host`` is the pod's request for CPU and memory.
+    With ``emptier``, the highest score is ``HIGHEST_SPREAD``. ``gpu_used`` is how full the pod's
+    GPU becomes and ``node_used`` how full all GPUs of the node become, in thousandths; ``host`` is
+    the pod's request for CPU and memory.
     """
     if emptier:
         emptiness: Int64 = HIGHEST_SPREAD - gpu_used - node_used
@@ -204,11 +202,10 @@ def _node_scores(
 
 
 def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return sort keys for GPUs, by the node's placement; the smallest key is used first: shape
-    [rows, GPUs].
+    """Return sort keys for GPUs, by the node's placement: shape [rows, GPUs].
 
-    Ties go to the lowest index. On nodes that offer their GPUs by claims, the index is the only
-    criterion.
+    The smallest key is used first. Ties go to the lowest index. On nodes that offer their GPUs by
+    claims, the index is the only criterion.
     """
     percent = np.minimum(arrays.percent[rows], 100)
     key: Int64 = arrays.total[rows] - arrays.used[rows]
@@ -226,8 +223,9 @@ def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
 
 
 def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple[Int64, Int64]:
-    """Return how full the pod's first GPU and the node become, in thousandths: shape [rows]
-    each.
+    """Return how full the pod's first GPU and the node become, in thousandths.
+
+    The shape of each is [rows].
     """
     first = np.where(gpus, gpu_keys(arrays, rows), _FAR).argmin(axis=1)
     total, used = arrays.total[rows], arrays.used[rows]
@@ -238,10 +236,10 @@ def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple
 
 
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
-    """Return the ``FitRule`` that each of ``rows`` fails for a request that fits none of them:
-    shape [rows].
+    """Return the ``FitRule`` that each of ``rows`` fails: shape [rows].
 
-    BROKEN is reported as NO_GPUS; ``fit.refusal`` distinguishes them, one node at a time.
+    The request fits none of them. BROKEN is reported as NO_GPUS; ``fit.refusal`` distinguishes
+    them, one node at a time.
     """
     serving_mode, usable = arrays.serving_mode[rows], _suitable(arrays, shape, rows)
     large = usable & (arrays.total[rows] >= shape.mib)

@@ -51,8 +51,9 @@ class PodBinding:
 
     @property
     def body(self) -> Binding:
-        """The body of the request to the API server, which sets node and allocation in one
-        write, for this UID only.
+        """The body of the request to the API server.
+
+        It sets node and allocation in one write, for this UID only.
         """
         meta = BindingMeta(
             name=self.pod.metadata.name,
@@ -83,9 +84,7 @@ class PodBinding:
         )
 
     def obstacle(self, found: Pod) -> str | None:
-        """Return why a newer version of the pod must not be bound by this decision; None if it
-        may be.
-        """
+        """Return why this decision must not bind a newer version of the pod; None if it may."""
         if found.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
@@ -102,10 +101,10 @@ class PodBinding:
             self.ledger.confirm(self.pod.metadata.uid)
 
     def take_back(self, *, gone: bool = False) -> None:
-        """Record that the Binding was certainly not executed; with ``gone`` the pod does not exist
-        any more.
+        """Record that the Binding was certainly not executed.
 
-        The pod's GPUs are free again; a reservation is in force as before.
+        With ``gone``, the pod does not exist any more. The pod's GPUs are free again; a reservation
+        is in force as before.
         """
         uid = self.pod.metadata.uid
         if gone:
@@ -117,10 +116,10 @@ class PodBinding:
 def assume_pod(
     engine: PlacementEngine, pod: Pod, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[Enum] | None:
-    """Decide which GPUs of ``node`` the pod gets, and book them; None if it already has GPUs of the
-    node.
+    """Decide which GPUs of ``node`` the pod gets, and book them.
 
-    ``unix_ns`` is Unix time in nanoseconds, ``monotonic`` time of the monotonic clock in seconds.
+    Return None if it already has GPUs of the node. ``unix_ns`` is Unix time in nanoseconds,
+    ``monotonic`` time of the monotonic clock in seconds.
     """
     try:
         request = engine.request(pod)
@@ -147,9 +146,7 @@ def assume_pod(
 def decide_pod(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
-    """Decide the Binding of the pod to ``node`` without booking it, or return why it gets no
-    GPUs there now.
-    """
+    """Decide the Binding of the pod to ``node``, or return why it gets no GPUs; book nothing."""
     ledger = engine.ledger
     place = reserved_node(ledger, pod, unix_ns)
     if isinstance(place, Refusal):
@@ -193,12 +190,12 @@ def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -
 def pod_was_read(
     ledger: Ledger, uid: str, before: Booking | None, found: Pod | None, read_at: float
 ) -> None:
-    """Apply a pod that was read from the API server to the ledger; ``found`` is None if no pod has
-    its name.
+    """Apply a pod that was read from the API server to the ledger.
 
-    ``before`` is the pod's booking when the read began. If the booking has changed since, the watch
-    may be newer than the pod that was read, which is then ignored. If the pod was unbound, no
-    Binding of it may be in flight. ``read_at`` is a time of the monotonic clock in seconds.
+    ``found`` is None if no pod has its name. ``before`` is the pod's booking when the read began.
+    If the booking has changed since, the watch may be newer than the pod that was read, which is
+    then ignored. If the pod was unbound, no Binding of it may be in flight. ``read_at`` is a time
+    of the monotonic clock in seconds.
     """
     if found is None or found.metadata.uid != uid:
         ledger.remove_pod(uid)

@@ -65,8 +65,10 @@ class DemandEstimator:
     def observe(
         self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0
     ) -> None:
-        """Count a pod: GPUs, thousandths of each, milli-CPU, the GPU models it accepts (empty
-        for any), MiB of RAM.
+        """Count a pod.
+
+        The arguments are GPUs, thousandths of each, milli-CPU, the GPU models that the pod accepts
+        (empty for any), and MiB of RAM.
         """
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
@@ -91,8 +93,9 @@ class DemandEstimator:
 
 
 FIRST_DUE, GROWTH, MOST_BETWEEN = 3, 1.15, 500
-"""Prices are due after 3 pods, then after growing intervals of at most 500 pods. A small cluster
-is soon full.
+"""Prices are due after 3 pods, then after growing intervals of at most 500 pods.
+
+A small cluster is soon full.
 """
 _SEEN = 65_536
 _AT_ONCE = 500
@@ -103,10 +106,10 @@ _USUAL_CPU = 16_000.0  # milli-CPU per GPU, assumed if the cluster has no GPUs
 
 
 class DemandTracker:
-    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it is
-    scheduled.
+    """The demand that a ledger's scheduler has seen.
 
-    Before the demand is returned for the first time, the pods that already hold GPUs are counted.
+    Each pod counts once, however often it is scheduled. Before the demand is returned for the first
+    time, the pods that already hold GPUs are counted.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -190,8 +193,9 @@ def _middle_gpu(arrays: NodeArrays) -> int:
 
 
 def wanted_models(pod: Pod) -> frozenset[str]:
-    """Return the GPU models that a pod's selector and required affinity admit; empty for any, or
-    for very many.
+    """Return the GPU models that the pod's selector and required affinity admit.
+
+    The result is empty if they admit any model, or very many.
     """
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]

@@ -99,8 +99,9 @@ def total_loss(losses: Iterable[Loss]) -> Loss:
 
 
 class EvictionBudget(NamedTuple):
-    """A limit for evictions, such as a PodDisruptionBudget: it ``allows`` so many now; ``name``
-    identifies it.
+    """A limit for evictions, such as a PodDisruptionBudget.
+
+    It ``allows`` so many evictions now; ``name`` identifies it.
     """
 
     name: Hashable
@@ -126,9 +127,7 @@ class EvictionRules:
     soon_s: float = SOON_S
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return the pods whose budget does not allow their eviction after those of the pods
-        before them.
-        """
+        """Return the pods whose budget is used up by the evictions of the pods before them."""
         begun: Counter[Hashable] = Counter()
         over: list[str] = []
         for uid in uids:
@@ -142,15 +141,14 @@ class EvictionRules:
         return over
 
     def was_told_to_leave(self, uid: str) -> bool:
-        """Return whether a pod is being deleted, or its eviction was requested: it no longer
-        counts for its gang.
-        """
+        """Return whether a pod is being deleted or evicted, so that its gang does not count it."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone at ``now_s`` (Unix time, seconds): it leaves soon,
-        and is not overdue.
+        """Return whether a pod counts as gone: it leaves soon, and is not overdue.
+
+        ``now_s`` is Unix time in seconds.
         """
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0

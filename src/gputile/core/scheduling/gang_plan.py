@@ -1,5 +1,4 @@
-"""Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter and
-rank.
+"""Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter, rank.
 
 The pods are placed one by one, the hardest first. If one of them fits nowhere, the pods before it
 try their next best nodes, a bounded number of times. So a gang of different pods may stay pending
@@ -55,8 +54,9 @@ def decisions(
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of a gang's pods. ``number`` is the kind of each pod; ``asking`` has one pod of
-    each kind.
+    """The kinds of a gang's pods.
+
+    ``number`` is the kind of each pod; ``asking`` has one pod of each kind.
     """
 
     number: tuple[int, ...]
@@ -64,9 +64,7 @@ class Kinds:
 
 
 def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kinds:
-    """Divide the pods of a gang into kinds; ``repelling`` are the placed pods with anti-affinity
-    terms.
-    """
+    """Divide a gang's pods into kinds; ``repelling`` are the placed pods with anti-affinity."""
     keys = {
         key for pod in (*(member.pod for member in members), *repelling) for key in _label_keys(pod)
     }
@@ -149,12 +147,11 @@ def plan_gang(
     now_ns: int,
     closed: Collection[str] = (),
 ) -> GangPlan:
-    """Return placements for all of ``members`` or at least ``needed`` of them, or the reason why
-    fewer fit.
+    """Return placements for at least ``needed`` of ``members``, or the reason why fewer fit.
 
-    Nodes whose names are in ``closed`` are not used. Existing reservations of the members are
-    ignored. ``now_ns`` is Unix time in nanoseconds. Ledger and predicates are changed during the
-    call, and then restored: for a live ledger, pass a snapshot.
+    All of them are placed if they fit. Nodes whose names are in ``closed`` are not used. Existing
+    reservations of the members are ignored. ``now_ns`` is Unix time in nanoseconds. Ledger and
+    predicates are changed during the call, and then restored: for a live ledger, pass a snapshot.
     """
     ordered = sorted(members, key=hardness)
     with _without_reservations(ordered, engine.ledger, predicates):
@@ -173,9 +170,8 @@ def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
     whole = shape is not None and shape.kind is not RequestKind.SHARED
     gpus, mib, percent = (shape.gpus, shape.mib, shape.percent) if shape else (0, 0, 0)
     meta = member.pod.metadata
-    seeks = bool(
-        affinity_terms(member.pod)
-    )  # such pods come after the pods that they may have to be near
+    # Pods with affinity terms come after the pods that they may have to be near
+    seeks = bool(affinity_terms(member.pod))
     return (
         seeks,
         -(_FAR if whole else 1) * gpus,
@@ -228,9 +224,7 @@ class _GangSearch:
         self._too_small: set[str] = set()  # nodes where the first pod must not be placed again
 
     def most_placed(self) -> int:
-        """Return an upper bound on the number of pods that fit: the sum over the kinds, each
-        judged as if alone.
-        """
+        """Return an upper bound on how many pods fit: the sum over the kinds, each judged alone."""
         total = 0
         for kind, count in Counter(self._kinds.number).items():
             request = self._kinds.asking[kind].request
@@ -246,10 +240,9 @@ class _GangSearch:
         return total
 
     def places(self, needed: int, most: int) -> dict[int, Decision]:
-        """Return placements for at least ``needed`` of the first ``most`` pods, or as many as were
-        found.
+        """Return placements for at least ``needed`` of the first ``most`` pods.
 
-        None of the pods stays placed.
+        If fewer fit, it returns as many as were found. None of the pods stays placed.
         """
         count = min(most, len(self._members))
         best = found = self._descend(needed, count, count + _TRIES)
@@ -289,9 +282,7 @@ class _GangSearch:
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
-        """Return why the first pod that is not in ``places`` fits nowhere while all others are
-        placed there.
-        """
+        """Return why the first pod that is not in ``places`` fits nowhere beside those that are."""
         for member, place in places.items():
             self._put(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
@@ -301,9 +292,7 @@ class _GangSearch:
         return why
 
     def _options(self, member: int) -> Iterator[Decision | None]:
-        """Yield the possible placements of a pod, best nodes first; finally None, to go on
-        without the pod.
-        """
+        """Yield the possible placements of a pod, best nodes first; finally None, to skip it."""
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False

@@ -69,8 +69,9 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def takes(self, pod: Pod, node: str) -> bool:
-        """Return whether a pod passes kube-scheduler's checks on a node, which it may be placed
-        on already.
+        """Return whether a pod passes kube-scheduler's checks on a node.
+
+        The pod may be placed on the node already.
         """
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
@@ -81,8 +82,9 @@ class VictimSearchInput:
 
 @dataclass(frozen=True, slots=True)
 class GangVictims:
-    """The placements of a gang's pods, by UID, and the victims: ``withdrawn`` are pods that lose
-    their reservation.
+    """The placements of a gang's pods, by UID, and the victims.
+
+    ``withdrawn`` are pods that lose their reservation.
     """
 
     places: dict[str, Decision]
@@ -98,11 +100,10 @@ def choose_gang_victims(
     rules: EvictionRules,
     now_ns: int,
 ) -> GangVictims | None:
-    """Place the ``needed`` pods of ``members`` that are the easiest to place, with the least loss
-    that is found.
+    """Place the ``needed`` pods of ``members`` that are the easiest to place.
 
-    Return None if evicting pods of lower priority is not enough. ``now_ns`` is Unix time in
-    nanoseconds.
+    The loss is the least that is found. Return None if evicting pods of lower priority is not
+    enough. ``now_ns`` is Unix time in nanoseconds.
     """
     chosen = sorted(members, key=hardness)[-needed:]
     priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
@@ -134,8 +135,7 @@ def is_enough(
     rules: EvictionRules,
     now_ns: int,
 ) -> bool:
-    """Return whether the reservations ``places`` (by UID) can be used after the pods ``gone`` have
-    left.
+    """Return whether the reservations ``places`` (by UID) can be used once ``gone`` have left.
 
     Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their
     nodes: they must then also pass kube-scheduler's checks there.
@@ -155,9 +155,7 @@ def is_enough(
 
 
 class _Attempt:
-    """One attempt to place the pods of a gang, which may evict pods with a priority below
-    ``below``.
-    """
+    """One attempt to place a gang's pods, which may evict pods with a priority below ``below``."""
 
     def __init__(
         self,
@@ -178,9 +176,8 @@ class _Attempt:
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
-        self._guarded: Counter[Hashable] = (
-            Counter()
-        )  # the number of victims that a budget guards, by its name
+        # The number of victims that a budget guards, by its name
+        self._guarded: Counter[Hashable] = Counter()
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node
 
@@ -207,9 +204,7 @@ class _Attempt:
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Choose the GPUs whose victims add the least to the loss so far, and remove the victims
-        from the snapshot.
-        """
+        """Choose GPUs whose victims add the least loss; remove the victims from the snapshot."""
         request = asking.request
         if request is None:
             return None
@@ -250,9 +245,7 @@ class _Attempt:
         self._changed(nodes)
 
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> dict[str, VictimChoice]:
-        """Return the victims on each node for a kind of pod; only nodes that have changed are
-        searched again.
-        """
+        """Return the victims on each node for a kind of pod; search only changed nodes again."""
         known = self._judged.setdefault(kind, {})
         search = VictimSearch(
             self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules
@@ -276,8 +269,9 @@ class _Attempt:
         return found
 
     def _added(self, loss: Loss) -> Loss:
-        """Raise the priority of a loss to that of the victims so far: a lower one makes no
-        difference.
+        """Raise the priority of a loss to that of the victims so far.
+
+        A lower priority makes no difference.
         """
         return loss._replace(priority=max(loss.priority, self._most_important))
 
@@ -311,8 +305,9 @@ class _Attempt:
     # -- sparing victims
 
     def _spare(self) -> None:
-        """Spare victims that are not needed, the most expensive first; a whole gang is spared as
-        a whole.
+        """Spare victims that are not needed, the most expensive first.
+
+        A whole gang is spared as a whole.
         """
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
@@ -345,8 +340,9 @@ class _Attempt:
         return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether all pods of a gang are victims, except those that are being evicted or
-        deleted already.
+        """Return whether all pods of a gang are victims.
+
+        Pods that are being evicted or deleted already do not count.
         """
         staying = (
             uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid)

@@ -49,8 +49,7 @@ def new_nodes(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> NewNodes:
-    """Return the nodes to add so that ``pods`` fit, checked GPU by GPU; earlier types are
-    preferred.
+    """Return the nodes to add so that ``pods`` fit, GPU by GPU; earlier types are preferred.
 
     ``starting`` is the number of nodes of each type that have not reported their GPUs yet: pods go
     there first.
@@ -64,12 +63,12 @@ def nodes_added_unasked(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> Counter[str]:
-    """Return the nodes that an autoscaler is about to add for pods that fit no node in sum, by
-    type.
+    """Return, by type, how many nodes an autoscaler is about to add for ``pods``.
+
+    The pods fit no node, even if only the sums of its resources are compared.
     """
-    unfit = {
-        key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE
-    }  # the rest is ignored
+    # Other reasons are ignored
+    unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}
     return _packed(_Site(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 
@@ -79,11 +78,10 @@ def places_in_sum(
     reserved: Iterable[Pod],
     starting: Mapping[str, Node],
 ) -> dict[str, str]:
-    """Return the node on which an autoscaler expects each of ``pods``, by UID; starting nodes come
-    last.
+    """Return the node on which an autoscaler expects each of ``pods``, by UID.
 
-    An autoscaler does not know the reservations of the pods ``reserved``, and expects the nodes in
-    ``starting`` to offer more than they do yet (``as_described``).
+    Starting nodes come last. An autoscaler does not know the reservations of the pods ``reserved``,
+    and expects the nodes in ``starting`` to offer more than they do yet (``as_described``).
     """
     nodes, places = nodes.snapshot(), dict[str, str]()
     for pod in reserved:
@@ -99,10 +97,10 @@ def places_in_sum(
 
 
 def as_described(node: Node, kind: NodeType) -> Node:
-    """Return a node of a type as it will be when it has all labels and resources that the type
-    describes.
+    """Return a node of a type as it will be when it is complete.
 
-    By then, it has lost all taints that the type does not describe; a cordoned node stays cordoned.
+    It has all labels and resources that the type describes. By then, it has lost all taints that
+    the type does not describe; a cordoned node stays cordoned.
     """
     whole, there = kind.node(node.metadata.name), node_allocatable(node)
     offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}
@@ -118,9 +116,7 @@ def as_described(node: Node, kind: NodeType) -> Node:
 
 
 def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
-    """Put each pod on the first node that takes it, and add a node if none does; the hardest
-    pods come first.
-    """
+    """Put each pod, hardest first, on the first node that takes it; add a node if none does."""
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
@@ -147,8 +143,9 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, and the pods on them. With ``by_sums`` only the sums of a
-    node are checked.
+    """Nodes that do not exist yet, and the pods on them.
+
+    With ``by_sums`` only the sums of a node are checked.
     """
 
     def __init__(
@@ -188,9 +185,7 @@ class _Site:
         return None
 
     def put_on_a_new_node(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
-        """Put a pod on a new node of the first type that takes it; return its name, None if none
-        does.
-        """
+        """Put a pod on a new node of the first type that takes it; return its name or None."""
         for kind in types:
             name = self.add(kind)
             if self._predicates.reason(each.pod, name) is None and self._put(each, name):
@@ -214,10 +209,8 @@ class _Site:
         return self._barred.get((each.pod.metadata.uid, kind.name))
 
     def _put(self, each: GangCandidate, name: str) -> bool:
-        request, barred = (
-            each.request,
-            self._barred.get((each.pod.metadata.uid, self.type_of(name))),
-        )
+        request = each.request
+        barred = self._barred.get((each.pod.metadata.uid, self.type_of(name)))
         if barred is not None and barred.rule is not NodeTypeRule.PAUSED:
             return False  # nodes of the type that are there show that it will be too small
         if request is not None and not self._by_sums:

@@ -77,8 +77,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
-        """Build the booking to assume while the Binding is in flight; None if there is nothing to
-        book.
+        """Build the booking to assume during the Binding; None if there is nothing to book.
 
         ``request`` is that of the pod, None if it requests no GPU; ``assumed_at`` is a time of the
         monotonic clock in seconds.
@@ -115,8 +114,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlacementEngine:
-    """Places pods on one ledger. ``packing_state`` is what ``packing`` scores by, None before
-    the first prices.
+    """Places pods on one ledger.
+
+    ``packing_state`` is what ``packing`` scores by, None before the first prices.
     """
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
@@ -142,8 +142,7 @@ class PlacementEngine:
         self.packing_state = build(self.ledger.node_arrays, prices)
 
     def request(self, pod: Pod) -> Request | None:
-        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests no
-        GPU.
+        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests none.
 
         Raises:
             RequestError: the request can never be served.
@@ -202,8 +201,7 @@ class PlacementEngine:
         return _ranks(np.where(known, found, vectorized.UNFIT), rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
-        """Return a rank of 0 to 10 for each of ``names``, for a pod that requests ``host`` and no
-        GPU.
+        """Return a rank of 0 to 10 for each of ``names`` if the pod requests ``host`` and no GPU.
 
         If some nodes have no GPUs, these have rank 10 and all others rank 0: kube-scheduler chooses
         among them. If all nodes have GPUs, they are ranked as in ``rank``: on the best node, the
@@ -220,9 +218,7 @@ class PlacementEngine:
         return _ranks(found, rows)
 
     def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that the request fits, best first; equal nodes keep their
-        order.
-        """
+        """Return those of ``names`` that the request fits, best first; ties keep their order."""
         if not names:
             return []
         rows, known = self._rows(names)
@@ -232,27 +228,24 @@ class PlacementEngine:
         return [names[i] for i in order.tolist()]
 
     def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
-        """Choose GPUs of node ``name`` for the request at ``now_ns`` (Unix time), or return why
-        it does not fit.
+        """Choose GPUs of node ``name`` for the request, or return why it does not fit.
+
+        ``now_ns`` is Unix time.
         """
         node = self.ledger.state(name)
         if node is None:
             return UNKNOWN
         if (why := refusal(node, request.shape)) is not None:
             return why
-        arrays, value = (
-            self.ledger.node_arrays,
-            self.packing_state.value if self.packing_state else None,
-        )
+        arrays = self.ledger.node_arrays
+        value = self.packing_state.value if self.packing_state else None
         chosen = choose_gpus(arrays, self.ledger.row_of[name], node, request.shape, value)
         return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
 
     def decision(
         self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int
     ) -> Decision:
-        """Build the decision that assigns ``gpus`` of a node; empty if another device plugin
-        manages them.
-        """
+        """Build the decision that assigns ``gpus``; empty if another device plugin manages them."""
         if not gpus:
             return Decision(info.name, (), None)
         mode = info.mode.value if info.mode else ""
@@ -284,14 +277,10 @@ class PlacementEngine:
         """
         if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
-        packing_state, key = (
-            self.packing_state,
-            (shape, NO_HOST_RESOURCES if self._emptier else host),
-        )
-        ledger, kept = (
-            self.ledger,
-            self._scored.find(key, lambda: _Scored(np.empty(0, np.int64), -1), _SHAPES_KEPT),
-        )
+        packing_state = self.packing_state
+        key = shape, NO_HOST_RESOURCES if self._emptier else host
+        ledger = self.ledger
+        kept = self._scored.find(key, lambda: _Scored(np.empty(0, np.int64), -1), _SHAPES_KEPT)
         position = ledger.changes.position
         if kept.position == position and kept.packing_state is packing_state:
             return kept.scores
@@ -326,13 +315,10 @@ class PlacementEngine:
 
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
-    """Return the ranks of scores: see ``PlacementEngine.rank``. Of the rows with the best score,
-    the first gets 10.
-    """
+    """Return the ranks of scores (see ``PlacementEngine.rank``); the first best row gets 10."""
     ranks, rest = np.zeros(len(found), np.int64), found.copy()
-    for rank in range(
-        TOP_SCORE - 1, 0, -1
-    ):  # each pass is linear: sorting thousands of scores would take longer
+    # Each pass is linear: sorting thousands of scores would take longer
+    for rank in range(TOP_SCORE - 1, 0, -1):
         best = rest.max()
         if best == vectorized.UNFIT:
             break
@@ -348,8 +334,9 @@ def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int
 def _closest(
     node_arrays: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]
 ) -> list[int]:
-    """Return the positions of the nodes to name: those that fail the latest rule, then those
-    with the most free.
+    """Return the positions of the nodes to name.
+
+    Nodes that fail a later rule come first; among equals, those with the most free memory.
     """
     free = node_arrays.total[rows] - node_arrays.used[rows]
     nearness = broken * MOST_MIB * 2 + np.where(node_arrays.usable[rows], free, -1).max(

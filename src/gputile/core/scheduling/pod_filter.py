@@ -21,11 +21,11 @@ from gputile.core.scheduling.reservation_rules import reserved_node
 
 @dataclass(frozen=True, slots=True)
 class PodVerdict:
-    """The nodes for one pod. ``lacks_gpus``: the pod waits for GPUs, which may become free at any
-    moment.
+    """The nodes for one pod.
 
-    ``invalid`` is the reason why no node can ever take the pod, None if one may. ``no_fit`` is the
-    reason, for people, why no node fits now, None if there is nothing new to report.
+    ``lacks_gpus``: the pod waits for GPUs, which may become free at any moment. ``invalid`` is the
+    reason why no node can ever take the pod, None if one may. ``no_fit`` is the reason, for people,
+    why no node fits now, None if there is nothing new to report.
     """
 
     nodes: Filtered
@@ -71,8 +71,9 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
 
 
 def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
-    """Return a rank for each of ``names``; all are 0 if the pod requests no GPU, or its request
-    is invalid.
+    """Return a rank for each of ``names``.
+
+    All ranks are 0 if the pod requests no GPU, or if its request is invalid.
     """
     try:
         request = engine.request(pod)
@@ -84,9 +85,7 @@ def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[in
 def rank_pod_without_gpus(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> list[int] | None:
-    """Return a rank for each of ``names`` for a pod without GPUs and GPU claims; None for any
-    other pod.
-    """
+    """Return a rank for each of ``names``; None if the pod requests GPUs or has GPU claims."""
     if any(engine.ledger.claims.of_pod(pod)):
         return None
     try:
@@ -100,8 +99,9 @@ def rank_pod_without_gpus(
 
 
 def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
-    """Return the shapes of the pod's claims without an allocation; claims that the ledger does not
-    know have none.
+    """Return the shapes of the pod's claims without an allocation.
+
+    Claims that the ledger does not know have none.
 
     Raises:
         RequestError: no GPU can ever serve a claim, or its memory could not be counted.
@@ -113,13 +113,12 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
 def rank_pod_with_claims(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> tuple[list[int], str]:
-    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does; all are 0 if nothing
-    is to be allocated.
+    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does.
 
-    A pod with several requests is ranked by the largest: the others need less of what is scarce.
-    The text names the rule that a claim breaks, or is "": kube-scheduler decides whether the claim
-    can be allocated. Nothing is booked or refused here, so any replica may answer. kube-scheduler
-    calls this once per pod.
+    All ranks are 0 if nothing is to be allocated. A pod with several requests is ranked by the
+    largest: the others need less of what is scarce. The text names the rule that a claim breaks, or
+    is "": kube-scheduler decides whether the claim can be allocated. Nothing is booked or refused
+    here, so any replica may answer. kube-scheduler calls this once per pod.
     """
     try:
         shapes = claimed_shapes(engine.ledger, pod)
@@ -140,8 +139,9 @@ def rank_pod_with_claims(
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shape for nodes of each mode: in core_mem, a shape without compute takes all
-    compute of a GPU.
+    """Return the shape for nodes of each mode.
+
+    In core_mem, a shape without compute takes all compute of a GPU.
     """
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)
@@ -149,8 +149,9 @@ def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
 
 
 def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
-    """Return whether a node takes the pod now: it is ready, offers its GPUs, and has suitable
-    labels and taints.
+    """Return whether a node takes the pod now.
+
+    It does if it is ready, offers its GPUs, and has suitable labels and taints.
     """
     info = ledger.info_of(name)
     if info is None or info.checked is None:

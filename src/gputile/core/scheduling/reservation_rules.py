@@ -26,11 +26,11 @@ from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 
 
 def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
-    """Return the only node that the pod may go to, or why it has to wait; None if it may go to any
-    node that it fits.
+    """Return the only node that the pod may go to, or why it has to wait.
 
-    The node is that of its reservation, or of a Binding that is not confirmed yet. A pod with a
-    reservation belongs to its plan even if its labels have changed.
+    It is None if the pod may go to any node that it fits. The node is that of its reservation, or
+    of a Binding that is not confirmed yet. A pod with a reservation belongs to its plan even if its
+    labels have changed.
     """
     booking = ledger.booking(pod.metadata.uid)
     if booking is not None and booking.preemption:
@@ -87,9 +87,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
-    """Return the pod that must be confirmed as bound before the one with this reservation; None
-    if there is none.
-    """
+    """Return the pod that must be confirmed as bound before the reservation's pod, or None."""
     plan = ledger.plan(reservation.plan)
     if not reservation.reserved or plan.begun:
         return None
@@ -134,9 +132,8 @@ def _lost(
 def _lost_gpu(
     ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking
 ) -> Refusal[ReservationRule] | None:
-    alone = (
-        reservation.whole and not node_info.sliced
-    )  # on a sliced node, pods use the GPU in turns
+    # On a sliced node, pods use the GPU in turns
+    alone = reservation.whole and not node_info.sliced
     for share in reservation.gpus:
         i = node_info.column(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:

@@ -1,5 +1,4 @@
-"""Chooses pods to evict for a pod of higher priority, greedily, and spares those that are not
-needed.
+"""Chooses pods to evict for a pod of higher priority, greedily, and spares those not needed.
 
 kube-scheduler counts what is free on the whole node, so it finds no victims if a node has enough in
 sum but no single GPU has. Here victims are chosen GPU by GPU: first the pods that free the most of
@@ -52,8 +51,9 @@ class Preemptor:
 
 @dataclass(frozen=True, slots=True)
 class VictimChoice:
-    """GPUs of a node, and the UIDs of the pods that lose them: bound (``evicted``) or pending
-    ones (``withdrawn``).
+    """GPUs of a node, and the UIDs of the pods that lose them.
+
+    ``evicted`` are bound pods, ``withdrawn`` pending ones.
     """
 
     node: str
@@ -65,12 +65,11 @@ class VictimChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimGroup:
-    """Pods that leave together: one pod, or a whole gang. ``reserved``: a pending pod that loses
-    its reservation.
+    """Pods that leave together: one pod, or a whole gang.
 
-    ``evictions`` is the number of its pods that each budget guards. If more pods of a gang run than
-    start together, the gang is a budget itself: it limits how many of its pods leave without the
-    others.
+    ``reserved``: a pending pod that loses its reservation. ``evictions`` is the number of its pods
+    that each budget guards. If more pods of a gang run than start together, the gang is a budget
+    itself: it limits how many of its pods leave without the others.
     """
 
     uids: tuple[str, ...]
@@ -79,17 +78,15 @@ class VictimGroup:
     evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
 
-_LEAVING = VictimGroup(
-    (), NOTHING
-)  # pods that are being deleted, and the preemptor itself: they need no eviction
+# Pods that are being deleted, and the preemptor itself: they need no eviction
+_LEAVING = VictimGroup((), NOTHING)
 
 
 class GpuAmounts(NamedTuple):
-    """What a group frees on a GPU, or what the GPU lacks; it lacks nothing if all amounts are 0 or
-    less.
+    """What a group frees on a GPU, or what the GPU lacks.
 
-    ``incompatible`` is the number of pods that may not share the GPU with the preemptor, so all of
-    them have to leave.
+    It lacks nothing if all amounts are 0 or less. ``incompatible`` is the number of pods that may
+    not share the GPU with the preemptor, so all of them have to leave.
     """
 
     mib: int = 0
@@ -108,9 +105,7 @@ class GpuAmounts(NamedTuple):
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
     def part_in(self, freed: "GpuAmounts") -> float:
-        """Return how much of what is missing ``freed`` provides: a fraction of up to 1 for each
-        amount, summed.
-        """
+        """Return how much of the missing amounts ``freed`` covers: up to 1 for each, summed."""
         return sum(
             min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0
         )
@@ -157,10 +152,10 @@ class _LeavingGpu:
 
 
 def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
-    """Return the result of ``attempt`` at the lowest sufficient one of the ascending ``levels``, by
-    binary search.
+    """Return the result of ``attempt`` at the lowest sufficient level, by binary search.
 
-    The highest level is tried first: if it is not enough, none is.
+    ``levels`` are in ascending order. The highest level is tried first: if it is not enough, none
+    is.
     """
     low, high = 0, len(levels) - 1
     middle, best = high, None
@@ -232,8 +227,9 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return the group with which a pod leaves, and that of its whole gang; each is None if
-        it may not leave.
+        """Return the group with which a pod leaves, and that of its whole gang.
+
+        Each is None if it may not leave.
         """
         if booking.uid == self._preemptor.uid:
             return _LEAVING, _LEAVING
@@ -261,8 +257,9 @@ class VictimSearch:
         ), whole
 
     def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
-        """Return how many pods of a gang may leave alone, and the group of all pods, None if the
-        gang may not leave.
+        """Return how many pods of a gang may leave alone, and the group of all its pods.
+
+        The group is None if the gang may not leave.
         """
         known = self._gangs.get(name)
         if known is not None:
@@ -282,8 +279,10 @@ class VictimSearch:
         return found
 
     def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
-        """Return whether a pod is certainly bound, has a lower priority, and ends within a day
-        of its eviction.
+        """Return whether a pod may be evicted.
+
+        It must be certainly bound, have a lower priority, not be static, and end within a day of
+        its eviction.
         """
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
@@ -308,9 +307,7 @@ def _gpus(
     groups: Mapping[str, VictimGroup | None],
     only_gpus: Collection[str],
 ) -> list[_LeavingGpu]:
-    """Return the GPUs that evictions can free for the request; only those of ``only_gpus``
-    unless that is empty.
-    """
+    """Return the GPUs (of ``only_gpus`` unless empty) that evictions can free for the request."""
     on_gpu: dict[str, list[Booking]] = {}
     for booking in bookings:
         for share in booking.gpus:
@@ -330,8 +327,9 @@ def _gpu(
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
 ) -> _LeavingGpu | None:
-    """Return what a GPU lacks and what may leave it; None if the GPU is unsuitable or an
-    incompatible pod must stay.
+    """Return what a GPU lacks and what may leave it.
+
+    None if the GPU is unsuitable, or an incompatible pod must stay.
     """
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
@@ -361,9 +359,7 @@ def _gpu(
 
 
 def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> VictimChoice | None:
-    """Choose victims of a priority up to ``level`` that free ``wanted`` GPUs; the cheapest GPUs
-    are freed first.
-    """
+    """Choose victims of priority up to ``level`` that free ``wanted`` GPUs, the cheapest first."""
     gone = _Departures()
     chosen: list[_LeavingGpu] = []
     while len(chosen) < wanted:
@@ -386,8 +382,9 @@ def _choice(node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int) -> 
 
 
 def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
-    """Spare groups that are not needed for ``wanted`` free GPUs, the most expensive first;
-    return the free GPUs.
+    """Spare groups that are not needed for ``wanted`` free GPUs; return the free GPUs.
+
+    The most expensive groups are spared first.
     """
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
@@ -399,8 +396,9 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return further groups, of a priority up to ``level``, that free enough of the GPU; None if
-    even all do not.
+    """Return further groups that free enough of the GPU; None if even all do not.
+
+    Their priority is at most ``level``.
     """
     missing = gpu.missing_after(gone.groups)
     freed = {
@@ -428,8 +426,9 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimG
 
 
 def may_preempt(engine: PlacementEngine, pod: Pod) -> bool:
-    """Return whether evictions can help ``pod``: not if its request is invalid, or if it belongs
-    to a planned gang.
+    """Return whether evictions can help ``pod``.
+
+    They cannot if its request is invalid, or if it belongs to a planned gang.
     """
     try:
         engine.request(pod)
@@ -446,14 +445,14 @@ def completed_victims(
     priority: int,
     facts: Mapping[str, EvictionFacts],
 ) -> frozenset[str] | None:
-    """Return the UIDs of the pods that have to leave ``node`` for a request; None if lower
-    priorities are not enough.
+    """Return the UIDs of the pods that have to leave ``node`` for a request.
 
-    kube-scheduler's victims, ``proposed``, all leave, since they may also be in the way for other
-    reasons than GPUs. Its dry run counts units of the whole node, so they may not free enough on
-    any GPU: then more are chosen. Since kube-scheduler knows no gangs and evicts on one node only,
-    a pod of a gang leaves without its gang here. A static pod is never a victim, since its kubelet
-    restarts it. ``facts`` describe the bound pods, by UID.
+    It is None if evicting lower priorities is not enough. kube-scheduler's victims, ``proposed``,
+    all leave, since they may also be in the way for other reasons than GPUs. Its dry run counts
+    units of the whole node, so they may not free enough on any GPU: then more are chosen. Since
+    kube-scheduler knows no gangs and evicts on one node only, a pod of a gang leaves without its
+    gang here. A static pod is never a victim, since its kubelet restarts it. ``facts`` describe the
+    bound pods, by UID.
     """
     first = frozenset(proposed)
     if any(uid in facts and facts[uid].static for uid in first):
