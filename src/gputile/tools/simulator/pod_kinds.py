@@ -28,8 +28,9 @@ class _TableSection(
 
 
 class Count(_TableSection, frozen=True):
-    """A count in the object: the number at ``path`` (or ``default``), divided by the one at
-    ``per``, plus ``plus``.
+    """A count in the object.
+
+    It is the number at ``path`` (or ``default``), divided by the one at ``per``, plus ``plus``.
     """
 
     path: Annotated[Path, described("The path of the number in the object.")]
