@@ -35,7 +35,7 @@ from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_req
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a GPU, with its MiB and percent of compute.
+    """A pod on a GPU, with its memory (MiB) and compute (percent).
 
     ``kept`` marks a reservation of an unbound pod.
     """
