@@ -100,9 +100,7 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How many more copies of the pods fit; ``stopped_by`` is null if the count reached its
-    maximum.
-    """
+    """How many more copies of the pods fit; ``stopped_by`` is null if the maximum was reached."""
 
     copies: Annotated[int, described("How many more copies of the pods fit.")]
     pods: Annotated[int, described("The number of pods in one copy.")]
@@ -115,8 +113,9 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that is preempted by pods of higher priority; ``node`` is null if it only loses a
-    reservation.
+    """A pod that is preempted by pods of higher priority.
+
+    ``node`` is null if it only loses a reservation.
     """
 
     namespace: Annotated[str, described("The pod's namespace.")]
@@ -159,9 +158,7 @@ class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
-    """Return the answer for ``result``, compared with ``other``, the result of another placement
-    policy.
-    """
+    """Return the answer for ``result``, compared with ``other`` of another placement policy."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if result.simulation.victims:
         victims = (

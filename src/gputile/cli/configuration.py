@@ -52,9 +52,7 @@ class ClusterSource(LiveSource):
 
 @dataclass(frozen=True, slots=True)
 class GivenConfiguration:
-    """A configuration, and the memory unit in MiB that its text sets; None if the text does not
-    set one.
-    """
+    """A configuration, and the memory unit in MiB that its text sets, None if it sets none."""
 
     configuration: "Configuration"
     unit_mib: int | None
@@ -68,9 +66,7 @@ class UnknownConfiguration:
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Return the configuration in the file, or the defaults if ``path`` is None; exit if it is
-    invalid.
-    """
+    """Return the configuration in the file, or the defaults without ``path``; exit if invalid."""
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -96,9 +92,7 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
 def installed_configuration(
     maps: "Iterable[ConfigMap]",
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return the first valid configuration in a release's ConfigMaps, or the reason why there is
-    none.
-    """
+    """Return the first valid configuration in a release's ConfigMaps, or why there is none."""
     from gputile.api.config.v1alpha1 import ConfigurationError
 
     why = "no ConfigMap of a release is there"

@@ -17,9 +17,7 @@ def main() -> None:
 
 
 def kubectl_gputile() -> None:
-    """Run ``kubectl gputile``; kubectl finds the plugin by its program's name,
-    ``kubectl-gputile``.
-    """
+    """Run ``kubectl gputile``; kubectl finds the plugin by its program, ``kubectl-gputile``."""
     _end_on_interrupt()
     from gputile.cli.app import kubectl_app
 

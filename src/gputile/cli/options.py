@@ -1,6 +1,4 @@
-"""Turns functions of option dataclasses into commands, and defines the options that commands
-share.
-"""
+"""Turns functions of option dataclasses into commands, and defines options that commands share."""
 
 import inspect
 import re
@@ -81,16 +79,12 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option with the help ``text``; without ``names`` it is named after its
-    parameter.
-    """
+    """Return an option with the help ``text``; without ``names`` its parameter's name is used."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def namespace(option: typer.CallbackParam, name: str | None) -> str | None:
-    """Validate the name of a namespace; exit if it is invalid. "" and None are valid and mean
-    none.
-    """
+    """Validate a namespace's name; exit if it is invalid. "" and None are valid and mean none."""
     if name and (why := broken_label_name(name)):
         fail(f"{option.opts[0]}: {why}")
     return name

@@ -44,9 +44,7 @@ _LISTED = 200  # workloads
 def write_result(
     output: DecisionFormat, result: SimulationResult, other: SimulationResult | None, *, plain: bool
 ) -> None:
-    """Print a result, compared with ``other``, that of another placement policy; in ASCII only
-    if ``plain``.
-    """
+    """Print a result, compared with ``other`` of another placement policy; ASCII if ``plain``."""
     from gputile.tools.views import inspect
 
     if output in (DecisionFormat.JSON, DecisionFormat.YAML):
@@ -186,9 +184,7 @@ class _Report:
         write_table(rows)
 
     def _write_refused(self) -> None:
-        """Print the pods that were not placed, by reason, with remedies for the first
-        ``_ADVISED`` reasons.
-        """
+        """Print the refused pods by reason, with remedies for the first ``_ADVISED`` reasons."""
         found: dict[str, list[Pod]] = {}
         for workload in self._workloads:
             for reason, pods in workload.refused.items():
@@ -348,9 +344,7 @@ _LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/(?:static|api)/[^\n]*\n'
 
 
 def html_file(page: "PageAnswer") -> str:
-    """Return the page with this state as one HTML file; its content policy forbids loading
-    anything.
-    """
+    """Return the page with this state as HTML; its content policy forbids loading anything."""
     from gputile.tools.web.app import assets
 
     files = assets()

@@ -68,9 +68,7 @@ class DecisionFormat(StrEnum):
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether to write colours: if the stream is a terminal. ``NO_COLOR`` and
-    ``FORCE_COLOR`` override that.
-    """
+    """Return whether to write colours: to terminals, unless NO_COLOR or FORCE_COLOR decides."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
@@ -106,8 +104,9 @@ def write(text: str) -> None:
 
 
 def write_data(value: Any, output: StrEnum) -> None:
-    """Print a result in a format for programs: YAML if ``output`` says so, else indented JSON
-    with the same keys.
+    """Print a result in a format for programs.
+
+    It is YAML if ``output`` says so, else indented JSON with the same keys.
     """
     import msgspec
 
@@ -163,16 +162,12 @@ _NOTE = "note: "
 
 
 def columns() -> int | None:
-    """Return the number of columns: ``COLUMNS``, else the terminal's; None if the output is no
-    terminal.
-    """
+    """Return the number of columns: ``COLUMNS``, else the terminal's; None without a terminal."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def lines() -> int | None:
-    """Return the number of lines of the terminal; None if it is unknown or the output is no
-    terminal.
-    """
+    """Return the terminal's number of lines; None if unknown or if the output is no terminal."""
     return shutil.get_terminal_size((0, 0)).lines or None
 
 
@@ -182,9 +177,7 @@ def redraws() -> bool:
 
 
 def paper(*, plain: bool) -> "Paper":
-    """Return the surface to draw on. It is ASCII only if ``plain`` is set or the encoding
-    requires it.
-    """
+    """Return the surface to draw on; ASCII only if ``plain`` or if the encoding requires it."""
     from gputile.tools.views.gpu_bars import Paper
 
     try:
@@ -227,9 +220,7 @@ def lines_of_note(message: str) -> int:
 
 
 def write_text(text: str, bullet: str = "") -> None:
-    """Print a text after ``bullet``, wrapped between words at the terminal's width; indent the
-    further lines.
-    """
+    """Print a text after ``bullet``, wrapped at the terminal's width; indent the further lines."""
     width, indent = columns(), " " * len(bullet)
     lines = wrapped(inert(text), width - len(bullet)) if width is not None else [inert(text)]
     write("".join(f"{indent if number else bullet}{line}\n" for number, line in enumerate(lines)))
@@ -276,9 +267,7 @@ def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBar
 
 
 def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> None:
-    """Print the bars, in ASCII only if ``plain``; ``groups`` defines the letters and colours of
-    the pieces.
-    """
+    """Print the bars, in ASCII if ``plain``; ``groups`` defines the pieces' letters and colours."""
     from gputile.tools.views.gpu_bars import draw as drawn
 
     on = paper(plain=plain)

@@ -1,3 +1,1 @@
-"""Contains the components of a GPU node: agent, gateway to the kubelet, arbiter, isolation,
-NVML.
-"""
+"""Contains the components of a GPU node: agent, kubelet gateway, arbiter, isolation and NVML."""

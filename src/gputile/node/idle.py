@@ -82,9 +82,7 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket. It accepts a connection when data has arrived, or after about a
-    second.
-    """
+    """Return a listening socket that accepts a connection with data, or after about a second."""
     both = socket.has_dualstack_ipv6()  # a cluster may have IPv6 only
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)

@@ -34,9 +34,7 @@ USAGE_COUNTS: Final = 1
 USAGE_SLOTS: Final = 512
 """The maximum number of processes of a container that use GPUs at the same time."""
 USAGE_BYTES: Final = 1 << 18
-"""The size of the file. The bytes beyond it serve as locks: one for the whole file, then one for
-each slot.
-"""
+"""The size of the file. The bytes beyond it are locks: one for the whole file, one per slot."""
 USAGE_LOCK_ALL: Final = USAGE_BYTES
 USAGE_LOCK_SLOTS: Final = USAGE_BYTES + 1
 

@@ -1,6 +1,4 @@
-"""Runs the commands that print documents: ``nodepool`` (G6), ``convert``, ``schema`` and
-``version``.
-"""
+"""Prints documents: the commands ``nodepool`` (G6), ``convert``, ``schema`` and ``version``."""
 
 import pkgutil
 import shlex
@@ -96,9 +94,7 @@ def script(setup: "PoolSetup") -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    """Return the fields in a file or in standard input, none if ``path`` is None; exit if they
-    cannot be read.
-    """
+    """Return the fields in a file or standard input, none without ``path``; exit on errors."""
     from gputile.api.quantity import MIB
     from gputile.api.wording import kind_of
     from gputile.support.files import read_bounded
@@ -125,9 +121,7 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Set the fields from the command line in the description, and return it. Their values are
-    YAML.
-    """
+    """Set fields from the command line, whose values are YAML, in the description; return it."""
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:

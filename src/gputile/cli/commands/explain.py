@@ -176,8 +176,9 @@ def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool)
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
-    """Print why each node does not fit, with its GPUs; nodes with the same reason share a row,
-    unless ``every``.
+    """Print why each node does not fit, with its GPUs.
+
+    Nodes with the same reason share a row, unless ``every``.
     """
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:

@@ -124,9 +124,7 @@ class _Top:
         )
 
     def answer(self, state: "ClusterObjects", *, twice: bool) -> "TopAnswer":
-        """Return all rows; rows of pods only for the requested namespace. ``twice``: see
-        ``UsageOfNodes``.
-        """
+        """Return all rows, of pods only the requested namespace's; ``twice``: see UsageOfNodes."""
         import msgspec
 
         from gputile.tools.web.state import page_state

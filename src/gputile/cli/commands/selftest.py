@@ -123,9 +123,7 @@ def _unwinding_on_signals() -> Iterator[None]:
 
 @contextmanager
 def _temporary_root() -> Iterator[None]:
-    """Create all temporary directories within one, which is removed at the end even after an
-    interrupt.
-    """
+    """Create all temporary directories within one that is removed even after an interrupt."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gputile-") as root:
         tempfile.tempdir = root
@@ -136,9 +134,7 @@ def _temporary_root() -> Iterator[None]:
 
 
 def _first_gpu() -> tuple[str, dict[str, str]]:
-    """Return the UUID of the first GPU, and the environment in which a process sees only that
-    GPU.
-    """
+    """Return the UUID of the first GPU, and the environment in which a process sees only it."""
     from gputile.node.nvml.nvml_probe import open_real
     from gputile.node.nvml.probe import NvmlError
 

@@ -123,8 +123,9 @@ class AgentOptions:
 
 @takes(AgentOptions)
 def agent(options: AgentOptions) -> None:
-    """Serve the GPUs of this node as the kubelet's device plugin: each container gets the GPUs
-    booked for its pod.
+    """Serve this node's GPUs as the kubelet's device plugin.
+
+    Each container gets the GPUs that are booked for its pod.
     """
     from gputile.node.agent.settings import AgentSettings, HostPaths, encode_settings
 
@@ -292,9 +293,7 @@ def extender(options: ExtenderOptions) -> None:
 
 
 def _tls(options: ExtenderOptions) -> "TlsFiles | None":
-    """Return the files for HTTPS, or None for HTTP on loopback; exit if the files cannot be
-    used.
-    """
+    """Return the files for HTTPS, or None for HTTP on loopback; exit if they cannot be used."""
     from gputile.support.listening import TlsFiles, UnusableTls
 
     certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca

@@ -142,9 +142,7 @@ def _is_unplaced(result: "SimulationResult") -> bool:
 def _simulated(
     configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]"
 ) -> "SimulationResult":
-    """Simulate the scenario; if there are ``more`` pods, also count how many copies of them fit
-    afterwards.
-    """
+    """Simulate the scenario, and count how many copies of ``more``, if any, fit afterwards."""
     from gputile.cli.answers import SimulationResult
     from gputile.tools.simulator.simulation import Simulation
 
@@ -202,9 +200,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
 
 
 def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
-    """Add the PriorityClasses of the live cluster, and its namespaces that allow unsafe access
-    to GPUs.
-    """
+    """Add the live cluster's PriorityClasses, and its namespaces that allow unsafe GPU access."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
     admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))
@@ -297,9 +293,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
 def _imagine(
     options: SimulateOptions, scenario: "Scenario", configuration: "Configuration"
 ) -> None:
-    """Remove the nodes of --without-node and --without-nodes, and apply --unit, --mode and
-    --need.
-    """
+    """Remove the nodes of --without-node and --without-nodes; apply --unit, --mode and --need."""
     from gputile.api.wording import nearest
     from gputile.tools.simulator.outcomes import workload_name
     from gputile.tools.simulator.what_if import (

@@ -1,6 +1,4 @@
-"""Reads the objects of a cluster that a command shows, live or from files, and again for
-``--watch``.
-"""
+"""Reads the cluster's objects for a command, live or from files, and again for ``--watch``."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -151,9 +149,7 @@ def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redra
 
 
 def refreshed(read: Callable[[], T], known: T) -> tuple[T, str]:
-    """Return the current state and ""; if the cluster cannot be read, return ``known`` and the
-    reason.
-    """
+    """Return the state and ""; if the cluster cannot be read, return ``known`` and the reason."""
     from gputile.cli.reads.live_cluster import Unreadable, looking_again
 
     try:

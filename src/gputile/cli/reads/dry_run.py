@@ -57,8 +57,9 @@ _NOT_FOUND: Final = re.compile(r"not found|was found")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The object of a dry-run request: the manifest's own if ``path`` is "", else a pod of the
-    template at ``path``.
+    """The object of a dry-run request.
+
+    It is the manifest's own if ``path`` is "", else a pod of the template at ``path``.
     """
 
     manifest: Manifest
@@ -79,9 +80,7 @@ class Question:
 
 
 def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
-    """Yield the requests for all objects that do not describe a cluster and are not running
-    pods.
-    """
+    """Yield the requests for all objects that neither describe a cluster nor are running pods."""
     for manifest in manifests:
         if manifest.described or manifest.runs:
             continue
@@ -121,9 +120,7 @@ def _claims(beside: Any) -> Json:
 
 
 def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
-    """Build the pod that a controller creates from a template, with volumes for its
-    ``volumeClaimTemplates``.
-    """
+    """Build a template's pod as a controller does, with ``volumeClaimTemplates`` as volumes."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
@@ -156,9 +153,7 @@ def lacks_right(said: str) -> bool:
 
 
 def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the refusal names a missing object that the files contain; ``names`` are
-    theirs, by kind.
-    """
+    """Return whether the refusal names a missing object that is in the files' ``names`` by kind."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
     return _NOT_FOUND.search(said) is not None and any(
         re.search(rf"\b{re.escape(name)}\b", said) for name in found
@@ -166,9 +161,7 @@ def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return why the API server refused an object, one line per cause; ``details`` are those of
-    its Status.
-    """
+    """Return a line per cause of the API server's refusal; ``details`` are its Status's."""
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None
@@ -203,9 +196,7 @@ class ServerVerdict:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The state of one run: the kinds that the API server serves, and why it did not validate
-    some objects.
-    """
+    """The state of a run: which kinds the API server serves, and why objects were not validated."""
 
     connection: "Connection"
     strictness: str
@@ -342,9 +333,7 @@ async def _ask(
 
 
 def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
-    """Return one note about all objects that the API server did not validate; empty if there are
-    none.
-    """
+    """Return one note about all objects that the API server did not validate, if there are any."""
     if not unjudged:
         return []
     (origin, why), *others = unjudged.items()
@@ -353,8 +342,9 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
-    """Return the names of the files' objects by kind; for CustomResourceDefinitions, the kinds
-    that they define.
+    """Return the names of the files' objects by kind.
+
+    For CustomResourceDefinitions, they are the kinds that these define.
     """
     found: dict[str, list[str]] = {"CustomResourceDefinition": []}
     for manifest in manifests:

@@ -140,9 +140,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
 
 @contextmanager
 def looking_again() -> Iterator[None]:
-    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for views that are
-    refreshed.
-    """
+    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for refreshed views."""
     before = _looking_again.set(True)
     try:
         yield
@@ -260,9 +258,7 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
 
 
 def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
-    """Return the Events of a namespace about pods that could not be created; empty if they may
-    not be listed.
-    """
+    """Return a namespace's Events about pods that could not be created, if they may be listed."""
 
     async def read() -> Sequence[Event]:
         async with connected(reach) as connection:
@@ -275,9 +271,7 @@ def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
 
 
 def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
-    """Return a message for each of the first ``_MOST_NAMED`` objects, and one with the number of
-    the others.
-    """
+    """Return messages on the first ``_MOST_NAMED`` objects, and one that counts the others."""
     names = [f"{each.namespace}/{each.name}" if each.namespace else each.name for each in objects]
     found = [
         f"{kind} {name} cannot be read: {each.why}"
@@ -311,8 +305,9 @@ async def _configuration(
 
 
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may use GPUs. If not, a missing right to list claims does not matter
-    to the user.
+    """Return whether claims may use GPUs.
+
+    If not, a missing right to list claims does not matter to the user.
     """
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
         pod.spec.resource_claims for pod in pods
@@ -346,9 +341,7 @@ async def read_budgets(connection: Connection) -> Sequence[PodDisruptionBudget] 
 
 
 def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
-    """Return the names of the namespaces with the label
-    ``gputile.io/unsafe-gpu-access=allowed``.
-    """
+    """Return the names of the namespaces labelled ``gputile.io/unsafe-gpu-access=allowed``."""
     labels = {each.metadata.name: each.metadata.labels for each in namespaces}
     return frozenset(
         name for name, found in labels.items() if found.get(UNSAFE_ACCESS_LABEL) == _ALLOWED
@@ -367,9 +360,7 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:
-    """Return whether the kind PodGroup may be installed. The 403 for its objects is the same in
-    both cases.
-    """
+    """Return whether the kind PodGroup may be installed; a 403 for its objects does not show it."""
     try:
         await connection.get(POD_GROUP_API_PATH)
     except NotFound:

@@ -1,3 +1,1 @@
-"""Runs on each GPU node: reports the node's GPUs, and decides what each container may use of
-them.
-"""
+"""Runs on each GPU node: reports its GPUs, and decides what each container may use of them."""

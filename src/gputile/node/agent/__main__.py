@@ -143,9 +143,7 @@ async def _together(*work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _keep_heap_small() -> None:
-    """Exclude all present objects from garbage collection, and return free memory to the kernel
-    again and again.
-    """
+    """Exclude present objects from garbage collection; periodically return memory to the kernel."""
     await asyncio.sleep(FREEZE_AFTER_S)
     gc.collect()
     gc.freeze()

@@ -168,8 +168,9 @@ class Advertiser:
                 log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def allocated(self) -> None:
-        """Advertise again after an allocation, unless all pods have one memory unit: the list is
-        then unchanged.
+        """Advertise again after an allocation, unless all pods have one memory unit.
+
+        With one unit the list does not change.
         """
         told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
         if told.expected or any(held.unit_mib != unit for held in self.state.device_table):
@@ -184,9 +185,7 @@ class Advertiser:
         )
 
     async def _emptied(self, listing: Listing | None) -> bool:
-        """Return whether a closing node is empty: no pod is on its way to it, and no unknown pod
-        has devices.
-        """
+        """Return whether a closing node is empty: no pod on its way, no devices of unknown pods."""
         loop = asyncio.get_running_loop()
         left = empty_in(self.state, loop.time(), self.closed_for)
         if left is None:

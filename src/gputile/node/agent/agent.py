@@ -59,9 +59,7 @@ QUIET_FOR_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of an agent: its node's name, its paths, the monitor of its GPUs, and its MPS
-    daemons.
-    """
+    """An agent's machine: its node's name, its paths, the monitor of its GPUs, its MPS daemons."""
 
     node_name: str
     paths: HostPaths

@@ -1,5 +1,4 @@
-"""Identifies the container for which the kubelet calls, prefers GPUs for it, and answers
-``Allocate``.
+"""Identifies the container of a kubelet's call, prefers GPUs for it, and answers ``Allocate``.
 
 The calls of the device plugin API do not name the container. The kubelet admits one pod at a time,
 and ``List`` shows that pod with containers that have no devices yet. So the pod is bound here,
@@ -87,8 +86,9 @@ _INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
 def callers(
     state: AllocationState, listing: Listing | None, resource: str, size: int
 ) -> list[Caller]:
-    """Return the possible callers for ``size`` IDs of ``resource``, the likeliest first; none
-    without a listing.
+    """Return the possible callers for ``size`` IDs of ``resource``, the likeliest first.
+
+    There are none without a listing.
     """
     written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
     found: list[tuple[tuple[object, ...], Caller]] = []
@@ -120,9 +120,7 @@ def callers(
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
-    """Return the keys of the pods to read from the API server to identify the caller; none if it
-    is certain.
-    """
+    """Return the keys of the pods to read from the API server to identify an uncertain caller."""
     found = callers(state, listing, resource, size)
     if sum(caller.sure for caller in found) == 1:
         return []
@@ -142,9 +140,7 @@ def _next(
     resource: str,
     size: int,
 ) -> Caller | None:
-    """Return the next container of ``pod``; containers before one with devices have been
-    admitted already.
-    """
+    """Return the next container of ``pod``; those before one with devices have been admitted."""
     containers = pod.request.containers if pod.request is not None else ()
     reached = max(
         (place for place, each in enumerate(containers) if listed.containers.get(each.name)),
@@ -164,9 +160,7 @@ def _next(
 
 
 def _first_bare(listed: ListedPod, resource: str) -> str:
-    """Return the first container after the last one with IDs; earlier ones have been admitted
-    already.
-    """
+    """Return the first container after the last one with IDs; earlier ones have been admitted."""
     names = list(listed.containers)
     reached = max(
         (place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0
@@ -274,9 +268,7 @@ def spread_evenly(
 
 
 def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...]:
-    """Return up to ``size`` IDs on as few GPUs as possible, ``must`` first: the answer of last
-    resort.
-    """
+    """Return up to ``size`` IDs on as few GPUs as possible, ``must`` first, as the last resort."""
     chosen = [device_id for ids in must.values() for device_id in in_order(ids)]
     for gpu in sorted(available, key=lambda gpu: (gpu not in must, -len(available[gpu]))):
         chosen += in_order(available[gpu] - must.get(gpu, frozenset()))[: size - len(chosen)]
@@ -424,9 +416,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class AllocateAnswer:
-    """The response to ``Allocate``. ``directory`` is the name of the allocation directory on the
-    host.
-    """
+    """The response to ``Allocate``; ``directory`` names the allocation directory on the host."""
 
     environment: Mapping[str, str]
     directory: str

@@ -60,9 +60,7 @@ class KnownPod:
 
     @property
     def kubelet_uid(self) -> str:
-        """The kubelet's UID of the pod. For a static pod it differs from ``uid``, which is its
-        mirror pod's.
-        """
+        """The kubelet's UID of the pod; for a static pod, ``uid`` is that of the mirror pod."""
         return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
 
     @property
@@ -84,9 +82,7 @@ class KnownPod:
 
     @property
     def mps_threads(self) -> int:
-        """The percentage of a GPU's threads that the pod requests in mode mps; 0 if it requests
-        no valid one.
-        """
+        """The valid percentage of a GPU's threads that the pod requests in mode mps, or else 0."""
         try:
             return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
         except (KeyError, ValueError):
@@ -147,9 +143,7 @@ class PodCache(dict[str, KnownPod]):
 
 
 def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod that the API server has returned, unless the watch has reported its deletion
-    meanwhile.
-    """
+    """Store a pod that the API server has returned, unless the watch has reported its deletion."""
     uid, held = pod.metadata.uid, pod_cache.get(pod.key)
     if uid in pod_cache.gone:
         return False
@@ -232,9 +226,7 @@ class ModeDecision:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMemory:
-    """The memory of a GPU that pods have yet to receive: the number of IDs, and their worth in
-    MiB.
-    """
+    """The memory of a GPU that pods have yet to receive: the number of IDs and their total MiB."""
 
     ids: int = 0
     mib: int = 0
@@ -344,9 +336,7 @@ class AllocationState:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def apply_node(self, node: Node | None) -> bool:
-        """Store the node (None if there is none); return whether more than its resourceVersion
-        changed.
-        """
+        """Store the node, if any; return whether more than its resourceVersion changed."""
         before, self.node = self.node, node
         return before is None or node is None or unversioned(before) != unversioned(node)
 
@@ -360,8 +350,9 @@ class AllocationState:
         started: frozenset[str],
         effective_mode: EffectiveMode | None,
     ) -> None:
-        """Take over the records of the previous agent. The kubelet may have yet to checkpoint
-        its last responses.
+        """Take over the records of the previous agent.
+
+        The kubelet may not have checkpointed the last responses of that agent yet.
         """
         self.records, self.started = dict(records), started
         self.answered = records.keys() - started
@@ -380,9 +371,7 @@ class AllocationState:
         )
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
-        """Return the pod that has the devices; None if it is unknown or was replaced by a pod of
-        the same name.
-        """
+        """Return the pod with the devices; None if it is unknown or a new pod has its name."""
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
@@ -429,8 +418,9 @@ class AllocationState:
         return tuple(shares)
 
     def directories(self) -> set[str]:
-        """Return the names of all allocation directories that a container may use, even if the
-        kubelet forgot them.
+        """Return the names of all allocation directories that containers may use.
+
+        This includes those that the kubelet has forgotten.
         """
         own = {
             directory_name(pod.uid, container.name)
@@ -441,16 +431,12 @@ class AllocationState:
         return own | self.device_table.directories()
 
     def unit_mib(self, pod: KnownPod | None) -> int:
-        """Return the memory unit of a pod, which never changes; the unit in force if it is
-        unknown.
-        """
+        """Return a pod's memory unit, which never changes; if unknown, the unit in force."""
         own = pod.request.unit_mib if pod is not None and pod.request is not None else 0
         return own or self.node_config.effective_mode.unit_mib
 
     def new_row(self, uid: str, key: str, pod: KnownPod | None, since_ns: int = 0) -> PodDevices:
-        """Return the row of a pod without devices; if the pod is unknown, ``key`` is "" and
-        ``pod`` is None.
-        """
+        """Return a pod's row without devices; ``key`` is "" and ``pod`` None if it is unknown."""
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
         unit, mode = self.unit_mib(pod), self.node_config.mode.value
@@ -468,9 +454,7 @@ class AllocationState:
     def expected(
         self, resource: str, ids: Iterable[str], epoch: float
     ) -> ExpectedAllocation | None:
-        """Return the expected allocation if this call matches it and its pod still exists;
-        otherwise None.
-        """
+        """Return the expected allocation if this call matches it and its pod exists, else None."""
         found = self.expected_call
         if found is None or (found.resource, found.ids, found.epoch) != (
             resource,

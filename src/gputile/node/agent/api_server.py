@@ -66,9 +66,7 @@ class NodeApi:
             await self._connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-        """Change annotations of exactly this version of the pod (None removes one), and return
-        the pod.
-        """
+        """Change annotations of exactly this version of the pod (None: remove); return the pod."""
         return await annotate_pod(self._connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
@@ -103,9 +101,7 @@ class Wakeup:
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """Wakes the agent's loops: ``compare`` wakes the reconciler, ``publish`` the loop that
-    writes the node's status.
-    """
+    """Wakes the agent's loops: ``compare`` the reconciler, ``publish`` the node status writer."""
 
     compare: Wakeup = field(default_factory=Wakeup)
     publish: Wakeup = field(default_factory=Wakeup)

@@ -1,6 +1,4 @@
-"""Runs the node's time arbiter as a child process, and sends it the time share of each
-container.
-"""
+"""Runs the node's time arbiter as a child process, and sends it each container's time share."""
 
 import asyncio
 import logging

@@ -93,9 +93,7 @@ def read_capabilities(text: str) -> dict[str, int]:
 
 
 def _devices(gpu: ProbedGpu, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the device of the GPU, or those of its MIG instances: a GPU in MIG mode is usable
-    only through them.
-    """
+    """Yield the GPU's device; in MIG mode those of its instances, since only they are usable."""
     node = f"/dev/nvidia{gpu.minor}"
     if gpu.mig is not Mig.ON:
         yield _device(gpu.uuid, node)
@@ -115,9 +113,7 @@ def _device(name: str, *nodes: str) -> Mapping[str, Any]:
 
 
 def _soname(path: str) -> str:
-    """Return the name by which programs load a library: ``libcuda.so.1`` for
-    ``libcuda.so.570.133.20``.
-    """
+    """Return the name that programs load a library by: libcuda.so.1 for libcuda.so.570.133.20."""
     directory, _, file = path.rpartition("/")
     stem, _, _ = file.partition(".so.")
     return f"{directory}/{stem}.so.1"
@@ -176,9 +172,7 @@ class CdiFiles:
             return {}
 
     def _libraries(self, driver: str) -> list[str]:
-        """Return the host's paths of the driver's libraries; the first directory that has a
-        library wins.
-        """
+        """Return the host's paths of the driver's libraries; the first directory with one wins."""
         found = []
         for library in LIBRARIES:
             paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)

@@ -118,9 +118,7 @@ def prestart(
 
 
 def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
-    """Return whether the start may be that of an init container of the pod, which may have the
-    same IDs.
-    """
+    """Return whether the start may be that of an init container, which may have the same IDs."""
     pod = state.pod_of(held)
     inits = pod.pod.spec.init_containers if pod is not None else ()
     return any(
@@ -151,9 +149,7 @@ def _wait_for_others(
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` takes precedence over ``other``: it has started, or was allocated
-    first.
-    """
+    """Return whether ``one`` precedes ``other``: started pods come first, then the older one."""
     ran, mine = (
         any(each.directory in table.started for each in held.devices) for held in (one, other)
     )
@@ -208,14 +204,16 @@ _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CON
 
 
 class NotIsolated(Exception):
-    """A container must not start, since its limits would not be enforced. The text names the
-    reason and the remedy.
+    """A container must not start, because its limits would not be enforced.
+
+    The text names the reason and the remedy.
     """
 
 
 class IsolationMounts:
-    """The library on this node. ``state`` is the agent's state directory, ``host_state`` its
-    path on the host.
+    """The isolation library on this node.
+
+    ``state`` is the agent's state directory, ``host_state`` its path on the host.
     """
 
     def __init__(self, state: Path, host_state: Path, usage: UsageFiles) -> None:
@@ -316,9 +314,7 @@ DAEMON_WITHIN_S = 5.0
 
 
 class ContainerPreparation:
-    """The files of all containers on the node, and the daemons that must run before a container
-    does.
-    """
+    """The files of all containers on the node, and the daemons that they need before they start."""
 
     def __init__(
         self,
@@ -407,8 +403,9 @@ class ContainerPreparation:
             ) from error
 
     async def _until_served(self, limits: Limits) -> None:
-        """Wait for the container's MPS control daemon; a daemon for several GPUs starts when
-        they are allocated.
+        """Wait for the container's MPS control daemon.
+
+        A daemon for several GPUs is started when the GPUs are allocated.
         """
         gpus = tuple(share.uuid for share in limits.gpus)
         if limits.mode != Mode.MPS.value or not gpus:

@@ -58,9 +58,7 @@ class UnitError(ValueError):
 
 
 def free_units(total_mib: int, unit_mib: int, held_mib: int) -> int:
-    """Return how many units of a GPU of ``total_mib`` can still be allocated if pods hold
-    ``held_mib``.
-    """
+    """Return how many units of a GPU of ``total_mib`` are free if pods hold ``held_mib``."""
     return max(0, total_mib // unit_mib - -(-held_mib // unit_mib))
 
 
@@ -72,8 +70,9 @@ def free_ids(uuid: str, held: Set[str], free: int) -> Iterator[str]:
 
 
 def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
-    """Return the maximum bytes of a ListAndWatch message for ``gpus``: its protobuf size if all
-    IDs are unhealthy.
+    """Return the maximum size of a ListAndWatch message for ``gpus``, in bytes of protobuf.
+
+    The message is largest if all IDs are unhealthy.
     """
     size = 0
     for gpu in gpus:
@@ -113,8 +112,9 @@ NONE = ExpectedMemory()
 def expected_memory(
     pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int
 ) -> Mapping[str, ExpectedMemory]:
-    """Return the memory of each GPU, by UUID, that ``pods`` with another unit than ``unit_mib``
-    have yet to receive.
+    """Return the memory that ``pods`` with other units have yet to receive, by GPU UUID.
+
+    Other units are those that differ from ``unit_mib``.
     """
     found: dict[str, ExpectedMemory] = {}
     for pod in pods:
@@ -127,8 +127,9 @@ def expected_memory(
 
 
 def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tuple[str, int]]:
-    """Return how many IDs of each booked GPU the pod does not hold yet; none if the kubelet
-    chose other GPUs.
+    """Return the number of IDs that the pod still lacks on each booked GPU.
+
+    The list is empty if the kubelet chose other GPUs.
     """
     booked = (
         {share.uuid: share.mib // unit_mib for share in pod.allocation.gpus}

@@ -69,9 +69,7 @@ Resources = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod in the kubelet's list: its containers in the order of its spec, with the IDs of each
-    resource.
-    """
+    """A pod in the kubelet's list: its containers in spec order, with the IDs of each resource."""
 
     namespace: str
     name: str
@@ -239,9 +237,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         )
 
     def replaced(self, devices: ContainerDevices) -> "PodDevices":
-        """Return a copy in which ``devices`` replace the container's devices of the same
-        resource.
-        """
+        """Return a copy with ``devices`` instead of the container's ones of the same resource."""
         others = tuple(
             p
             for p in self.devices
@@ -257,9 +253,7 @@ CLAIM_DIRECTORY_PREFIX = "claim-"
 
 
 class PreparedDevice(msgspec.Struct, frozen=True):
-    """A device in the response to the kubelet. ``request`` is the name of the request in the
-    claim.
-    """
+    """A device in the response to the kubelet; ``request`` is the request's name in the claim."""
 
     request: str
     name: str
@@ -304,8 +298,9 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return sum(share.percent for share in self.shares if share.uuid == gpu)
 
     def used_by(self, container: str, phase: Phase) -> "PreparedClaim":
-        """Return a copy with the container that uses the claim; it has the allocation directory
-        and no device IDs.
+        """Return a copy with the container that uses the claim.
+
+        It has the allocation directory and no device IDs.
         """
         devices = (ContainerDevices(container, phase, DRIVER, (), self.directory),)
         return msgspec.structs.replace(self, devices=devices)

@@ -40,9 +40,7 @@ class Correction:
 def allocation_of(
     pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int
 ) -> Allocation | None:
-    """Build the booking of ``pod`` from its devices; None if the inventory lacks some of its
-    GPUs.
-    """
+    """Build the booking of ``pod`` from its devices; None if a GPU is not in the inventory."""
     request = pod.request
     if request is None or any(
         devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices
@@ -86,9 +84,7 @@ def allocation_of(
 def annotations_of(
     allocation: Allocation, node_config: NodeConfig, pod: Pod
 ) -> dict[str, str | None]:
-    """Return the annotations to write for the ``allocation`` of ``pod``; the value None removes
-    an annotation.
-    """
+    """Return the annotations to write for a pod's ``allocation``; None removes an annotation."""
     gpus = [gpu for share in allocation.gpus if (gpu := node_config.gpu(share.uuid)) is not None]
     written = binding_annotations(allocation, gpus, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -97,9 +93,7 @@ def annotations_of(
 
 
 def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> frozenset[str]:
-    """Return the GPUs of a container. For an init container whose IDs are forgotten, its booked
-    GPUs are assumed.
-    """
+    """Return a container's GPUs; for an init container whose IDs are forgotten, its booked GPUs."""
     if any(devices.container == container.name for devices in pod_devices.devices):
         return gpus_of(pod_devices, container.name, pod.shared_gpus)
     booked = frozenset(share.uuid for share in pod.booked(container.name))
@@ -109,9 +103,7 @@ def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -
 
 
 def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
-    """Compare what pods hold, what is booked and what the kubelet lists, and return the
-    corrections.
-    """
+    """Compare the pods' devices, the bookings and the kubelet's list; return the corrections."""
     found: list[Correction] = []
     for pod in state.pods.values():
         if not pod.alive or pod.request is None:
@@ -193,9 +185,7 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
 
 
 def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
-    """Report a pod that runs without devices: it started while no plugin offered what it
-    requests.
-    """
+    """Report a pod that runs without devices: at its start no plugin offered what it requests."""
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []

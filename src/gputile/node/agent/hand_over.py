@@ -99,9 +99,7 @@ class HandOver:
         self.under_way = False
 
     def left(self, node: Node) -> float | None:
-        """Return for how many seconds the annotation must stay on the node; None if there is
-        none.
-        """
+        """Return how many seconds the annotation must stay on the node; None if there is none."""
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None
@@ -110,8 +108,9 @@ class HandOver:
         return 0.0 if text == self._text else self._seconds_left(text)
 
     def _seconds_left(self, text: str) -> float:
-        """Return for how many seconds an annotation holds; 0 if it is invalid, or the clock was
-        set back since.
+        """Return how many seconds an annotation is still valid.
+
+        Return 0 if it is malformed, or if the clock was set back since it was written.
         """
         try:
             left = float(text) - self._now()

@@ -1,5 +1,4 @@
-"""Answers the kubelet's calls: collects the data, lets ``allocation`` decide, and writes the
-result.
+"""Answers the kubelet's calls: collects data, lets ``allocation`` decide, and writes the result.
 
 For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
 ``allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
@@ -156,9 +155,7 @@ class AllocationHandler:
     # -- data for decisions
 
     async def _list(self) -> Listing | None:
-        """Request the kubelet's list and update the state from it; return None if it does not
-        answer in time.
-        """
+        """Update the state from the kubelet's list, and return the list; None if it is too late."""
         listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
         self._lists = listing is not None
         self._state.record_listing(
@@ -184,9 +181,7 @@ class AllocationHandler:
         return next(iter(callers(self._state, listing, resource, size)), None)
 
     async def _read_pod(self, key: str) -> bool:
-        """Read a pod from the API server; return whether it answered, even if there is no such
-        pod.
-        """
+        """Read a pod from the API server; return True if it answered, even if there is none."""
         namespace, _, name = key.partition("/")
         try:
             async with asyncio.timeout(READ_WITHIN_S):

@@ -88,8 +88,9 @@ def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: in
 
 
 def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
-    """Replace the prepared claims by these ``claims``, by UID; no other row of the table depends
-    on them.
+    """Replace the prepared claims by ``claims``, keyed by UID.
+
+    The table's other rows do not depend on them.
     """
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
     state.claims = dict(claims)
@@ -97,8 +98,9 @@ def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> 
 
 
 def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
-    """Drop the records of all other allocation directories, which were removed; their containers
-    cannot run.
+    """Drop the records of removed allocation directories.
+
+    ``directories`` are those that remain. Containers of the removed ones cannot run.
     """
     state.records = {name: record for name, record in state.records.items() if name in directories}
     state.started &= directories
@@ -106,9 +108,7 @@ def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> Non
 
 
 def forget_unwritten(state: AllocationState, resource: str) -> None:
-    """Drop responses for ``resource`` that are not in the kubelet's checkpoint when it makes the
-    next call.
-    """
+    """Drop responses for ``resource`` that the kubelet has not checkpointed by its next call."""
     state.answered = {
         name
         for name in state.answered
@@ -149,9 +149,7 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
 
 
 def derive(state: AllocationState, now_ns: int) -> None:
-    """Compute the device table from the kubelet's checkpoint and the records of the allocation
-    directories.
-    """
+    """Compute the device table from the kubelet's checkpoint and the allocation directories."""
     state.answered = {
         name
         for name in state.answered - {entry.directory for entry in state.written}
@@ -165,9 +163,7 @@ def derive(state: AllocationState, now_ns: int) -> None:
 
 
 class _Part(NamedTuple):
-    """The devices of one resource of a container. ``pod`` and ``record`` are None if they are
-    unknown.
-    """
+    """A container's devices of one resource; an unknown ``pod`` or ``record`` is None."""
 
     pod: KnownPod | None
     record: Limits | None
@@ -201,8 +197,9 @@ def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]
 
 
 def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
-    """Yield the devices of running containers that the kubelet has forgotten, and those not
-    checkpointed yet.
+    """Yield devices that the kubelet's checkpoint lacks.
+
+    Either it does not contain them yet, or the kubelet has forgotten their running container.
     """
     pods = {pod.uid: pod for pod in state.pods.values()}
     mounted = {entry.directory for entry in state.written}
@@ -244,8 +241,9 @@ def _has_gone(
     record: Limits | None,
     now_ns: int,
 ) -> bool:
-    """Return whether devices in the kubelet's checkpoint are free: the kubelet writes it at
-    admissions only.
+    """Return whether devices in the kubelet's checkpoint are free.
+
+    They may be, because the kubelet writes the checkpoint only when it admits a pod.
     """
     if pod is not None and pod.alive:
         return False

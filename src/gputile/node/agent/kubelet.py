@@ -1,6 +1,4 @@
-"""Connects the agent to the kubelet through the gateway: calls, device lists and the list of
-pods.
-"""
+"""Connects the agent to the kubelet through the gateway: calls, device lists, list of pods."""
 
 import asyncio
 import logging
@@ -109,15 +107,14 @@ class KubeletLink:
 
     @property
     def settled(self) -> bool:
-        """Whether the kubelet has had time since its start to admit its pods again, so that its
-        list is complete.
+        """Whether the kubelet has had time to admit its pods again since its start.
+
+        Only then is its list complete.
         """
         return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
 
     async def until_quiet(self) -> None:
-        """Wait until the kubelet has made no admission call for a moment, for two seconds at
-        most.
-        """
+        """Wait until the kubelet has made no admission call for a moment, for at most 2 seconds."""
         for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
             quiet = time.monotonic() - self.asked
             if quiet >= QUIET_S:
@@ -125,9 +122,7 @@ class KubeletLink:
             await asyncio.sleep(QUIET_S - quiet)
 
     async def take_charge(self) -> None:
-        """Take over the node from the agents of other gateways; return when they have released
-        it.
-        """
+        """Take over the node from other gateways' agents; return when they have released it."""
         self._link.send(TakeCharge())
         await self._in_charge.wait()
 
@@ -142,17 +137,13 @@ class KubeletLink:
             self._link.send(Advertise(tuple(devices), changed))
 
     def serve_claims(self, health: bytes | None) -> None:
-        """Serve as a DRA driver that reports this health of its devices; None to stop serving
-        claims.
-        """
+        """Serve as a DRA driver with this health of its devices; None stops serving claims."""
         if health != self._health:
             self._health = health
             self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
-        """Return the kubelet's list of pods with their devices; None if it does not answer in
-        ``within`` seconds.
-        """
+        """Return the kubelet's pods with devices; None if it needs more than ``within`` seconds."""
         self._last += 1
         number = self._last
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -179,9 +170,7 @@ class KubeletLink:
 
 
 def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:
-    """Convert the kubelet's response to plain data. It may have several entries for a resource,
-    one per NUMA node.
-    """
+    """Convert the kubelet's response, which may have an entry per NUMA node for a resource."""
     listing: dict[str, ListedPod] = {}
     for pod in answer.pod_resources:
         containers: dict[str, dict[str, frozenset[str]]] = {}

@@ -38,8 +38,9 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
 
 
 class GpuTimes(Collector):
-    """Exports the GPU time of the existing containers. ``rows`` is replaced as a whole: another
-    thread reads it.
+    """Exports the GPU time of the existing containers.
+
+    ``rows`` is replaced as a whole, because another thread reads it.
     """
 
     def __init__(self) -> None:
@@ -122,9 +123,7 @@ class NodeMetrics(Collector):
         self._latest = latest
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing, so that registering does not run a whole ``collect`` to learn the
-        names.
-        """
+        """Yield nothing, so that registering does not run a whole ``collect`` for the names."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
@@ -354,9 +353,7 @@ def _instances(node_config: NodeConfig, held: PodDevices, container: str = "") -
 
 
 def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int]]:
-    """Return the MiB and the percent of compute that a pod has of each existing GPU, by the
-    GPU's index.
-    """
+    """Return a pod's MiB and percent of compute on each existing GPU, by the GPU's index."""
     found: dict[int, tuple[int, int]] = {}
     if isinstance(held, PreparedClaim):
         for share in held.shares:  # several shares may be MIG instances of one GPU

@@ -33,9 +33,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
-    """Serves each client on its own thread, so that a slow client does not delay the kubelet's
-    probes.
-    """
+    """Serves each client on its own thread, so that none of them delays the kubelet's probes."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -46,9 +44,7 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         super().__init__(("", port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind all addresses of both families, without the base class's DNS lookup of this
-        host's name.
-        """
+        """Bind all addresses of both families, without the base class's DNS lookup of the host."""
         self.socket.close()
         self.socket = bind_port(OPTION, "", self.server_address[1])
         self.server_address = self.socket.getsockname()

@@ -87,9 +87,7 @@ class DaemonProcess:
 
     @classmethod
     def left(cls, file: Path) -> "DaemonProcess | None":
-        """Return the daemon that an earlier agent recorded in ``file``; None if it no longer
-        runs.
-        """
+        """Return the daemon that an earlier agent recorded in ``file``; None if it has ended."""
         try:
             pid, start = map(int, read_whole(file, _MOST_BYTES).split())
         except (OSError, ValueError):
@@ -131,9 +129,7 @@ class DaemonProcess:
 
 
 def _start_of(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot (proc_pid_stat(5)); 0 if it
-    does not run.
-    """
+    """Return a process's start in clock ticks since boot (proc_pid_stat(5)); 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -26,9 +26,7 @@ LIBRARY_MODES: Final = frozenset(
 
 
 def is_served(resource: str) -> bool:
-    """Return whether an agent serves the resource in any mode: memory, compute, GPUs or MIG
-    instances.
-    """
+    """Return whether an agent serves the resource in any mode: memory, compute, GPUs or MIG."""
     return resource in MODE_RESOURCES or resource.startswith(MIG_PREFIX)
 
 
@@ -95,9 +93,7 @@ class NodeConfig:
         return tuple(gpu for gpu in self.inventory.gpus if gpu.uuid in uuids)
 
     def names(self, uuids: Collection[str]) -> str:
-        """Return the names of GPUs for messages: ``GPU`` and the index, or the UUID if a GPU
-        does not exist.
-        """
+        """Return GPU names for messages: ``GPU`` and the index, or the UUID of a missing GPU."""
         there = self.gpus(uuids)
         gone = sorted(set(uuids) - {gpu.uuid for gpu in there})
         return ", ".join([*(f"GPU {gpu.index}" for gpu in there), *gone])
@@ -120,9 +116,7 @@ class NodeConfig:
         )
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
-        """Return the UUIDs of the devices that a container sees: its MIG instances, or else its
-        GPUs.
-        """
+        """Return the UUIDs of the devices that a container sees: MIG instances, or else GPUs."""
         instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
         return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))
 
@@ -134,8 +128,9 @@ def node_config_of(
     other_plugin: str | None,
     mps_problem: str | None,
 ) -> NodeConfig:
-    """Return what the node advertises. ``other_plugin`` and ``mps_problem`` are reasons to
-    withhold it, or None.
+    """Return what the node advertises.
+
+    ``other_plugin`` and ``mps_problem`` are reasons to withhold it, or None.
     """
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     mode, unit = effective_mode.mode.value, effective_mode.unit_mib
@@ -153,9 +148,7 @@ def node_config_of(
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return the MIG instances of all GPUs; those of one GPU are sorted by NVIDIA's instance
-    IDs.
-    """
+    """Return all GPUs' MIG instances; those of one GPU are sorted by NVIDIA's instance IDs."""
     found = []
     for gpu in machine.gpus:
         ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))

@@ -83,9 +83,7 @@ def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def is_ours(label: str) -> bool:
-    """Return whether the agent owns ``label``: it sets the label, and removes it if it no longer
-    holds.
-    """
+    """Return whether the agent owns ``label``: it sets it, and removes it if it no longer holds."""
     return label in _SINGLE or label.startswith(MODEL_COUNT_PREFIX)
 
 
@@ -210,8 +208,9 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
 
 
 def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
-    """Report whether the node's label for placement is valid; otherwise schedulers follow the
-    configuration (M9).
+    """Report whether the node's label for placement is valid.
+
+    If it is not, schedulers follow the configuration (M9).
     """
     placement, problem = labels.get(PLACEMENT_LABEL), None
     if placement is not None and placement not in PLACEMENTS:

@@ -30,9 +30,7 @@ LIST_WITHIN_S = 2.0
 
 
 class Reconciler:
-    """Compares what pods hold, what the kubelet lists and what is booked, and corrects the
-    annotations.
-    """
+    """Compares the pods' devices, the kubelet's list and the bookings; corrects the annotations."""
 
     def __init__(
         self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess
@@ -83,9 +81,7 @@ class Reconciler:
         return conflict
 
     def _tidy(self) -> None:
-        """Remove the allocation directories of pods that no longer exist; their containers
-        cannot run.
-        """
+        """Remove the allocation directories of deleted pods; their containers cannot run."""
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
         kept = self._store.keep_only(self._state.directories(), alive)
         keep_only(self._state, kept, time.time_ns())

@@ -1,6 +1,4 @@
-"""Checks whether a pod can be served with the device IDs that the kubelet chose or the agent
-prefers.
-"""
+"""Checks whether a pod can be served with IDs that the kubelet chose or the agent prefers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -91,9 +89,7 @@ class AllocationRules:
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:
-        """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` do not
-        hold.
-        """
+        """Return the MiB and percent of compute of a GPU that no pod other than ``uid`` holds."""
         gpu = self.node_config.gpu(uuid)
         percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
         return (gpu.mib if gpu is not None else 0) - self.device_table.mib(
@@ -186,8 +182,6 @@ class AllocationRules:
 
 
 def rules_of(state: AllocationState, device_table: DeviceTable | None = None) -> AllocationRules:
-    """Return the rules for allocations next to the pods of ``device_table``, by default those of
-    the state.
-    """
+    """Return the rules for allocations next to the pods of ``device_table``, or of the state."""
     beside = state.device_table if device_table is None else device_table
     return AllocationRules(state.node_config, beside, state.configuration.max_pods_per_gpu)

@@ -44,8 +44,9 @@ class HostPaths(msgspec.Struct, frozen=True):
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """The command line options. ``config`` is reloaded when it changes; 0 as ``health_port``
-    means no port.
+    """The command line options.
+
+    ``config`` is reloaded when it changes. 0 as ``health_port`` means no port.
     """
 
     node_name: str

@@ -150,8 +150,9 @@ def time_shares(
 def gpu_times(
     allocation_state: AllocationState, spent: Mapping[tuple[str, str], Spent]
 ) -> Iterator[TimeUsed]:
-    """Yield the GPU time of the existing containers. ``spent`` is by path of the allocation
-    directory and GPU UUID.
+    """Yield the GPU time of the existing containers.
+
+    The keys of ``spent`` are the path of the allocation directory and the GPU's UUID.
     """
     owners = {
         devices.directory: (held.namespace, held.name, devices.container)
@@ -201,9 +202,7 @@ def _weight(pod: KnownPod | None) -> int:
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
-    """Return the content of an allocation's file ``share``, see
-    docs/reference/arbiter-protocol.md.
-    """
+    """Return the content of the file ``share``, see docs/reference/arbiter-protocol.md."""
     lines = [f"{SHARE_GPU} {uuid} {share}" for uuid, share in shares.items()]
     first = [SHARE_FIRST_LINE, f"{SHARE_QUANTUM} {quantum_ms * 1000}"]
     return "\n".join([*first, *lines, SHARE_END, ""]).encode()

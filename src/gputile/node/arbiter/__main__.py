@@ -62,9 +62,7 @@ async def _listen_again(arbiter: Arbiter) -> None:
 
 
 async def _report(arbiter: Arbiter, every: float) -> None:
-    """Report usage on standard output. Reports do not accumulate while the agent does not read
-    them.
-    """
+    """Report usage on standard output; no backlog builds up while the agent does not read it."""
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     reported: Used = {}
@@ -77,8 +75,9 @@ async def _report(arbiter: Arbiter, every: float) -> None:
 
 
 def _acquire(lock: int) -> bool:
-    """Wait until no other arbiter of the node runs; return False if the agent closes standard
-    input meanwhile.
+    """Wait until no other arbiter of the node runs.
+
+    Return False if the agent closes standard input meanwhile.
     """
     agent = select.poll()
     agent.register(sys.stdin, 0)

@@ -14,8 +14,9 @@ _SCALE: Final = 1000  # virtual time is in thousandths of a nanosecond, to limit
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's share of one GPU's time. ``guarantee`` and ``ceiling`` are millionths of
-    wall-clock time.
+    """A container's share of one GPU's time.
+
+    ``guarantee`` and ``ceiling`` are millionths of wall-clock time.
     """
 
     weight: int = 1
@@ -30,8 +31,9 @@ def virtual_time(spent: int, share: Share) -> int:
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket of time. It fills up to ``most``, at ``rate`` millionths of elapsed time,
-    and may be overdrawn.
+    """A token bucket of time, which may be overdrawn.
+
+    It fills up to ``most``, at ``rate`` millionths of the elapsed time.
     """
 
     rate: int
@@ -138,9 +140,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Process ``member`` may submit work for another ``remaining``, and must then return the
-    turn.
-    """
+    """Process ``member`` may submit work for ``remaining`` more, and must then return the turn."""
 
     member: int
     turn: int

@@ -34,8 +34,9 @@ class TurnCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A turn that begins now; ``by`` is when an earlier candidate needs one of its GPUs, None if
-    none does.
+    """A turn that begins now.
+
+    ``by`` is when an earlier candidate needs one of its GPUs, None if none does.
     """
 
     container: str

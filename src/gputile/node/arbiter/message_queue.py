@@ -1,5 +1,4 @@
-"""Limits how much of the arbiter's time each container gets, however many messages its processes
-send.
+"""Limits each container's share of the arbiter's time, however many messages its processes send.
 
 In each window of time, every container is guaranteed the same number of messages. As many messages
 in all are shared, in rotation, by the containers that send more. If a batch exceeds the rest of a
@@ -32,9 +31,7 @@ class MessageSource(Protocol):
     container: str
 
     def handle(self, most: int) -> int:
-        """Read and handle messages until none is left or their cost is at least ``most``; return
-        the cost.
-        """
+        """Handle messages until none is left or they cost at least ``most``; return the cost."""
 
     def pause(self) -> None:
         """Stop reading."""
@@ -43,9 +40,7 @@ class MessageSource(Protocol):
         """Resume reading, unless the source is closed."""
 
     def close_if_hung_up(self) -> None:
-        """Close the source if the other end has closed it, which is not noticed while reading is
-        paused.
-        """
+        """Close the source if the other end has closed it: paused reading does not notice that."""
 
 
 class QueueClock(Protocol):

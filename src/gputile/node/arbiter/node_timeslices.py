@@ -260,9 +260,7 @@ class NodeTimeSlices:
         ]
 
     def _update_requests(self, connected: set[str], now: int) -> None:
-        """Make a container that waits for a GPU of its set request all of them, unless it has a
-        turn on one.
-        """
+        """Request all GPUs of a set if its container waits for one and has a turn on none."""
         for container in self._sets_within(connected):
             accounts = self._accounts(container)
             asks = (
@@ -293,9 +291,7 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, connected: set[str], now: int) -> None:
-        """End a set's turns once no process holds any of them. If several are held, record a
-        joint use.
-        """
+        """End a set's turns if no process holds any; record a joint use if several are held."""
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:
@@ -410,9 +406,7 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, container: str, now: int) -> Rank:
-        """Return a set's rank. It uses the container's largest lead, so that it exceeds its
-        share on no GPU.
-        """
+        """Return a set's rank, by the container's largest lead, to exceed its share on no GPU."""
         accounts = self._accounts(container)
         since = max(
             self._waits_since(container, now),

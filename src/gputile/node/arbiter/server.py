@@ -82,9 +82,7 @@ class Listener(_SocketSource):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory still has this socket: the directory may have been removed and
-        recreated.
-        """
+        """Whether the directory still has this socket: the directory may have been recreated."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:
@@ -177,9 +175,7 @@ class ContainerConnection(_SocketSource):
             self._loop.call_soon(self._arbiter.disconnected, self.container, self._member)
 
     def close_if_hung_up(self) -> None:
-        """Close the connection if the process has closed it or died; its unread messages are
-        irrelevant.
-        """
+        """Close the connection if the process closed it or died; unread messages are irrelevant."""
         poll = select.poll()
         poll.register(self._sock, 0)
         if poll.poll(0):
@@ -327,9 +323,7 @@ class Arbiter:
     # -- called by connections
 
     def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the GPU that a ``GPU`` message names; None if it is not one of the
-        container's.
-        """
+        """Return the UUID of the GPU in a ``GPU`` message; None if it is not the container's."""
         container = self._containers.get(allocation)
         return container.uuids.get(fields) if container is not None else None
 
@@ -363,9 +357,7 @@ class Arbiter:
             self._send(self._turns.leave(uuid, member, now), now)
 
     def warn(self, allocation: str, text: str) -> None:
-        """Log that a container misbehaves, at most once a minute, so that it cannot fill the
-        log.
-        """
+        """Log a container's misbehaviour at most once a minute, so that it cannot fill the log."""
         container, now = self._containers.get(allocation), time.monotonic()
         if container is not None and now >= container.warn_at:
             container.warn_at = now + WARN_EVERY_S

@@ -74,9 +74,7 @@ class TimeSliceScheduler:
             account.configure(account.share, quantum)
 
     def used(self, container: str) -> int:
-        """Return a container's GPU time. It never decreases, even if overcharged time is
-        refunded.
-        """
+        """Return a container's GPU time. It never decreases, even if an overcharge is refunded."""
         account = self.accounts.get(container)
         if account is None:
             return 0
@@ -236,15 +234,14 @@ class TimeSliceScheduler:
 
     @property
     def end(self) -> int | None:
-        """When the turn ends; None if there is no turn, or if it ends only when another
-        container wants the GPU.
+        """When the turn ends.
+
+        None if there is no turn, or if it ends only when another container wants the GPU.
         """
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU is expected to be free. An overdue turn is expected to double its
-        overrun.
-        """
+        """Return when the GPU should be free. An overdue turn is expected to double its overrun."""
         turn = self._turn
         if turn is None:
             return now
@@ -261,9 +258,7 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
-        """End a turn that processes still hold. They are charged for the overrun when they
-        return the turn.
-        """
+        """End a turn that processes still hold; they pay for the overrun when they return it."""
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
@@ -275,9 +270,7 @@ class TimeSliceScheduler:
             self._end(now)
 
     def idle_hold(self, now: int) -> tuple[Account, int] | None:
-        """Return the account for which the GPU is kept free after its turn, and until when; or
-        None.
-        """
+        """Return the account for which the GPU is kept free after its turn, and until when."""
         if self._idle_hold is not None and (
             now >= self._idle_hold[1] or self._idle_hold[0].waiting
         ):
@@ -328,9 +321,7 @@ class TimeSliceScheduler:
             self._forgive(account)
 
     def _forgive(self, account: Account) -> None:
-        """Limit to one quantum the debt for work that the container submitted while it was alone
-        on the GPU.
-        """
+        """Limit the debt for work that was submitted while alone on the GPU to one quantum."""
         account.virtual = min(
             account.virtual, self._virtual + virtual_time(self.quantum, account.share)
         )
@@ -420,9 +411,7 @@ class TimeSliceScheduler:
         return self._continue(self._turn, now)
 
     def length(self, account: Account, now: int) -> int:
-        """Return the length of an account's next turn; 0 means until another container wants the
-        GPU.
-        """
+        """Return the length of an account's next turn; 0: until another container wants the GPU."""
         if account.capped:
             return min(self.quantum, account.ceiling.level)
         return 0 if self._is_uncontended(account, now) else self.quantum

@@ -59,8 +59,9 @@ class _Pending:
 
 
 class Relay:
-    """The kubelet's pending calls. ``lost`` is when the agent ended, on the event loop's clock;
-    None while one runs.
+    """The kubelet's pending calls.
+
+    ``lost`` is when the agent ended, on the event loop's clock; None while one runs.
     """
 
     def __init__(self) -> None:
@@ -138,9 +139,7 @@ class Relay:
 
 
 async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes | None:
-    """Return the kubelet's ListPodResourcesResponse; None if it does not answer in ``within``
-    seconds.
-    """
+    """Return a ListPodResourcesResponse; None if the kubelet needs more than ``within`` seconds."""
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(LIST)
     problem = "no answer"
     try:
@@ -157,8 +156,9 @@ async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes 
 
 
 class AbandonedError(Exception):
-    """The gateway that took over from this one has ended, so this gateway must be restarted to
-    serve the node.
+    """The gateway that took over from this one has ended.
+
+    This gateway must be restarted to serve the node.
     """
 
 

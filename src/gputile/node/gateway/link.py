@@ -35,8 +35,9 @@ class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
 
 
 class Advertise(msgspec.Struct, frozen=True, tag="offer"):
-    """Request of the agent to serve exactly ``resources``; ``changed`` has the new
-    ListAndWatchResponse of some.
+    """The agent's request to serve exactly ``resources``.
+
+    ``changed`` has the new ListAndWatchResponse of those with changed devices.
     """
 
     resources: tuple[str, ...]
@@ -44,17 +45,16 @@ class Advertise(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """Request of the agent to serve as a DRA driver with this NodeWatchResourcesResponse; None
-    stops that.
+    """The agent's request to serve as a DRA driver.
+
+    ``health`` is its NodeWatchResourcesResponse; None stops serving.
     """
 
     health: bytes | None
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
-    """Request of the agent to call the kubelet's PodResources List, for at most ``within``
-    seconds.
-    """
+    """The agent's request to call PodResources List, for at most ``within`` seconds."""
 
     number: int
     within: float
@@ -93,9 +93,7 @@ class State(msgspec.Struct, frozen=True, tag="state"):
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """A relayed call of the kubelet: ``method`` of the plugin for ``resource``, or of the DRA
-    driver.
-    """
+    """A relayed call of the kubelet: ``method`` of ``resource``'s plugin or of the DRA driver."""
 
     number: int
     method: str
@@ -104,9 +102,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """The gateway's response to ``ListDevices``: a ListPodResourcesResponse, None if it did not
-    come in time.
-    """
+    """The response to ``ListDevices``: a ListPodResourcesResponse, None if it was late."""
 
     number: int
     body: bytes | None
@@ -196,8 +192,9 @@ class NodeLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether no other gateway has acquired the lock since. If the file cannot be read, the
-        last result is kept.
+        """Whether no other gateway has acquired the lock since.
+
+        If the file cannot be read, the last result is kept.
         """
         with contextlib.suppress(OSError):
             self._held = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
@@ -205,9 +202,7 @@ class NodeLock:
 
 
 def has_listener(path: Path) -> bool:
-    """Return whether a process listens on the socket ``path``: the socket of a dead process may
-    remain.
-    """
+    """Return whether a process listens on the socket ``path``, which may outlive its process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

@@ -82,9 +82,7 @@ DRA_REGISTRATION = "pluginregistration.Registration"
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 Forward = Callable[[str, str, bytes], Awaitable[bytes]]
-"""Forwards a call (method, resource, request) to the agent, and returns the response; raises
-RefusedError.
-"""
+"""Forwards (method, resource, request) to the agent; returns its response; raises RefusedError."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 KubeletIdentity = tuple[int, int, int]
@@ -195,8 +193,9 @@ class KubeletSocket:
 
 
 async def _completed(work: Coroutine[None, None, None]) -> None:
-    """Finish ``work`` even if cancelled: a half-started server keeps its socket and cannot be
-    stopped.
+    """Finish ``work`` even if cancelled.
+
+    A half-started server keeps its socket and cannot be stopped.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -207,8 +206,9 @@ async def _completed(work: Coroutine[None, None, None]) -> None:
 
 
 class Plugin(KubeletSocket):
-    """Serves one resource to the kubelet. ``registered_at`` is when the current kubelet
-    registered this socket.
+    """Serves one resource to the kubelet.
+
+    ``registered_at`` is when the current kubelet registered this socket.
     """
 
     registered_at: float | None = None
@@ -268,8 +268,9 @@ class ClaimsPlugin(KubeletSocket):
         self._has_health = False
 
     def set_health(self, health: bytes | None) -> None:
-        """Stream a NodeWatchResourcesResponse to the kubelet; None stops serving at the next
-        ``reconcile``.
+        """Stream a NodeWatchResourcesResponse to the kubelet.
+
+        None stops serving at the next ``reconcile``.
         """
         self._has_health = health is not None
         if health is not None:
@@ -363,9 +364,7 @@ class Registrar:
         return any(path not in own and has_listener(path) for path in found)
 
     async def sweep(self) -> None:
-        """Wait until an older gateway has removed its sockets; remove those of a gateway that
-        has died.
-        """
+        """Wait until older gateways have removed their sockets; remove those of dead gateways."""
         for _ in range(int(HAND_OVER_TIMEOUT_S / HAND_OVER_POLL_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:
@@ -376,8 +375,9 @@ class Registrar:
             await asyncio.sleep(HAND_OVER_POLL_S)
 
     def advertise(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
-        """Serve exactly ``resources``; ``changed`` maps those with changed devices to a new
-        ListAndWatchResponse.
+        """Serve exactly ``resources``.
+
+        ``changed`` maps those with changed devices to a new ListAndWatchResponse.
         """
         self._withdrawn += [
             self._plugins.pop(name) for name in self._plugins.keys() - set(resources)
@@ -422,9 +422,7 @@ class Registrar:
             await self._register(unregistered, now)
 
     async def _stop_withdrawn(self) -> None:
-        """Remove the sockets of resources that are no longer advertised: the kubelet then drops
-        their devices.
-        """
+        """Remove the sockets of withdrawn resources; the kubelet then drops their devices."""
         withdrawn, self._withdrawn = self._withdrawn, []
         await asyncio.gather(*(plugin.stop() for plugin in withdrawn))
 
@@ -464,9 +462,7 @@ _WATCHED = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
 
 
 class SocketWatch:
-    """Watches a directory for created and removed sockets. If it cannot be watched, ``changed``
-    only waits.
-    """
+    """Watches a directory for created and removed sockets; if it cannot, ``changed`` only waits."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,3 +1,1 @@
-"""Installs the library of native/ in containers, writes its limits, and tests that they are
-enforced.
-"""
+"""Installs the library of native/ in containers, writes its limits, and tests their enforcement."""

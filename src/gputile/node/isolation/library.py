@@ -146,9 +146,7 @@ _WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 @dataclass(frozen=True, slots=True)
 class GpuLimit:
-    """A container's limit on one GPU: MiB of memory, and percent of time (0: it has no share of
-    time).
-    """
+    """A container's limit on one GPU: MiB of memory, and percent of time (0: no share of time)."""
 
     uuid: str
     mib: int

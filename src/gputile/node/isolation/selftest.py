@@ -43,9 +43,7 @@ _WITHIN_S: Final = 120
 
 
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The result for one way to allocate memory; ``processes`` is the number of processes that
-    shared the limit.
-    """
+    """The result for one way to allocate memory; ``processes`` is how many shared the limit."""
 
     way: Annotated[str, described("The way in which the probe allocated memory.")]
     processes: Annotated[int, described("The number of processes that shared the limit.")]
@@ -125,9 +123,7 @@ def _start_probe(
     environment: Mapping[str, str],
     stack: ExitStack,
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait until it has its context. If ``allocation`` is None, it runs
-    without the library.
-    """
+    """Start a probe and wait for its context; it has the library unless ``allocation`` is None."""
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
@@ -303,9 +299,7 @@ def _arbitrated(
 def _fills(
     environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float
 ) -> list[float]:
-    """Return the fills per second of simultaneous probes; one without an allocation runs without
-    the library.
-    """
+    """Return the fills per second of simultaneous probes; None starts one without the library."""
     with ExitStack() as stack:
         probes = [
             _start_probe(["time", str(seconds)], allocation, environment, stack)

@@ -1,5 +1,4 @@
-"""Reads the usage that the library has counted, from a file that all processes of a container
-write.
+"""Reads the usage counted by the library, from a file that every process of a container writes.
 
 The container may write anything into the file. It may also hold the file's lock forever, so the
 reader does not lock the file: values that are read during an update may be inconsistent.

@@ -73,8 +73,9 @@ _PROBLEMS: dict[int, Problem] = {
 
 
 def problem_of(code: int, function: str = "") -> Problem:
-    """Return the problem for NVML's error ``code``. ``function`` is the failed call, named for
-    unknown codes.
+    """Return the problem for NVML's error ``code``.
+
+    ``function`` is the failed call, which is named for unknown codes.
     """
     if code in _PROBLEMS:
         return _PROBLEMS[code]

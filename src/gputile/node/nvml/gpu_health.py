@@ -67,9 +67,7 @@ class HealthState:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a machine's GPUs and MIG instances by UUID; those without an entry are
-    healthy.
-    """
+    """The health of a machine's GPUs and MIG instances by UUID; those without entry are healthy."""
 
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -90,9 +88,7 @@ WELL = HealthState()
 
 
 def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return the initial health of an agent whose predecessor has published these ``unhealthy``
-    GPUs.
-    """
+    """Return an agent's initial health if its predecessor published these ``unhealthy`` GPUs."""
     begin = HealthState(
         healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s
     )

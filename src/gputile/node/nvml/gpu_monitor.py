@@ -33,8 +33,9 @@ NO_INVENTORY: Final = Inventory(gpus=())
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The machine and the health of its GPUs. While ``machine.down`` is set, the known GPUs
-    remain, as unhealthy.
+    """The machine and the health of its GPUs.
+
+    While ``machine.down`` is set, the known GPUs remain, as unhealthy.
     """
 
     machine: ProbedMachine
@@ -132,9 +133,7 @@ class GpuMonitor:
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Give each GPU an index that never changes: the driver renumbers the others when a GPU
-        vanishes.
-        """
+        """Give each GPU a constant index: the driver renumbers the others when a GPU vanishes."""
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}

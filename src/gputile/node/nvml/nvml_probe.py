@@ -84,9 +84,7 @@ class RealProbe:
         )
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait for XID events; if the wait fails, for example because a GPU is lost, examine the
-        GPUs instead.
-        """
+        """Wait for XID events; if that fails, for example if a GPU is lost, examine the GPUs."""
         if self._events is None:
             time.sleep(seconds)
             return ()
@@ -176,9 +174,7 @@ class RealProbe:
                 nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: Any) -> Iterator[XidSeen]:
-        """Yield the signs of an XID event: for the MIG instances that it names, or else for the
-        GPU.
-        """
+        """Yield an XID event's signs: for the MIG instances that it names, or else for the GPU."""
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return
         # Compare the handles: a GPU that just fell off the bus does not answer with its UUID.
@@ -243,9 +239,7 @@ _SCALE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A GPU's connections in GB/s: PCIe, and NVLink by the bus ID of the GPU at the other end
-    ("" for an NVSwitch).
-    """
+    """A GPU's connections in GB/s: PCIe, and NVLink by the peer's bus ID ("" for an NVSwitch)."""
 
     handle: Handle
     bus_id: str
@@ -263,9 +257,7 @@ def _read_wiring(handle: Handle, gpu: ProbedGpu) -> Wiring:
 
 
 def _nvlinks(handle: Handle) -> dict[str, float]:
-    """Return the sum of a GPU's active NVLinks in GB/s, by the bus ID at their other end ("" for
-    an NVSwitch).
-    """
+    """Return the sum of a GPU's active NVLinks in GB/s, by peer bus ID ("" for an NVSwitch)."""
     found: dict[str, float] = {}
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -376,9 +368,7 @@ def _trouble_of(handle: Handle) -> str | None:
 
 
 def _numa_node(handle: Handle) -> int:
-    """Return the NUMA node whose memory is local to the GPU; -1 if there are none or several, as
-    in some VMs.
-    """
+    """Return the NUMA node local to the GPU; -1 if there are none or several, as in some VMs."""
     words = optional(
         (), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
     )

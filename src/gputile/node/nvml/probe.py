@@ -1,6 +1,4 @@
-"""Defines the results of a probe of the machine's GPUs, and derives the inventory for the
-scheduler.
-"""
+"""Defines the results of a probe of the machine's GPUs, and derives the scheduler's inventory."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,9 +25,7 @@ class NvmlError(Exception):
 
 
 class Mig(StrEnum):
-    """Whether a GPU is in MIG mode (NVIDIA Multi-Instance GPU), in which only its instances are
-    usable.
-    """
+    """Whether a GPU is in MIG mode (NVIDIA Multi-Instance GPU): only its instances are usable."""
 
     INCAPABLE = "incapable"
     OFF = "off"

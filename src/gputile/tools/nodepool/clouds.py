@@ -44,9 +44,7 @@ class PoolSetup:
 
 
 def command(program: str, *options: str | tuple[str, str], why: str = "") -> ShellCommand:
-    """Return a command with one option a line; a pair is an option and its value, quoted if
-    necessary.
-    """
+    """Return a command with one option a line; a pair is an option and its value, shell-quoted."""
     words = [
         option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}"
         for option in options
@@ -84,9 +82,7 @@ GPU_OPERATOR = (
         "--set devicePlugin.enabled=false",
     ),
 )
-"""Source: NVIDIA GPU Operator, "Installing the NVIDIA GPU Operator", chart value
-``devicePlugin.enabled``.
-"""
+"""Source: NVIDIA, "Installing the NVIDIA GPU Operator", chart value ``devicePlugin.enabled``."""
 
 
 TAINT_VALUE: Final = "present"  # GKE's value
@@ -95,9 +91,7 @@ _TAINT: Final = f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
 
 
 def node_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels with which the nodes register (M11), including those of a described GPU
-    model.
-    """
+    """Return the labels that nodes register with (M11), including those of a described GPU."""
     return joining_labels(pool) | pool.labels
 
 
@@ -128,8 +122,9 @@ def sum_note(pool: NodePool) -> str | None:
 
 
 def node_type_note(pool: NodePool) -> str:
-    """Return the note on the pool's node type in the configuration, with which the controller
-    requests its nodes.
+    """Return the note on the pool's node type in the configuration.
+
+    The controller requests the pool's nodes with it.
     """
     keys = {
         "eks": "karpenter.sh/nodepool"
@@ -191,9 +186,7 @@ def _cluster_config(pool: NodePool) -> dict[str, Any]:
 
 
 def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
-    """Return the tags that eksctl does not write: advertised resources, and labels that the
-    agent sets.
-    """
+    """Return the tags that eksctl does not write: advertised resources, labels set by the agent."""
     joined = node_labels(pool)
     tags = {
         f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()

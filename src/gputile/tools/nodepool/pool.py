@@ -39,14 +39,13 @@ AUTOSCALERS: Final = get_args(Autoscaler)
 class _PoolSection(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
 ):
-    """A section of the description; an unknown field is an error, because it may be a typing
-    error.
-    """
+    """A section of the description; an unknown field is an error, since it may be a typo."""
 
 
 class Gpus(_PoolSection, frozen=True, kw_only=True):
-    """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints,
-    such as 23028MiB.
+    """The GPUs of one node.
+
+    ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB.
     """
 
     count: Annotated[int, described("The number of GPUs of a node.", ge=1, le=MOST_GPUS)] = 1
@@ -204,9 +203,7 @@ _KUBELETS: Final = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io")
 
 
 def _label_problems(pool: NodePool) -> Iterator[str]:
-    """Yield problems of the labels: those that contradict the description, and those that a
-    kubelet refuses.
-    """
+    """Yield the problems of labels that contradict the description, or that a kubelet refuses."""
     known = joining_labels(pool) | agent_labels(pool)
     for key, value in pool.labels.items():
         domain = key.rpartition("/")[0]
@@ -224,8 +221,9 @@ def _label_problems(pool: NodePool) -> Iterator[str]:
 
 
 def joining_labels(pool: NodePool) -> dict[str, str]:
-    """Return gputile's labels with which the nodes register (M11), including those of a
-    described GPU model.
+    """Return gputile's labels that the nodes register with (M11).
+
+    They include those of a described GPU model.
     """
     labels = {MODE_LABEL: pool.mode.value}
     if pool.placement is not None:

@@ -102,9 +102,7 @@ class Admission:
     installed_in: str = ""
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return a copy of this admission that also knows the namespaces and PriorityClasses in
-        ``manifests``.
-        """
+        """Return a copy that also knows the namespaces and PriorityClasses in ``manifests``."""
         unsafe, priorities = set(self.unsafe), dict(self.priorities)
         for manifest in manifests:
             metadata = manifest.body.get("metadata")
@@ -146,9 +144,7 @@ class Admission:
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
-        """Return ``pod`` with the priority of its PriorityClass. An unknown class counts as 0,
-        with a note.
-        """
+        """Return ``pod`` with its PriorityClass's priority; an unknown class is 0, with a note."""
         spec = pod["spec"]
         default = next((name for name, each in self.priorities.items() if each.is_default), "")
         name = spec.get("priorityClassName") or default
@@ -248,8 +244,6 @@ def _is_webhooks(pod: Json) -> bool:
 
 
 def _placed(prefix: str, text: str) -> str:
-    """Return a message on a pod with its field prefixed by ``prefix``, the path of the pod in
-    its object.
-    """
+    """Return a message on a pod with ``prefix``, the pod's path in its object, before its field."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

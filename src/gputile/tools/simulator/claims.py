@@ -51,9 +51,7 @@ class _ClaimTemplate(msgspec.Struct):
 
 @dataclass(slots=True)
 class KnownClaims:
-    """The ResourceClaims of a scenario and the claim specs of its ResourceClaimTemplates, by
-    "namespace/name".
-    """
+    """A scenario's ResourceClaims, and the claim specs of its templates, by "namespace/name"."""
 
     claims: dict[str, ResourceClaim] = field(default_factory=dict)
     templates: dict[str, ResourceClaimSpec] = field(default_factory=dict)

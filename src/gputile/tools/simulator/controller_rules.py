@@ -93,9 +93,7 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
 
 
 def member_of(pod: Pod) -> GangName | None:
-    """Return the gang that a pod counts for; None if it has no gang, or has a scheduling gate of
-    another owner.
-    """
+    """Return the gang that a pod counts for; None without a gang, or if others gate the pod."""
     return gang_of(pod) if not held_by_others(pod) else None
 
 
@@ -131,8 +129,9 @@ def incomplete(
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that is evicted, or a pending one that loses its reservation, and its preemptors
-    (``namespace/name``).
+    """A pod that is evicted, or a pending pod that loses its reservation.
+
+    ``preemptors`` are ``namespace/name``.
     """
 
     pod: Pod
@@ -140,8 +139,9 @@ class Victim:
 
 
 class VictimFinder:
-    """Finds victims among ``pods``: all pods of the cluster, which ``engine`` and ``predicates``
-    have counted.
+    """Finds victims among ``pods``, which are all pods of the cluster.
+
+    ``engine`` and ``predicates`` have counted them.
     """
 
     def __init__(
@@ -167,9 +167,7 @@ class VictimFinder:
     def find(
         self, members: Sequence[GangCandidate], needed: int, now_ns: int
     ) -> GangVictims | None:
-        """Return GPUs for ``needed`` of ``members``, and the victims that free them; None if no
-        victims make room.
-        """
+        """Return GPUs for ``needed`` of ``members`` and the victims that free them, if possible."""
         priority = min((member.pod.spec.priority or 0 for member in members), default=0)
         if needed <= 0 or self._lowest is None or priority <= self._lowest:
             return None
@@ -217,8 +215,9 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return the eviction budget of a pod, if any. As in the Eviction API, a pod with
-        several is never evicted.
+        """Return the eviction budget of a pod, if any.
+
+        As in the Eviction API, a pod with several budgets is never evicted.
         """
         meta = self.pods[uid].metadata
         guarding = [

@@ -123,9 +123,7 @@ class PodMaker:
         labels: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
     ) -> Pod:
-        """Return the pod ``name``; ``labels`` and ``annotations`` override those that all pods
-        have.
-        """
+        """Return the pod ``name``; ``labels`` and ``annotations`` override those of all pods."""
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
@@ -160,9 +158,7 @@ class _Ordinals(msgspec.Struct):
 
 
 class WorkloadSpec(msgspec.Struct, rename="camel"):
-    """The fields, of all workload kinds together, that decide on the number and names of the
-    pods.
-    """
+    """The fields of all workload kinds that decide on the number and the names of the pods."""
 
     replicas: _Replicas = 1
     parallelism: _Replicas = 1
@@ -213,9 +209,7 @@ class ControllerInput:
 
 
 def template_path(kind: str) -> tuple[str, ...]:
-    """Return the path of the pod template in an object of a kind of Kubernetes; () for a Pod
-    itself.
-    """
+    """Return the path of the pod template in an object of a Kubernetes kind; () for a Pod."""
     if kind == "CronJob":
         return "spec", "jobTemplate", "spec", "template"
     return () if kind == "Pod" else ("spec", "template")
@@ -238,9 +232,7 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
 
 
 def _replicas(workload: ControllerInput) -> int:
-    """Return the number of pods. It is 1 for a new workload with 0 replicas, so that its
-    template is judged.
-    """
+    """Return the number of pods; 1 for a new workload with 0, so that its template is judged."""
     if workload.spec.replicas or workload.stored:
         return workload.spec.replicas
     workload.note("has 0 replicas: judged as if it had 1")
@@ -324,9 +316,7 @@ def _daemons(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _pinned(admitted: PodSpec, node: str) -> PodSpec:
-    """Return the spec of the pod for a node, with the affinity and tolerations that the
-    controller adds.
-    """
+    """Return the pod spec for a node, with affinity and tolerations added by the controller."""
     field = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
     old = admitted.affinity or Affinity()

@@ -88,8 +88,9 @@ def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Convert
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """A container's request: MiB and percent of compute on each of ``gpus`` GPUs. Whole GPUs
-    have no ``mib``.
+    """A container's request: MiB and percent of compute on each of ``gpus`` GPUs.
+
+    Whole GPUs have no ``mib``.
     """
 
     gpus: int
@@ -195,9 +196,7 @@ class _Conversion:
             )
 
     def _tell_annotations(self, path: str, metadata: Any) -> None:
-        """Report requests in the annotations of ``metadata`` that has no ``spec`` with
-        containers beside it.
-        """
+        """Report requests in annotations of ``metadata`` without a pod ``spec`` next to it."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
             self._tell_words(path, metadata, [])
 
@@ -217,9 +216,7 @@ class _Conversion:
             self.result.told.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
     def _asked(self, container: Object) -> _Amounts | None:
-        """Return what a container requests from another system; None if nothing, or if the
-        amounts are uncertain.
-        """
+        """Return what a container requests from another system, if the amounts are certain."""
         bounds = {**_bound(container, "requests"), **_bound(container, "limits")}
         amounts: dict[ForeignAmount, int] = {}
         try:
@@ -244,9 +241,7 @@ class _Conversion:
         )
 
     def _write(self, container: Object, amounts: _Amounts) -> None:
-        """Replace the other system's resources by ``amounts``, at the position of the first of
-        them.
-        """
+        """Replace the other system's resources by ``amounts``, at the position of the first one."""
         gone = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):
@@ -286,9 +281,7 @@ class _Conversion:
         return True
 
     def _job(self) -> Object:
-        """Return the mapping whose spec holds the pod templates: ``spec.jobTemplate``, or else
-        the object.
-        """
+        """Return the mapping with templates in its spec: ``spec.jobTemplate``, or the object."""
         spec = self.result.body.get("spec")
         job = spec.get("jobTemplate") if isinstance(spec, dict) else None
         return job if isinstance(job, dict) else self.result.body

@@ -97,9 +97,7 @@ _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 class _DescriptionSection(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
 ):
-    """A section of a file written by people. An unknown field is an error, since it may be
-    misspelt.
-    """
+    """A section of a file written by people; an unknown field is an error: it may be misspelt."""
 
 
 class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
@@ -134,8 +132,9 @@ class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
-    """One node, or ``count`` equal ones called ``name``-1 and so on. Without ``mode`` it has no
-    mode label.
+    """One node, or ``count`` equal ones called ``name``-1 and so on.
+
+    Without ``mode`` it has no mode label.
     """
 
     name: Annotated[str, described("The node's name; with count, the beginning of the names.")]
@@ -429,9 +428,7 @@ class _Describer:
             raise self._error("gpus", str(error)) from error
 
     def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
-        """Return the number of time-slicing replicas of each GPU, from the labels; 0 without
-        time-slicing.
-        """
+        """Return each GPU's number of time-slicing replicas by the labels; 0 means no slicing."""
         way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
         if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
             return 0

@@ -1,6 +1,4 @@
-"""Explains where a pod runs, or why it is pending or cannot be created, and what would help
-(B4).
-"""
+"""Explains where a pod runs, why it is pending or cannot be created, and what would help (B4)."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -80,8 +78,9 @@ def explain_pod(
     now_ns: int,
     claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
-    """Explain why ``pod``, one of ``pods``, is on its node or pending at ``now_ns`` (Unix time
-    in nanoseconds).
+    """Explain why ``pod``, one of ``pods``, is on its node or pending.
+
+    ``now_ns`` is Unix time in nanoseconds.
     """
     try:
         subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
@@ -138,9 +137,7 @@ def _pending(subject: Subject) -> PodExplanation:
 
 
 def _asked(subject: Subject) -> list[str]:
-    """Return sentences on what the pod requests, and on the claims that only kube-scheduler can
-    judge.
-    """
+    """Return sentences on the pod's requests, and on claims that only kube-scheduler can judge."""
     pod = subject.pod
     if not pod.spec.resource_claims:
         return [f"Pod {pod.key} {asks(subject.request)}."]
@@ -165,9 +162,7 @@ def _asked(subject: Subject) -> list[str]:
 
 
 def _preempts(subject: Subject) -> str | None:
-    """Return a sentence on the pods that a pod without a fitting node would preempt; None if
-    there are none.
-    """
+    """Return a sentence on the pods that a pod without a fitting node would preempt, if any."""
     if subject.request is None:
         return None
     finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
@@ -243,9 +238,7 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:
-    """Return an explanation as a record; ``most_nodes`` limits it to the nodes that come closest
-    to fitting.
-    """
+    """Return an explanation as a record, with the ``most_nodes`` closest to fitting, or all."""
     pod = explanation.pod
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
@@ -317,9 +310,7 @@ def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
 
 
 def _remedy(message: str) -> str:
-    """Return "; " and the remedy if ``message`` names a quota or limit of the namespace;
-    otherwise "".
-    """
+    """Return "; " and the remedy if ``message`` names a namespace's quota or limit, else ""."""
     found = ((re.search(pattern, message), text) for pattern, text in _REMEDIES)
     return next((f"; {text.format(*match.groups())}" for match, text in found if match), "")
 

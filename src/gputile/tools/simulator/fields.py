@@ -233,9 +233,7 @@ class MistypedResources:
 
 
 def mistyped_mode(pod: Pod) -> str:
-    """Return a sentence about a misspelt mode that the pod demands of its node; "" if there is
-    none.
-    """
+    """Return a sentence about a misspelt mode that the pod requires of its node, or ""."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]
@@ -250,9 +248,7 @@ def mistyped_mode(pod: Pod) -> str:
 
 
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield the resource amounts in the pod spec at ``path`` that the API server refuses for any
-    container.
-    """
+    """Yield the resource amounts in the pod spec at ``path`` that the API server always refuses."""
     for kind in _KINDS:
         for i, container in enumerate(spec.get(kind, ())):
             for bound in ("limits", "requests"):
@@ -273,9 +269,7 @@ def _amounts(path: str, amounts: Mapping[str, str | int | float]) -> Iterator[Br
 
 
 def with_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
-    """Return ``pod`` with each container replaced by what ``change`` returns; init containers
-    are changed last.
-    """
+    """Return ``pod`` with all containers replaced by ``change``, the init containers last."""
     containers = tuple(map(change, pod.spec.containers))
     initial = tuple(map(change, pod.spec.init_containers))
     spec = msgspec.structs.replace(pod.spec, containers=containers, init_containers=initial)

@@ -84,8 +84,9 @@ class _HamiDevice(msgspec.Struct):
 
 @dataclass(slots=True)
 class AdoptedCluster:
-    """Nodes and pods with other systems' GPUs as gputile's agents would record them, and
-    ``notes`` for the user.
+    """Nodes and pods with other systems' GPUs, as gputile's agents would record them.
+
+    ``notes`` are for the user.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -144,9 +145,7 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that describes a node's GPUs, with the inventory; None if no
-    source does.
-    """
+    """Return the first source that describes a node's GPUs, and their inventory, or None."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
@@ -182,9 +181,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a node of gpushare or ACK. Memory is in GiB, or in MiB if the number is
-    large.
-    """
+    """Return the GPUs of a gpushare or ACK node; memory is in GiB, or in MiB if it is large."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
@@ -292,9 +289,7 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
 
 
 def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
-    """Return a pod's MiB and percent of GPUs by GPU index, from the annotations of HAMi, ACK or
-    gpushare.
-    """
+    """Return a pod's MiB and percent by GPU index, from annotations of HAMi, ACK or gpushare."""
     annotations = pod.metadata.annotations
     index_of = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     taken: dict[int, tuple[int, int]] = {}
@@ -326,8 +321,9 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
 
 
 def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
-    """Return a pod with a new GPU request: ``units`` of memory and ``percent`` of compute on
-    each of ``gpus`` GPUs.
+    """Return a pod with a new GPU request.
+
+    It has ``units`` of memory and ``percent`` of compute on each of ``gpus`` GPUs.
     """
     wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | (
         {GPU_CORE: gpus * percent} if percent else {}

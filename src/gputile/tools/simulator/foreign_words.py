@@ -47,9 +47,7 @@ _POLICY: Final = (
 
 
 class ForeignAmount(StrEnum):
-    """What a resource of another system counts; the value is the text on what to write for
-    gputile instead.
-    """
+    """What another system's resource counts; the value says what to write for gputile instead."""
 
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
@@ -162,9 +160,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field that sets a workload's gang size for another scheduler, and the size;
-    None if no gang.
-    """
+    """Return the field with the gang size for another scheduler, and the size; None without one."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
@@ -181,9 +177,7 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
 
 
 def words_of_gang(body: Json) -> str:
-    """Return a sentence on a workload that is a gang for another scheduler only; "" if it is
-    not.
-    """
+    """Return a sentence on a workload that is a gang only for another scheduler, else ""."""
     gang = gang_of_others(body)
     if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
         return ""
@@ -192,9 +186,7 @@ def words_of_gang(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each limit of a ResourceQuota that Kubernetes accepts but never
-    enforces.
-    """
+    """Yield a sentence for each limit of a ResourceQuota that Kubernetes accepts but ignores."""
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
         if (

@@ -46,15 +46,14 @@ T = TypeVar("T")
 
 
 class ManifestError(ValueError):
-    """A manifest cannot be used; the text names file, document, object and field, and the broken
-    rule.
-    """
+    """A manifest cannot be used; the text names file, document, object, field and broken rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The location of an object. ``document`` and ``item``, the position in a List, start at 1;
-    0 means none.
+    """An object's location.
+
+    ``document`` and ``item``, its position in a List, start at 1; 0 means none.
     """
 
     file: str
@@ -69,17 +68,13 @@ class Origin:
         return f"{place}: {self.kind}/{self.name or '(no name)'}" if self.kind else place
 
     def error(self, path: str, rule: str) -> ManifestError:
-        """Return the error for a field at ``path`` that breaks ``rule``; an empty path means the
-        object itself.
-        """
+        """Return the error for a field at ``path`` ("": the object itself) that breaks ``rule``."""
         return ManifestError(f"{self}: {path}: {rule}" if path else f"{self}: {rule}")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object without nulls. ``described`` states whether its file describes the state of a
-    cluster.
-    """
+    """One object without nulls; ``described`` is whether its file describes a cluster's state."""
 
     origin: Origin
     api_version: str
@@ -101,9 +96,7 @@ class Manifest:
 
     @property
     def stored(self) -> bool:
-        """Whether an API server has stored the object, or a cluster's description contains it as
-        a bound pod.
-        """
+        """Whether an API server stored the object, or a described cluster has it as a bound pod."""
         metadata, spec = self.body.get("metadata"), self.body.get("spec")
         if isinstance(metadata, dict) and metadata.get("uid"):
             return True
@@ -148,9 +141,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Information for the user, not an error, with the origin of the object that it is about, if
-    any.
-    """
+    """Information for the user, not an error, with the origin of the object concerned, if any."""
 
     text: str
     origin: Origin | None = None
@@ -160,9 +151,7 @@ class Note:
 
 
 def told_together(notes: Iterable[Note]) -> list[str]:
-    """Return the notes as printed: notes of the same text on objects of one file become one
-    sentence.
-    """
+    """Return the notes as printed: notes of one text on objects of one file are one sentence."""
     alike: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
         alike.setdefault(
@@ -259,9 +248,7 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_directory(directory: Path) -> list[Path]:
-    """Return the files in a directory with the suffixes that kubectl reads; a symbolic link
-    counts as a file.
-    """
+    """Return a directory's files with kubectl's suffixes; a symbolic link counts as a file."""
     named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
     files = [each for each in named if each.is_symlink() or not each.is_dir()]
     if not files:
@@ -362,9 +349,7 @@ def make_uid(kind: str, namespace: str, name: str) -> str:
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function that maps a pod's number to a suffix of five characters, different for
-    each number.
-    """
+    """Return a function that maps each pod's number to a different suffix of five characters."""
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
     step += step % 3 == 0  # coprime to 27**5, so that every number gets its own suffix
@@ -385,9 +370,7 @@ def generated_name(prefix: str, seed: str) -> str:
 
 
 def make_gpu_uuid(node: str, index: int) -> str:
-    """Return the UUID of a described node's GPU in NVIDIA's format; it depends only on node and
-    index.
-    """
+    """Return a described node's GPU UUID in NVIDIA's format; it depends on node and index only."""
     return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"
 
 

@@ -35,8 +35,9 @@ from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_req
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a GPU, with its memory (MiB) and compute (percent). ``kept`` marks a reservation
-    of an unbound pod.
+    """A pod on a GPU, with its memory (MiB) and compute (percent).
+
+    ``kept`` marks a reservation of an unbound pod.
     """
 
     namespace: Annotated[str, described("The pod's namespace.")]
@@ -49,9 +50,7 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU, and why the pod cannot use it; ``lacks`` is "" if it could be one of the pod's
-    GPUs.
-    """
+    """A GPU, and why the pod cannot use it; ``lacks`` is "" if it can be one of the pod's GPUs."""
 
     index: Annotated[int, described("The index of the GPU on its node, from 0.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
@@ -143,9 +142,7 @@ class Subject:
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the same controller: if it is deleted, the controller
-        replaces it.
-        """
+        """Return whether another pod has the same controller, which replaces deleted pods."""
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
         return other is not None and any(
@@ -172,8 +169,9 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of the nodes ``names`` that ``pod`` would fit now if it replaced
-        the subject's pod.
+        """Return up to ``most`` of the nodes ``names`` that ``pod`` would fit now.
+
+        ``pod`` would replace the subject's pod.
         """
         try:
             request = self.request_of(pod)
@@ -218,9 +216,7 @@ class Subject:
             self.ledger.remove_node(name)
 
     def reports(self) -> list[NodeReport]:
-        """Return each node's verdict: first the nodes that the pod fits, then those that come
-        closest.
-        """
+        """Return each node's verdict: first those that the pod fits, then those that come close."""
         in_tree = self.predicates.reasons(self.pod)
         found = [self._report(name, reason) for name, reason in in_tree.items()]
         found.sort(
@@ -258,9 +254,7 @@ class Subject:
         return _nearness(state, refused), report
 
     def _claimed(self, state: NodeState | None) -> Request | None:
-        """Return the request of the pod's largest unallocated claim on a node; None if there is
-        none.
-        """
+        """Return the request of the pod's largest unallocated claim on a node; None without one."""
         if not self.shapes or state is None:
             return None
         largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))
@@ -309,9 +303,7 @@ def asks(request: Request | None) -> str:
 
 
 def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
-    """Return a warning about the nodes that do not limit the memory of pods; None if there are
-    none.
-    """
+    """Return a warning about nodes that do not limit pods' memory; None if there are none."""
     infos = (ledger.info_of(name) for name in dict.fromkeys(nodes))
     found = [info for info in infos if info is not None and info.grouped]
     if not found:
@@ -342,9 +334,7 @@ def waiting_for(pod: Pod) -> str | None:
 
 
 def overlooked(pod: Pod, configuration: Configuration) -> bool:
-    """Return whether admission should have assigned the pod to gputile's own scheduler, but did
-    not.
-    """
+    """Return whether admission should have assigned the pod to gputile's scheduler, but did not."""
     ours, named = configuration.scheduler_name, pod.spec.scheduler_name or DEFAULT_SCHEDULER
     return bool(ours) and named == DEFAULT_SCHEDULER != ours and is_decided(pod)
 
@@ -367,9 +357,7 @@ def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
 
 
 def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tuple[int, int]:
-    """Return a sort key: nodes that fail a later rule come first, then those with more free
-    memory on one GPU.
-    """
+    """Return a sort key: nodes that fail a later rule first, then by free memory on one GPU."""
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = (
         max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0)

@@ -22,9 +22,7 @@ from gputile.tools.simulator.workloads import Owner
 
 @dataclass(slots=True)
 class WorkloadOutcome:
-    """The outcomes of one workload: pods per node, pods per allocation (in words), and refused
-    pods by reason.
-    """
+    """One workload's pods per node and per allocation (in words), and refused pods by reason."""
 
     owner: Owner
     nodes: Counter[str] = field(default_factory=Counter)
@@ -85,17 +83,16 @@ def _gets(pod: Pod, allocation: Allocation | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToldOutcome:
-    """The outcome of a pod; ``others`` are the names of the pods of its workload with the same
-    outcome.
-    """
+    """The outcome of a pod; ``others`` names its workload's other pods with the same outcome."""
 
     outcome: PodOutcome
     others: list[str] = field(default_factory=list)
 
 
 def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
-    """Return ``outcomes`` in their order; refused pods of one workload with one reason are
-    merged into the first.
+    """Return ``outcomes`` in their order.
+
+    Refused pods of one workload with one reason are merged into the first of them.
     """
     told: list[ToldOutcome] = []
     groups: dict[tuple[Owner, str], ToldOutcome] = {}
@@ -175,9 +172,7 @@ def advice(
 def pods_after(
     scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation
 ) -> list[Pod]:
-    """Return the pods that exist after a simulation, as the API server stores them, without the
-    refused ones.
-    """
+    """Return the pods that exist after a simulation, without refused ones, as they are stored."""
     gone = {victim.pod.metadata.uid for victim in simulation.victims}
     return [
         *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),

@@ -28,9 +28,7 @@ class _TableSection(
 
 
 class Count(_TableSection, frozen=True):
-    """A count in the object: the number at ``path`` (or ``default``), divided by the one at
-    ``per``, plus ``plus``.
-    """
+    """The number at ``path`` (or ``default``), divided by the one at ``per``, plus ``plus``."""
 
     path: Annotated[Path, described("The path of the number in the object.")]
     default: Annotated[int, described("The number to use if there is none at the path.", ge=0)] = 1

@@ -121,8 +121,9 @@ class Group:
 
 @dataclass(slots=True)
 class ShapedPods:
-    """The pods that were found, and notes for the user. ``unturned`` are the paths of GPU
-    amounts outside of pods.
+    """The pods that were found, and notes for the user.
+
+    ``unturned`` are the paths of GPU amounts outside of pods.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -170,9 +171,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
 
 
 def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups; if several have the same key, each gets its path as key, so that the
-    pods' names differ.
-    """
+    """Yield the groups; those that share a key get their path as key, so that pod names differ."""
     count = Counter(group.key for group in groups)
     for group in groups:
         path = re.sub("[^a-z0-9]+", "-", group.path.lower()).strip("-")
@@ -260,9 +259,7 @@ def value_at(value: Any, steps: Iterable[Step]) -> Any:
 
 
 def _called(body: Json, steps: tuple[Step, ...]) -> str:
-    """Return the name of an entry: its lowercase key; in a list, its name field, or else its
-    index.
-    """
+    """Return an entry's name: its lowercase key; in a list, its name field, or else its index."""
     if isinstance(steps[-1], str):
         return steps[-1].lower()
     entry = value_at(body, steps)
@@ -290,9 +287,7 @@ def _is_count(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PodCount:
-    """The number of pods per template below a mapping, and the paths of the fields that it was
-    read from.
-    """
+    """The pods per template below a mapping, and the paths of the fields that define the number."""
 
     pods: int = 1
     said_by: tuple[str, ...] = ()
@@ -336,9 +331,7 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
-        """Return ``above`` times the mapping's own numbers of pods. Unless the object is stored,
-        0 counts as 1.
-        """
+        """Return ``above`` times the mapping's counts; 0 means 1, unless the object is stored."""
         beside = any(name in value for name in _TEMPLATES)
         for names in (*_COUNTS, *(_BESIDE_TEMPLATES if beside else ())):
             name = next(
@@ -418,8 +411,9 @@ def _is_containers(value: Any) -> TypeGuard[list[Json]]:
 
 
 def _named_templates(body: Json) -> dict[str, Any]:
-    """Return the templates in ``spec.*Templates`` by name; other parts of the spec refer to them
-    by ``templateRef``.
+    """Return the templates in ``spec.*Templates`` by name.
+
+    Other parts of the spec refer to them by ``templateRef``.
     """
     spec = body.get("spec")
     lists = (
@@ -483,9 +477,7 @@ def _requirements(key: Any, value: Any) -> dict[str, Json] | None:
 
 
 def _is_amount(item: tuple[Any, Any]) -> bool:
-    """Return whether an entry of a mapping is an amount of GPUs, not a label or taint with the
-    same name.
-    """
+    """Return whether a mapping's entry is an amount of GPUs, not a label or taint of that name."""
     name, amount = item
     if (
         not isinstance(name, str)
@@ -507,8 +499,9 @@ def asks_for_gpus(spec: Json) -> bool:
 
 
 def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
-    """Return whether a mapping requests GPUs: by a resource, by ``name`` and amount apart, or as
-    a named device.
+    """Return whether a mapping requests GPUs.
+
+    It may do so by a resource, by ``name`` and amount apart, or as a named device.
     """
     if any(map(_is_amount, value.items())):
         return True
@@ -525,8 +518,9 @@ def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
 
 
 def _container(value: Json, steps: tuple[Step, ...]) -> dict[str, Any]:
-    """Build a container from a mapping: with all its fields if they are valid, else with name
-    and resources only.
+    """Build a container from a mapping.
+
+    It has all fields if they are valid, else only name and resources.
     """
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
     where, resources = next(

@@ -54,9 +54,7 @@ _NAMES_SHOWN = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, rename="camel"):
-    """One change that is sufficient by itself. ``nodes`` are some of the nodes that the pod
-    would then fit.
-    """
+    """A change that is sufficient by itself; ``nodes`` are some that the pod would then fit."""
 
     change: Annotated[str, described("A change that would be enough by itself.")]
     nodes: Annotated[list[str], described("Some of the nodes that the pod would then fit.")]
@@ -84,8 +82,9 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return the remedies with their effects. The only remedy for an ``overlooked`` pod is to
-    create it again.
+    """Return the remedies with their effects.
+
+    The only remedy for an ``overlooked`` pod is to create it again.
     """
     request = subject.request
     if request is None:
@@ -147,8 +146,9 @@ def _amount(request: Request | None, resource: str) -> str:
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to remove pods from the node where the fewest are enough, of equal nodes those
-    with the least memory.
+    """Propose to remove pods from the node where the fewest are enough.
+
+    Of equal nodes, choose the one where these pods have the least memory.
     """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
@@ -169,9 +169,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return a small set of pods, none of them siblings, without which the request fits; None if
-    there is none.
-    """
+    """Return a small set of pods, none a sibling, without which the request fits, or None."""
     others = (
         booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid)
     )
@@ -194,8 +192,9 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
 
 
 def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to resolve kube-scheduler's reasons against the nodes with room on their GPUs and
-    the fewest reasons.
+    """Propose to resolve kube-scheduler's reasons against nodes.
+
+    These are the nodes with room on their GPUs and the fewest reasons.
     """
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
@@ -214,9 +213,7 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
 
 
 def _anew(subject: Subject, pod: Pod) -> Proposal | None:
-    """Propose to create the pod again if ``pod``, the form that admission would store today,
-    fits a node.
-    """
+    """Propose to create the pod again if ``pod``, as admission stores it today, fits a node."""
     fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
     return (
         Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod)
@@ -364,8 +361,9 @@ def _labels(
 
 
 def _capped(pod: Pod, resource: str, most: int) -> Pod:
-    """Return ``pod`` with at most ``most`` of a resource in each container; a request stays
-    equal to its limit.
+    """Return ``pod`` with at most ``most`` of a resource in each container.
+
+    A request stays equal to its limit.
     """
     amount: ResourceList = {resource: str(most)}
 

@@ -200,9 +200,7 @@ def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = 
 
 
 def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
-    """Add the PodGroups among ``manifests`` to the scenario. They are validated when pods are
-    made.
-    """
+    """Add the PodGroups in ``manifests`` to the scenario; they are validated when pods are made."""
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
             scenario.groups.add(manifest.decode(PodGroup))
@@ -333,9 +331,7 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Return ``pods`` minus one of equal ``_demand`` for each of the ``others``, which are
-    counted by demand.
-    """
+    """Return ``pods`` minus one of equal ``_demand`` for each of ``others``, counted by demand."""
     left = []
     for pod in pods:
         demand = _demand(pod)
@@ -364,9 +360,7 @@ def _owner_among(
 
 
 def owners_of(pod: Pod) -> Iterable[Owner]:
-    """Yield the objects that a pod may come from: its controller, and the controller's own
-    creator.
-    """
+    """Yield the objects that a pod may come from: its controller, and the controller's creator."""
     owner = owner_of(pod)
     yield owner
     if owner[:2] == ("apps", "ReplicaSet"):
@@ -394,8 +388,9 @@ def _demand(pod: Pod) -> Hashable:
 
 
 def _needs_namespace_labels(pod: Pod) -> bool:
-    """Return whether a pod affinity term selects namespaces by labels other than their name,
-    which are unknown.
+    """Return whether a pod affinity term selects namespaces by labels that are unknown.
+
+    Only the label with the namespace's name is known.
     """
     selectors = (
         term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod))

@@ -165,9 +165,7 @@ class Simulation:
     def _decide_again(
         self, waiting: list[tuple[PodOutcome, int]], clock_ns: Callable[[], int]
     ) -> Iterator[PodOutcome]:
-        """Retry each refused pod after other pods have been placed, as kube-scheduler's queue
-        does.
-        """
+        """Retry each refused pod once others have been placed, as kube-scheduler's queue does."""
         for _ in range(_MOST_ROUNDS):
             still: list[tuple[PodOutcome, int]] = []
             for outcome, asked_at in waiting:
@@ -188,9 +186,7 @@ class Simulation:
     def _decide_gang(
         self, gang: GangName, pods: list[Pod], running: int, now_ns: int
     ) -> list[PodOutcome]:
-        """Place the pods of a gang that must start together, and as many more as fit; or none at
-        all.
-        """
+        """Place a gang's pods that must start together, and as many more as fit; or none at all."""
         if any(pod.spec.resource_claims for pod in pods):
             return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]
         size = gang_size(gang, pods, self._groups.sizes)
@@ -280,9 +276,7 @@ class Simulation:
         return self._placed(pod, decision, f"fits {feasible} of {len(names)} node(s)")
 
     def _decide_by_claims(self, pod: Pod) -> PodOutcome:
-        """Place a pod with ResourceClaims on the best of the nodes where kube-scheduler can
-        allocate them.
-        """
+        """Place a pod with claims on the best node where kube-scheduler can allocate them."""
         pod, made = self._claims.made_for(pod)
         for claim in made:
             self.ledger.apply_claim(claim)
@@ -336,9 +330,7 @@ class Simulation:
     def _preempting(
         self, pod: Pod, request: Request, in_tree: NodeRefusals, now_ns: int
     ) -> PodOutcome:
-        """Preempt pods for a pod that fits nowhere; if that is not possible, explain why it fits
-        nowhere.
-        """
+        """Preempt pods for a pod that fits nowhere; if that is impossible, explain why."""
         found = self._preempt([GangCandidate(pod, request)], 1, now_ns)
         if found is None:
             return _refused(pod, self._why_nowhere(request, in_tree))
@@ -347,9 +339,7 @@ class Simulation:
     def _preempt(
         self, members: Sequence[GangCandidate], needed: int, now_ns: int
     ) -> GangVictims | None:
-        """Remove pods of lower priority so that ``needed`` of ``members`` fit; None if that is
-        not enough.
-        """
+        """Remove pods of lower priority for ``needed`` of ``members``; None if it is not enough."""
         finder = self._victim_finder
         found = finder.find(members, needed, now_ns) if finder is not None else None
         if finder is None or found is None:
@@ -392,9 +382,7 @@ class Simulation:
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
-        """Update the prices of the packing policy as the live extender does; other policies have
-        none.
-        """
+        """Update the prices of the packing policy, if in use, as the live extender does."""
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)

@@ -62,9 +62,7 @@ _GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
 class UnknownNode(ValueError):
-    """A node to remove does not exist; ``name`` is its name, "" if nodes were selected by
-    labels.
-    """
+    """A node to remove does not exist; ``name`` is "" if nodes were selected by labels."""
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -99,8 +97,9 @@ def _stays(pod: Pod) -> bool:
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller would create it again: without node, allocation and
-    recorded memory unit.
+    """Return the pod as its controller would create it again.
+
+    It has no node, no allocation and no recorded memory unit.
     """
     kept = {
         key: value
@@ -116,8 +115,9 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Set the memory unit of all nodes to ``unit_mib``: running pods keep their bytes, new ones
-    use the new unit.
+    """Set the memory unit of all nodes to ``unit_mib``.
+
+    Running pods keep their bytes, new ones use the new unit.
     """
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
@@ -130,9 +130,7 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 
 
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
-    """Return the node as its agent would advertise it: the units that its pods request, plus its
-    free memory.
-    """
+    """Return the node as its agent would advertise it: its pods' units, plus its free memory."""
     inventory = inventory_of(node)
     if inventory is None:
         return node
@@ -165,9 +163,7 @@ class MemoryNeeds:
     of_others: int = 0
 
     def of(self, pod: Pod, gpus: int) -> int:
-        """Return the MiB that a pod needs on each of its ``gpus``; 0 if unknown, which means all
-        of the memory.
-        """
+        """Return the MiB that a pod needs on each of ``gpus``; 0 (unknown) means all the memory."""
         name = workload_name(owner_of(pod))
         return self.of_workload.get(name, self.of_others if gpus == 1 else 0)
 
@@ -203,8 +199,9 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return a running pod as an unbound one that requests its GPUs in ``mode``; None if its
-    GPUs are unknown.
+    """Return a running pod as an unbound one that requests its GPUs in ``mode``.
+
+    Return None if its GPUs are unknown.
     """
     allocation = _allocation_of(pod)
     if allocation is None:
@@ -227,9 +224,7 @@ def _in_mode(
 
 
 def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:
-    """Return a node with the inventory, label and resources that its agent would publish in a
-    mode.
-    """
+    """Return a node with the inventory, label and resources that its agent publishes in a mode."""
     inventory = msgspec.structs.replace(inventory, mode=mode.value, unit_mib=unit_mib, replicas=0)
     offered = {
         name: str(count)
@@ -349,8 +344,9 @@ def parse_selector(text: str) -> LabelSelector:
 
 
 def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
-    """Return a hint at the node label or value that a selector without matches may mean; "" if
-    none is similar.
+    """Return a hint at the node label or value that a selector without matches may mean.
+
+    It is "" if none is similar.
     """
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:

@@ -86,8 +86,9 @@ _RUNS: Final = (
 
 
 class Owner(NamedTuple):
-    """An object that owns pods, or a Pod without a controller; ``group`` is its API group (""
-    for the core group).
+    """An object that owns pods, or a Pod without a controller.
+
+    ``group`` is its API group, "" for the core group.
     """
 
     group: str
@@ -421,8 +422,9 @@ class _Expander:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be judged; if such are ignored, return the pod
-        without it.
+        """Refuse a pod with a claim that cannot be judged.
+
+        If such claims are ignored, return the pod without them.
         """
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         why_not = [
@@ -437,9 +439,7 @@ class _Expander:
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests a GPU from another system, and note its other settings for
-        such systems.
-        """
+        """Refuse a pod that requests other systems' GPUs; note its other settings for them."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
@@ -497,8 +497,9 @@ class _Expander:
 
 
 def _may_be_custom(manifest: Manifest) -> bool:
-    """Return whether a CRD may define an unknown kind: not in the API groups of Kubernetes,
-    gputile and kustomize.
+    """Return whether a CRD may define an unknown kind.
+
+    It may not in the API groups of Kubernetes, gputile and kustomize.
     """
     group = manifest.group
     if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):

@@ -1,6 +1,4 @@
-"""Draws GPUs as bars on a terminal, filled by the namespaces or workloads that they are
-allocated to.
-"""
+"""Draws GPUs as bars on a terminal, filled by the namespaces or workloads that have them."""
 
 import math
 from collections import Counter
@@ -25,9 +23,7 @@ GroupOf = Callable[[PodSummary], str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a line. ``group`` is the number of the group that it shows, None if it shows
-    none.
-    """
+    """A part of a line; ``group`` is the number of the group that it shows, None if none."""
 
     text: str
     group: int | None = None
@@ -48,9 +44,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A GPU: the part of ``total`` that each group has, in MiB, or in pods if the GPU is
-    time-sliced.
-    """
+    """A GPU: the part of ``total`` that each group has, in MiB, or in pods if time-sliced."""
 
     index: int
     pieces: dict[str, int]
@@ -218,9 +212,7 @@ def _unhealthy(paper: Paper) -> str:
 
 
 def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
-    """Return the pieces by group number; beyond ``most``, the smallest ones are added to the
-    others.
-    """
+    """Return the pieces by group number; beyond ``most``, the smallest are added to the others."""
     kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
     found = {number: kept[number] for number in sorted(kept)}
     if rest := sum(pieces.values()) - sum(kept.values()):
@@ -230,9 +222,7 @@ def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int
 
 
 def _filled(letter: str, size: int, paper: Paper) -> str:
-    """Return a piece of a bar: its letter, which distinguishes it without colours too, and its
-    filling.
-    """
+    """Return a piece of a bar: its filling, and a letter that shows the group without colours."""
     return letter + (letter if paper.ascii_only else " " if paper.coloured else "█") * (size - 1)
 
 
@@ -252,8 +242,9 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
 
 
 def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
-    """Return the rows of bars, with the node's name to the left of the first row, or above it if
-    it is too long.
+    """Return the rows of bars.
+
+    The node's name is to the left of the first row, or above it if it is too long.
     """
     indent = Span(" " * (beside + _GAP))
     if columns_of(name) > beside:
@@ -271,9 +262,7 @@ def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
 
 
 def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
-    """Return the legend: the letters of the groups ``shown``, and the signs for free and
-    unhealthy.
-    """
+    """Return the legend: the letters of the groups ``shown``, the signs for free and unhealthy."""
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
     entries.append((Span(_free(paper), faint=True), "free"))

@@ -28,8 +28,9 @@ _USUAL_CELL = 5  # characters of "15/15"; a wider cell widens its heading
 
 
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU: memory in MiB, percent of compute and number of pods booked on it. ``total_mib`` is
-    allocatable.
+    """A GPU: memory in MiB, percent of compute and number of pods booked on it.
+
+    ``total_mib`` is the allocatable memory.
     """
 
     index: Annotated[int, described("The number of the GPU on its node.")]
@@ -43,9 +44,7 @@ class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are unknown, "" if
-    they are known.
-    """
+    """A pod on a node: its MiB by GPU index; ``problem`` is why its GPUs are unknown, or ""."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
@@ -110,9 +109,7 @@ def node_summaries(
     now_ns: int,
     claims: "Iterable[ResourceClaim]" = (),
 ) -> list[NodeSummary]:
-    """Return what ``ledger_summaries`` would for these objects at ``now_ns``, without the slow
-    import of numpy.
-    """
+    """Return what ``ledger_summaries`` would at ``now_ns``, without the slow import of numpy."""
     bookings: dict[str, list[Booking]] = {}
     for pod in pods:
         booking = booking_of(pod, configuration.unit_mib, configuration.trust_group)
@@ -253,9 +250,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
 
 
 def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
-    """Return the pods of each node (``-d``), in tables of at most ``width`` columns if it is
-    given.
-    """
+    """Return each node's pods (``-d``), in tables of at most ``width`` columns if it is given."""
     lines: list[str] = []
     for node in nodes:
         lines += [f"NAME:       {node.name}", f"IPADDRESS:  {node.address}", ""]

@@ -116,9 +116,7 @@ def component_of(
 
 
 def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
-    """Return the state of a component without pods; a cluster may have no nodes for agents at
-    the moment.
-    """
+    """Return the state of a component without pods; a cluster may have no nodes for agents now."""
     if isinstance(workload, Deployment):
         return RolloutState.DEPLOYING, "it is scaled to 0 pods"
     state = RolloutState.READY if name == "agent" else RolloutState.DEPLOYING
@@ -257,9 +255,7 @@ def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | Non
 
 
 def remedy_of(reason: str, namespace: str, workload: str) -> str:
-    """Return how to mend ``reason``, "" if unknown. ``workload`` is such as
-    ``deployment/gputile-webhook``.
-    """
+    """Return how to mend ``reason``, or ""; ``workload`` is such as deployment/gputile-webhook."""
     for pattern, remedy in _remedies().items():
         if re.search(pattern, reason):
             return remedy.format(namespace=namespace, workload=workload)
@@ -287,8 +283,9 @@ _PENDING: Final = {
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A problem of ``object``, its rule and its remedy. ``state`` is the best state that the
-    installation can be in.
+    """A problem of ``object``, its rule and its remedy.
+
+    ``state`` is the best state that the installation can be in.
     """
 
     object: Annotated[

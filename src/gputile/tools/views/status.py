@@ -306,9 +306,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Return, for each node with an agent, whether one of its pods is ready; during an upgrade
-    there may be two.
-    """
+    """Return, by node, whether an agent pod on it is ready; in an upgrade there may be two."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
@@ -317,9 +315,7 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 
 def _told(node: Node) -> bool:
-    """Return whether an agent has set an inventory or a condition; it sets none on a node
-    without GPUs.
-    """
+    """Return whether an agent has set an inventory or a condition: without GPUs it sets neither."""
     if INVENTORY_ANNOTATION in node.metadata.annotations:
         return True
     return any(

@@ -19,9 +19,7 @@ def inert(text: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of ``text`` in columns: two for a wide character, none for a combining
-    one.
-    """
+    """Return the width of ``text`` in columns: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -1,3 +1,1 @@
-"""Serves a page of the GPUs as tiles: its records, the server that streams them, and browsers'
-code.
-"""
+"""Serves a page of the GPUs as tiles: its records, its streaming server, and browsers' code."""

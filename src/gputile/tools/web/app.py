@@ -1,6 +1,4 @@
-"""Serves the page's requests: its files, the state, a stream of changes, and questions about
-pods.
-"""
+"""Serves the page's requests: files, the state, a stream of changes, and questions about pods."""
 
 import asyncio
 import hashlib
@@ -68,9 +66,7 @@ class Asset:
 
 
 def assets() -> dict[str, Asset]:
-    """Return the files that the browser loads; all are in the package, and none comes from
-    another host.
-    """
+    """Return the files that the browser loads, all from the package and none from other hosts."""
     found = {}
     for each in files("gputile.tools.web").joinpath("static").iterdir():
         kind = _TYPES.get(f".{each.name.rpartition('.')[2]}")
@@ -87,9 +83,7 @@ class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The response of ``/api/pod``. ``events_unknown`` is the reason why the pod's Events cannot
-    be shown.
-    """
+    """The response of ``/api/pod``; ``events_unknown`` is why the pod's Events cannot be shown."""
 
     explanation: ExplainAnswer
     created: str
@@ -193,8 +187,9 @@ class PageApp:
         return routed({**routes, "/api/what-if": ("POST", self._what_if)})
 
     def _rights(self, request: web.BaseRequest) -> Rights:
-        """Return what the viewer may see: everything if there is no login, else the rights that
-        the guard has read.
+        """Return what the viewer may see.
+
+        That is everything if there is no login, else the rights that the guard has read.
         """
         return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
 
@@ -207,9 +202,7 @@ class PageApp:
         self._encoded_state()
 
     async def _first(self, request: web.BaseRequest) -> web.Response:
-        """Return the nodes of the first screen; the browser draws them while it loads thousands
-        of others.
-        """
+        """Return the first screen's nodes, which the browser draws while it loads the others."""
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:
@@ -264,17 +257,16 @@ class PageApp:
         )
 
     def _epoch_for(self, rights: Rights) -> str:
-        """Return the epoch of states for these rights: changes for other rights cannot be
-        applied to them.
-        """
+        """Return the epoch of states for these rights: changes for others do not apply to them."""
         if rights.everywhere:
             return self._epoch
         namespaces = " ".join(sorted(rights.namespaces)).encode()
         return f"{self._epoch}-{hashlib.sha256(namespaces).hexdigest()[:16]}"
 
     async def _changes(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Stream the changes after the browser's revision, which it sends in ``Last-Event-ID``
-        when it reconnects.
+        """Stream the changes after the browser's revision.
+
+        The browser sends its revision in ``Last-Event-ID`` when it reconnects.
         """
         text = request.headers.get("last-event-id") or request.query.get("after", "")
         known = text.isascii() and text.isdecimal() and len(text) <= 18
@@ -315,9 +307,7 @@ class PageApp:
         return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: web.BaseRequest) -> Pod | None:
-        """Return the pod that a request names, None if it does not exist or the viewer may not
-        see it.
-        """
+        """Return the pod that a request names; None if it does not exist or may not be seen."""
         namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
             return None

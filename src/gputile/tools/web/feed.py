@@ -47,8 +47,9 @@ _HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change with its number, encoded for viewers with all rights. ``difference`` is None if
-    it concerns no pods.
+    """A change with its number, encoded for viewers with all rights.
+
+    ``difference`` is None if it concerns no pods.
     """
 
     revision: int
@@ -82,9 +83,7 @@ class ChangeLog:
         self._news = asyncio.Event()
 
     def since(self, revision: int) -> list[Change] | None:
-        """Return the changes after ``revision``; None if that is older than the log, or in its
-        future.
-        """
+        """Return the changes after ``revision``; None if it is older than the log, or too high."""
         behind = self.revision - revision
         if behind < 0 or behind > len(self._kept):
             return None
@@ -98,8 +97,9 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a viewer sees: ``shown`` encodes a change for it, ``lasts`` returns whether its
-    rights are unchanged.
+    """What a viewer sees.
+
+    ``shown`` encodes a change for it, ``lasts`` returns whether its rights are unchanged.
     """
 
     shown: Callable[[Change], bytes]
@@ -218,8 +218,9 @@ class Feed:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _ask(self) -> None:
-        """Check regularly whether the API server answers: if it hangs, watches stay open for
-        minutes without events.
+        """Check regularly whether the API server answers.
+
+        If it hangs, watches stay open for minutes without events.
         """
         while True:
             await asyncio.sleep(ASK_EVERY_S)

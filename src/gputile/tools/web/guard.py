@@ -58,9 +58,7 @@ _AGAIN: Final = "you are not logged in (any more): load this page anew\n"
 
 
 class Guard:
-    """Passes requests with ``token`` to the page, and adds the security headers to every
-    response.
-    """
+    """Passes requests with ``token`` to the page, and adds security headers to every response."""
 
     def __init__(self, app: Handler, token: str) -> None:
         self._app = app
@@ -100,9 +98,7 @@ class Guard:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a Host header names loopback; any port is right, because ports may be
-    forwarded.
-    """
+    """Return whether a Host header names loopback, at any port, since ports may be forwarded."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -142,9 +138,7 @@ async def answer_bound(
 
 
 class LoginGuard:
-    """Passes requests of a session to the page, with the viewer's rights; all others may only
-    log in.
-    """
+    """Passes a session's requests to the page, with the viewer's rights; others may only log in."""
 
     def __init__(self, app: Handler, viewers: Viewers) -> None:
         self._app = app

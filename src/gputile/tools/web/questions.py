@@ -45,8 +45,9 @@ class Moment:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for a pod of the manifest: ``node`` is "" if it does not fit, and ``reason``
-    says why.
+    """The result for a pod of the manifest; if it does not fit, ``reason`` says why.
+
+    ``node`` is then "".
     """
 
     namespace: str

@@ -13,9 +13,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", g
 
 
 class GpuTile(_Record, frozen=True):
-    """A GPU: ``total`` allocatable and ``booked`` memory in MiB, ``percent`` of compute that is
-    booked.
-    """
+    """A GPU: ``total`` allocatable and ``booked`` memory in MiB, ``percent`` of booked compute."""
 
     index: int
     total: int
@@ -27,9 +25,7 @@ class GpuTile(_Record, frozen=True):
 
 
 class TileShare(_Record, frozen=True, array_like=True):
-    """A pod's share of the GPU ``index``: MiB, and percent of compute (0 if compute is not
-    divided).
-    """
+    """A pod's share of GPU ``index``: MiB, and percent of compute (0 if compute is not divided)."""
 
     index: int
     mib: int
@@ -37,18 +33,14 @@ class TileShare(_Record, frozen=True, array_like=True):
 
 
 class MigCount(_Record, frozen=True, array_like=True):
-    """The number of MIG instances of a profile that a pod has or requests, or that a node
-    offers.
-    """
+    """The number of MIG instances of a profile that a pod has or requests, or a node offers."""
 
     profile: str
     count: int
 
 
 class MigTile(_Record, frozen=True):
-    """The MIG instances of a profile on a node: how many are allocatable, and how many are
-    booked.
-    """
+    """A node's MIG instances of a profile: how many are allocatable, and how many are booked."""
 
     profile: str
     total: int
@@ -145,9 +137,7 @@ class UsageSample(_Record, frozen=True, array_like=True):
 
 
 class UsageAnswer(_Record, frozen=True):
-    """The response of ``/api/usage``, for the requested nodes. ``trouble`` is the reason why no
-    use is known.
-    """
+    """The response of ``/api/usage`` for the requested nodes; ``trouble`` is why use is unknown."""
 
     trouble: str = ""
     nodes: dict[str, NodeUsage] = {}
@@ -171,8 +161,9 @@ class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
-    """The state of the connection: ``trouble`` is its error, "" if there is none; ``since`` is
-    Unix time in seconds.
+    """The state of the connection.
+
+    ``trouble`` is its error, "" if there is none; ``since`` is Unix time in seconds.
     """
 
     trouble: str = ""

@@ -53,9 +53,7 @@ class PageState:
         self._ledger.remove_pod(uid)
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
-        """Apply a complete list of pods; pods whose UIDs are ``unreadable`` keep their last
-        known state.
-        """
+        """Apply a list of all pods; pods whose UIDs are ``unreadable`` keep their last state."""
         there = unreadable.union(pod.metadata.uid for pod in pods)
         for uid in self._pods.keys() - there:
             self.pod_deleted(uid)
@@ -78,9 +76,7 @@ class PageState:
     def nodes_replaced(
         self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()
     ) -> None:
-        """Apply a complete list of nodes; nodes whose names are ``unreadable`` keep their last
-        known state.
-        """
+        """Apply a list of all nodes; those whose names are ``unreadable`` keep their last state."""
         there = unreadable.union(node.metadata.name for node in nodes)
         for name in self._nodes.keys() - there:
             self.node_deleted(name)
@@ -97,9 +93,7 @@ class PageState:
     def claims_replaced(
         self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()
     ) -> None:
-        """Apply a complete list of claims; claims whose UIDs are ``unreadable`` keep their last
-        known state.
-        """
+        """Apply a list of all claims; those whose UIDs are ``unreadable`` keep their last state."""
         self._ledger.replace_claims(claims, unreadable)
 
     def time_passed(self, now_ns: int) -> None:
@@ -127,9 +121,7 @@ class PageState:
         return PageContent(dict(self._tiles), dict(self._pending))
 
     def tile(self, node: str) -> NodeTile | None:
-        """Return a node as of the last call of ``take_difference``; None if it is not on the
-        page.
-        """
+        """Return a node as of the last ``take_difference``; None if it is not on the page."""
         return self._tiles.get(node)
 
     @property

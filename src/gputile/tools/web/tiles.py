@@ -166,9 +166,7 @@ def _pod_tile(
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of a booking's pod; for a ResourceClaim, the pod that the claim is reserved
-    for.
-    """
+    """Return the UID of a booking's pod, or of the pod that its ResourceClaim is reserved for."""
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 

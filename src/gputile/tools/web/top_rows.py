@@ -162,9 +162,7 @@ def _part(row: TopNode | TopGpu) -> float:
 
 
 def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
-    """Return the sort key of rows; ``amounts`` returns the booked amount of a row and its number
-    of pods.
-    """
+    """Return the sort key of rows; ``amounts`` returns a row's booked amount and number of pods."""
     match order:
         case "booked":
             return lambda row: -amounts(row)[0]
@@ -235,9 +233,7 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
 
 
 class UsageOfNodes:
-    """Reads usage from the agents of a release. ``unknown`` is the reason if some of it is
-    unknown, else "".
-    """
+    """Reads usage from a release's agents; ``unknown`` is why some of it is unknown, else ""."""
 
     def __init__(self, installed_in: str) -> None:
         self.unknown = ""

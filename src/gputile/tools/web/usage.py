@@ -167,9 +167,7 @@ class UsageMeter:
 
 
 def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
-    """Return the percentage of one GPU's time; None if it cannot be computed from the two
-    readings.
-    """
+    """Return the percentage of one GPU's time; None if the two readings do not determine it."""
     if before is None or now.at_s <= before.at_s or not is_same(key, before.made, now.made):
         return None
     if before.reading.agents_started != now.reading.agents_started:

@@ -185,9 +185,7 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
-        """Check the rights again, and wait up to ``WAIT_S`` for the result unless the last check
-        failed.
-        """
+        """Check the rights again; wait up to ``WAIT_S`` for that, unless the last check failed."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
@@ -268,9 +266,7 @@ class Viewers:
             raise BadAnswer(f"POST {path}: the answer is no JSON of an API server") from error
 
     def _forget(self, now_s: float) -> None:
-        """Remove expired sessions; if there are too many, the oldest one of the user with the
-        most.
-        """
+        """Remove expired sessions; if too many, also the oldest of the user with the most."""
         for secret in [secret for secret, each in self._sessions.items() if each.ends_s <= now_s]:
             self.end(secret)
         while len(self._sessions) >= MOST_SESSIONS:
@@ -326,9 +322,7 @@ def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
 
 
 def _trouble(text: str, rights: Rights) -> str:
-    """Return the reason without details: an error of a request contains the name of the agent's
-    pod.
-    """
+    """Return the reason without details: a request's error contains the agent pod's name."""
     return text if rights.everywhere or not text else _UNASKED
 
 

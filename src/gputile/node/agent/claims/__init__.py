@@ -1,3 +1,1 @@
-"""Serves the node's GPUs by ResourceClaims: publishes ResourceSlices, prepares and unprepares
-claims.
-"""
+"""Serves GPUs by ResourceClaims: publishes ResourceSlices, prepares and unprepares claims."""

@@ -82,8 +82,9 @@ class _KubeletState(msgspec.Struct, rename="pascal"):
 
 
 class ClaimFiles:
-    """The files of the claims on a node. ``cdi`` describes its GPUs, ``kubelet`` is the
-    kubelet's directory.
+    """The files of the claims on a node; ``cdi`` describes its GPUs.
+
+    ``kubelet`` is the kubelet's directory.
     """
 
     def __init__(self, store: NodeFiles, cdi: CdiFiles | None, kubelet: Path) -> None:
@@ -247,9 +248,7 @@ class ClaimsDriver:
         )
 
     def _cdi_devices(self, claim: PreparedClaim, device: str) -> list[str]:
-        """Return the CDI devices of a result: the GPU's if the runtime knows it, and the
-        claim's.
-        """
+        """Return a result's CDI devices: the GPU's if the runtime knows it, and the claim's."""
         found = device_named(self._state.node_config, device)
         return [
             *(self._files.cdi_devices(found.uuid) if found is not None else ()),
@@ -296,9 +295,7 @@ class ClaimsDriver:
         return claim
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
-        """Return the pod for which the claim is reserved; the watch may not have reported it
-        yet.
-        """
+        """Return the pod for which the claim is reserved, even before the watch reports it."""
         known = self._state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod

@@ -161,9 +161,7 @@ def cdi_name(uid: str) -> str:
 def cdi_file(
     uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]
 ) -> bytes:
-    """Return the CDI file of a claim; a mount is its container path, its host path, and whether
-    it is read-only.
-    """
+    """Return a claim's CDI file; a mount is (container path, host path, whether read-only)."""
     edits = {
         "env": [f"{name}={value}" for name, value in variables.items()],
         "mounts": [
@@ -180,9 +178,7 @@ def cdi_file(
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
-    """Yield the containers of a pod that use claims, each with its phase and the names of its
-    ResourceClaims.
-    """
+    """Yield a pod's containers that use claims, each with its phase and ResourceClaim names."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     names = {
         each.name: each.resource_claim_name or made.get(each.name, "")

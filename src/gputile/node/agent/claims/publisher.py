@@ -67,8 +67,9 @@ class SlicePublisher:
                 self._publish.wish()
 
     async def publish(self, machine: ProbedMachine) -> None:
-        """Serve the kubelet and publish the slice, or neither, as the mode in force is. What
-        fails is tried again.
+        """Serve the kubelet and publish the slice, or neither, depending on the mode in force.
+
+        A failure is retried.
         """
         serves = self._by_claims or bool(self._state.claims)
         self._kubelet.serve_claims(self._health() if serves else None)

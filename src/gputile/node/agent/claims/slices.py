@@ -50,9 +50,7 @@ def slice_name(node: Node) -> str:
 
 
 def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
-    """Return the GPU or MIG instance that has this name in a ResourceSlice; None if it does not
-    exist.
-    """
+    """Return the GPU or MIG instance of this name in a ResourceSlice; None if it does not exist."""
     index = gpu_index(name)
     gpu = next((gpu for gpu in config.inventory.gpus if gpu.index == index), None)
     return gpu or next((each for each in config.instances if instance_name(each) == name), None)
@@ -154,9 +152,7 @@ def _attributes(
 
 
 def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
-    """Return the capacity of a shared GPU. A claim gets all of what it does not limit, and
-    counts as one pod.
-    """
+    """Return a shared GPU's capacity. A claim gets all that it does not limit, and is one pod."""
     size, whole = binary_quantity(gpu.mib), str(CORE_PERCENT)
     memory = CapacityPolicy(
         default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi")
@@ -195,9 +191,7 @@ def binary_quantity(mib: int) -> str:
 
 
 def _version(text: str) -> str:
-    """Convert a version to semver.org: three numbers without leading zeros; "" if there is no
-    number but 0.
-    """
+    """Convert a version to semver.org: three numbers, no leading zeros; "" if all would be 0."""
     numbers = [str(int(number)) for number in re.findall(r"[0-9]+", text)[:3]]
     return (
         ".".join([*numbers, "0", "0"][:3])
@@ -207,8 +201,6 @@ def _version(text: str) -> str:
 
 
 def _bus_id(text: str) -> str:
-    """Convert a bus ID of nvidia-smi to the kernel's format: ``00000000:3B:00.0`` to
-    ``0000:3b:00.0``.
-    """
+    """Convert nvidia-smi's bus ID to the kernel's: ``00000000:3B:00.0`` to ``0000:3b:00.0``."""
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}" if rest else ""

@@ -75,9 +75,7 @@ CHECKPOINT = VersionedCodec(
     Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None
 )
 BOOT_FILE = "boot"
-"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last
-started.
-"""
+"""A file in an allocation directory: the boot_id (random(4)) of its container's last start."""
 KUBELET_FILE = "kubelet_internal_checkpoint"
 _PASSED = 0o711  # MPS runs a server as the user of its clients, who have to reach its pipes
 _PRIVATE = 0o600
@@ -141,9 +139,7 @@ class NodeFiles:
             write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
-        """Create an allocation's directory, which must exist before the container is created;
-        return its path.
-        """
+        """Create an allocation directory before its container is created; return its path."""
         path = self.allocations / directory
         path.mkdir(exist_ok=True)
         path.chmod(0o755)
@@ -190,9 +186,7 @@ class NodeFiles:
             return None
 
     def started(self) -> frozenset[str]:
-        """Return the allocation directories whose containers have started since the machine
-        booted.
-        """
+        """Return the allocation directories whose containers have started since the last boot."""
         return frozenset(
             path.name
             for path in self.allocations.iterdir()
@@ -206,8 +200,9 @@ class NodeFiles:
             return False
 
     def write_share(self, directory: str, content: bytes) -> bool:
-        """Write the share that a container obeys while no arbiter runs; return False if it has
-        no directory.
+        """Write the share that a container obeys while no arbiter runs.
+
+        Return False if the container has no allocation directory.
         """
         path = self.allocations / directory
         if not path.is_dir():
@@ -291,8 +286,9 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
 
 @lru_cache(_MOST_KEPT)  # the kubelet rewrites all entries at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return the mounts in an Allocate response, each as container path and host path; None if
-    it is invalid.
+    """Return the mounts in an Allocate response as pairs (container path, host path).
+
+    Return None if the response is invalid.
     """
     try:
         mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
@@ -306,9 +302,7 @@ def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
 
 
 class Records:
-    """What outlives the agent: its checkpoint, the allocation directories and the kubelet's
-    checkpoint.
-    """
+    """What outlives the agent: allocation directories, and its and the kubelet's checkpoints."""
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
@@ -318,9 +312,7 @@ class Records:
         self._version: tuple[int, int, int] | None = None
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
-        """Return the state that the previous agent left, on a machine with the GPUs that are
-        ``seen``.
-        """
+        """Return the state that the previous agent left, on a machine with these ``seen`` GPUs."""
         mode = self._saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(
             configuration, node_config_of(seen.machine, seen.health, mode, "", "")

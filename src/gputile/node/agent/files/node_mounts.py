@@ -47,9 +47,7 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in order: the last one at a mount point hides the others (proc(5),
-    ``mountinfo``).
-    """
+    """Return all mounts in order; the last hides others at its mount point (proc(5), mountinfo)."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")

@@ -49,8 +49,9 @@ def close_to_others(directory: Path, mode: int = CLOSED) -> None:
 
 
 def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None:
-    """Return why containers must not write in ``directory``; None if they may. It is created
-    with ``mode``.
+    """Return why containers must not write in ``directory``, which is created with ``mode``.
+
+    Return None if they may.
     """
     try:
         close_to_others(directory, mode)
@@ -141,9 +142,7 @@ class UsageFiles:
         raise OSError(errno.ENOSPC, text)
 
     def _places(self) -> dict[Path, str | None]:
-        """Return the places, each with the name of its container's file; None if the place is
-        unused.
-        """
+        """Return the places, each with its container's file name; None if the place is unused."""
         above = f"{self.directory.parent / PLACES}/"
         places = sorted(each for each in mount_points() if each.startswith(above))
         if not places:
@@ -169,9 +168,7 @@ class UsageFiles:
                 yield place
 
     def cut_back(self) -> None:
-        """Truncate files that containers have extended. Files in places need not be: the place
-        limits their size.
-        """
+        """Truncate files that containers have extended, except in places, which limit the size."""
         for each in self._files():
             if each.is_symlink():
                 continue
