@@ -314,7 +314,10 @@ class Connection:
             raise ConnectionFailed(f"{request}: no connection to {to}: {why}") from error
         except (aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError) as error:
             through = f" through the proxy{by}" if by else ""
-            raise ConnectionFailed(f"{request}: no connection{through}: {error}") from error
+            why = str(error)
+            if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's password
+                why = f"{error.status} {error.message}"
+            raise ConnectionFailed(f"{request}: no connection{through}: {why}") from error
         except TimeoutError as error:
             raise AnswerLost(
                 f"{request}: no complete answer within {request.within:g} s"

@@ -186,6 +186,19 @@ async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None
                 await connection.get(PODS)
 
 
+@pytest.mark.anyio
+async def test_the_password_of_a_proxy_that_refuses_is_in_no_message() -> None:
+    server = FakeApiServer()
+    async with server.running():
+        proxy = Proxy(server.url.replace("http://", "http://ana:s3cret@"), "HTTPS_PROXY")
+        access = Access("https://10.0.0.1:6443", FixedCredentials(None, None), proxy=proxy)
+        async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
+            server.fault("any", "answer", status=407)
+            with pytest.raises(errors.ConnectionFailed, match=r"through the proxy \(by HTTPS_PROXY\): 407") as refused:
+                await connection.get(PODS)
+    assert "s3cret" not in str(refused.value)
+
+
 def test_what_a_proxy_says_is_kept() -> None:
     error = api_error("GET", "/api", 502, b"<html>upstream is away</html>")
     assert error.may_have_been_executed
