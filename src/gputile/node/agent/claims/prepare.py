@@ -71,7 +71,9 @@ def prepared_claim(
         whole=not config.mode.shared,
         shares=tuple(sorted(shares.values(), key=lambda share: share.index)),
         results=tuple(
-            PreparedDevice(each.request, each.device, each.share_id or "") for each in claim.gpus
+            # of an alternative, "request/alternative", the kubelet looks for the request
+            PreparedDevice(each.request.partition("/")[0], each.device, each.share_id or "")
+            for each in claim.gpus
         ),
     )
     return row.used_by("", Phase.APP)

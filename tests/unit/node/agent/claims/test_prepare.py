@@ -2,9 +2,10 @@
 
 import json
 
+import msgspec
 import pytest
 
-from gputile.api.resource_claims import ResourceClaim
+from gputile.api.resource_claims import ClaimAllocation, DeviceAllocation, ResourceClaim
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
@@ -100,6 +101,16 @@ def test_the_limit_of_two_requests_on_one_gpu_is_their_sum() -> None:
     one = prepared(claims_node(Mode.CGPU, MACHINE), allocated("c", share(0, "2Gi"), share(0, "3Gi")))
     assert [(each.index, each.mib) for each in one.shares] == [(0, 5120)]
     assert len(one.results) == 2
+
+
+def test_an_alternative_is_answered_by_the_name_of_its_request() -> None:
+    """A container names the request. The kubelet compares the names, and would start it without the claim's limits."""
+    claim = allocated("c", share(0, "1Gi"))
+    (chosen,) = claim.gpus
+    devices = DeviceAllocation(results=(msgspec.structs.replace(chosen, request="gpu/large"),))
+    claim.status.allocation = ClaimAllocation(devices=devices)
+    (answered,) = prepared(claims_node(Mode.CGPU, MACHINE), claim).results
+    assert answered.request == "gpu"
 
 
 def test_devices_of_other_drivers_are_theirs() -> None:
