@@ -11,7 +11,14 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+)
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -237,21 +244,28 @@ class Connection:
         """
         request = _ApiRequest("GET", _target(path, query), within)
 
-        async def chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-            with self._named_failures(request):
-                async for chunk in response.content.iter_any():
-                    yield chunk
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            while chunk := await self._read(request, response.content.readany(), deadline):
+                yield chunk
 
-        async with await self._open(request) as response, aclosing(chunks(response)) as opened:
+        response, deadline = await self._open(request)
+        async with response, aclosing(chunks()) as opened:
             yield opened
 
     async def _send(self, request: _ApiRequest) -> bytes:
-        async with await self._open(request) as response:
-            with self._named_failures(request):
-                return await response.read()
+        response, deadline = await self._open(request)
+        async with response:
+            return await self._read(request, response.read(), deadline)
 
-    async def _open(self, request: _ApiRequest) -> aiohttp.ClientResponse:
-        """Return the response when its headers have arrived.
+    async def _read(
+        self, request: _ApiRequest, reading: Coroutine[Any, Any, bytes], deadline: float
+    ) -> bytes:
+        with self._named_failures(request):
+            async with asyncio.timeout_at(deadline):
+                return await reading
+
+    async def _open(self, request: _ApiRequest) -> tuple[aiohttp.ClientResponse, float]:
+        """Return the response when its headers have arrived, and the deadline of its body.
 
         After a 401, retry once if there is a new credential.
         """
@@ -266,29 +280,32 @@ class Connection:
 
     async def _open_as(
         self, credential: Credential, request: _ApiRequest
-    ) -> aiohttp.ClientResponse:
+    ) -> tuple[aiohttp.ClientResponse, float]:
         if self._session is None:
             raise RuntimeError("the connection is used outside its `async with`")
         headers = list(self._access.impersonation)
         headers += [("Content-Type", request.content_type)] if request.body else []
         headers += [("Authorization", credential.authorization)] if credential.authorization else []
         proxy = self._access.proxy
+        deadline = asyncio.get_running_loop().time() + request.within
+        # Not ClientTimeout(total=...): it loses a cancellation that comes as the time ends.
         with self._named_failures(request):
-            response = await self._session.request(
-                request.method,
-                URL(self._access.server + request.target, encoded=True),
-                data=request.body or None,
-                headers=headers,
-                allow_redirects=False,
-                proxy=proxy.url if proxy else None,
-                ssl=credential.tls or True,
-                server_hostname=self._access.tls_server_name,
-                timeout=aiohttp.ClientTimeout(total=request.within, connect=_CONNECT_SECONDS),
-            )
-            if 200 <= response.status < 300:
-                return response
-            async with response:
-                body = await response.read()
+            async with asyncio.timeout_at(deadline):
+                response = await self._session.request(
+                    request.method,
+                    URL(self._access.server + request.target, encoded=True),
+                    data=request.body or None,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=proxy.url if proxy else None,
+                    ssl=credential.tls or True,
+                    server_hostname=self._access.tls_server_name,
+                    timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS),
+                )
+                if 200 <= response.status < 300:
+                    return response, deadline
+                async with response:
+                    body = await response.read()
         retry_after = response.headers.get("Retry-After", "")
         seconds = float(retry_after) if retry_after.isdecimal() else 0.0
         raise api_error(request.method, request.target, response.status, body, seconds)
