@@ -263,8 +263,11 @@ def _write_modes(
     write_table(rows)
     whole = any(pod.whole for node in before if not node.replicas for pod in node.pods)
     saved = _use(before)[0] - _use(nodes)[0]
+    homeless = len(result.outcomes) - result.placed
     if saved > 0:
-        write(f"Mode {result.mode} would leave {saved} GPU{'' if saved == 1 else 's'} free.\n")
+        pods = f"{homeless} pod{'' if homeless == 1 else 's'}"
+        but = f", but {pods} would have no place" if homeless else ""
+        write(f"Mode {result.mode} would leave {saved} GPU{'' if saved == 1 else 's'} free{but}.\n")
     elif whole and result.mode is not None and result.mode.shared:
         write_text(
             "Pods with whole GPUs keep all of their memory here: --need 8GiB says that they need "

@@ -98,7 +98,6 @@ def test_files_that_are_none_of_those_that_are_asked_for(name: str, place: Path)
         ["inspect", "--cluster", file],
         ["explain", "p", "--cluster", file],
         ["nodepool", "-f", file],
-        ["replay", file],
         ["inspect", "--kubeconfig", file],
     ):
         judged(words, wrong=True)

@@ -263,7 +263,8 @@ def nodes_of_text(
         "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu",
     )
     written, colon, mode = text.partition(":")
-    counts, (model, _, memory) = written.split("x", 2)[:2], written.split("x", 2)[-1].partition("=")
+    *counts, last = written.split("x", 2)
+    model, _, memory = last.partition("=")
     if len(counts) < 2 or not all(decimal(count, 5) > 0 for count in counts) or not model:
         raise origin.error("", form)
     if not memory and not usual_mib(model):

@@ -22,6 +22,7 @@ from gputile.api.core import (
 from gputile.api.quantity import count_of, parse_mib
 from gputile.api.well_known import (
     GPU_CORE,
+    GPU_RESOURCES,
     INVENTORY_ANNOTATION,
     MODE_LABEL,
     NODE_GPU_COUNT_LABEL,
@@ -243,6 +244,8 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
         gpus += f" of {memory_text(shape.mib)} or more"
     if shape.models:
         gpus += f" ({' or '.join(sorted(shape.models))})"
+    others = (name for name, amount in needs.items() if amount and "/" in name)
+    gpus = " and ".join((gpus, *sorted(name for name in others if name not in GPU_RESOURCES)))
     named = " or ".join(
         dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming)
     )

@@ -73,6 +73,12 @@ POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
 # Former or mistaken API groups of the kinds that create pods: an unknown kind in one is probably
 # Kubernetes' own.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
+# gputile's own files that are no manifests, and what reads them
+_NAMED_BY: Final = {
+    "Configuration": "--config",
+    "PodKinds": "--kinds",
+    "NodePool": "gputile nodepool -f",
+}
 _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 50
 _MOST_OF_AN_OBJECT: Final = 20
@@ -481,6 +487,8 @@ class _Expander:
         said = f"no matches for kind {shown(kind)} in version {shown(version)}"
         if manifest.group == KUSTOMIZE_GROUP:
             return f"{said}; {BUILT_BY_KUSTOMIZE}"
+        if manifest.group == "gputile.io" and kind in _NAMED_BY:
+            return f"{said}; a file of this kind is for {_NAMED_BY[kind]}"
         known, table = kubernetes_kinds().kinds, self._intake.kinds
         own = [each for each, names in known.items() if kind in names]
         others = [*table.of_kind(kind), *([POD_GROUP[0]] if kind == POD_GROUP[1] else ())]

@@ -106,6 +106,7 @@ def test_pods_of_a_node_that_leaves_look_for_another_place(files: dict[str, str]
         (("--without-nodes", "zone=z"), "no node has the labels 'zone=z'"),
         (("--unit", "1MiB"), "the smallest valid unit is 64MiB"),
         (("--with-node", "2xT4"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE]"),
+        (("--with-node", "2x8"), "say COUNTxGPUSxMODEL[=MEMORY][:MODE]"),
         (("--with-node", "2x4xFoo:cgpu"), "how much memory a Foo has is not known: say it, as 2x4xFoo=48GiB:cgpu"),
         (("--with-node", "2x4xT4:cgu"), "did you mean cgpu?"),
         (("--fit", "none"), "no file has a pod to be placed"),

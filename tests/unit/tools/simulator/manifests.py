@@ -126,6 +126,13 @@ REFUSED: tuple[Case, ...] = (
     _wrong("v2", POD, "apiVersion", "v2", 'no matches for kind "Pod" in version "v2"; Pod is in v1'),
     _wrong("extensions", DEPLOYMENT, "apiVersion", "extensions/v1beta1", "Deployment is in apps/v1"),
     _wrong("unknown kind", POD, "kind", "Training", 'no matches for kind "Training" in version "v1"'),
+    _wrong(
+        "own kind",
+        changed(POD, "apiVersion", "gputile.io/v1alpha1"),
+        "kind",
+        "Configuration",
+        "a file of this kind is for --config",
+    ),
 )
 
 

@@ -204,6 +204,9 @@ def test_another_mode_for_what_runs(tmp_path: Path) -> None:
     result = simulated(tmp_path, sliced, "--mode", "cgpu")
     assert result.exit_code == 0, result.output
     assert "Mode cgpu would leave 1 GPU free." in result.stdout
+    homeless = pod("e", WHOLE) | {"spec": pod("e", WHOLE)["spec"] | {"nodeSelector": {"zone": "x"}}}
+    told = simulated(tmp_path, [*sliced, homeless], "--mode", "cgpu").stdout
+    assert "Mode cgpu would leave 1 GPU free, but 1 pod would have no place." in told
     whole = [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE), pod("b", WHOLE)]
     kept = simulated(tmp_path, whole, "--mode", "cgpu")
     assert (kept.exit_code, "--need 8GiB says" in kept.stdout) == (0, True)

@@ -187,6 +187,15 @@ def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
     ]
 
 
+def test_a_node_that_comes_has_to_offer_all_that_the_pod_asks_for() -> None:
+    """A pod of HAMi's would not start on just any node with a GPU."""
+    both = pod("both", asks={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192})
+    _, _, changes = explained(both, [machine("n1", "share")], [])
+    assert changes[-1].change == (
+        "a node with one GPU and nvidia.com/gpumem comes, labelled ack.node.gpu.schedule=default"
+    )
+
+
 @pytest.mark.parametrize(("mode", "named"), [("cgu", []), ("topology", []), ("mps", ["mps"])])
 def test_a_node_that_comes_is_in_a_mode_that_serves_the_pod(mode: str, named: list[str]) -> None:
     choosy = demanding(pod("choosy", mem=2), node_selector={MODE_LABEL: mode})
