@@ -19,8 +19,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command whose module is not imported yet: the name of its function or group there, and its
-    one-line help.
+    """A command whose module is not imported yet: its function's or group's name, and a help line.
 
     ``examples`` come at the end of the command's help, each after the program's name.
     """

@@ -252,8 +252,7 @@ def _coloured(span: "Span") -> str:
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return the nodes with a bar for each GPU, divided by namespace; by workload if there is only
-    one namespace.
+    """Return the nodes with a bar for each GPU, by namespace, or by workload if there is only one.
 
     ``pods`` are the cluster's pods, which name the workloads.
     """
@@ -290,8 +289,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """A context manager that shows the progress line after ``after`` seconds, and removes it at the
-    end.
+    """A context manager that shows a progress line after ``after`` seconds until its end.
 
     ``total`` is the number of steps, 0 if it is unknown. If stderr is no terminal, one note is
     printed after ``piped`` seconds instead, or none if ``piped`` is None.

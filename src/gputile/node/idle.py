@@ -26,8 +26,7 @@ _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtu
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return the evidence that there is a GPU, None if there is none. ``root`` contains /sys, /proc
-    and /dev.
+    """Return the evidence that there is a GPU, if any; ``root`` contains /sys, /proc and /dev.
 
     A GPU on the PCI bus counts even without a driver: the agent then reports that the driver is
     missing (L1). The GPUs of WSL and of a Tegra are not on the PCI bus.

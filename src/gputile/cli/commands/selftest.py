@@ -55,8 +55,7 @@ def isolation(
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
-    """Test the limits: allocate memory of the first GPU in every way, and share its time by an
-    arbiter.
+    """Test limits: allocate memory of the first GPU in every way, and share its time by an arbiter.
 
     Exit code: 0 if every limit held, 1 if one did not.
     """

@@ -226,8 +226,9 @@ class _Inquiry:
             }
 
     async def answer(self, question: Question) -> list[str]:
-        """Return why the API server refuses an object; empty if it would store the object or cannot
-        validate it.
+        """Return why the API server refuses an object.
+
+        The result is empty if it would store the object, or cannot validate it.
 
         Raises:
             KubeError: the API server fails.

@@ -61,8 +61,7 @@ async def serve(
     link: socket.socket,
     token: str,
 ) -> int:
-    """Run the agent until SIGTERM or SIGINT, or until its gateway closes the connection; return the
-    exit status.
+    """Run until SIGTERM, SIGINT or the close of the gateway's connection; return the exit status.
 
     ``link`` is the agent's end of the connection to the gateway; ``token`` is the token of their
     lock on the node.

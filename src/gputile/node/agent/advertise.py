@@ -127,8 +127,7 @@ class Advertiser:
         self._wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
-        """Decide what is in force, see ``decide_effective_mode``, and advertise the resulting
-        devices.
+        """Decide what is in force (``decide_effective_mode``), and advertise the resulting devices.
 
         First MPS daemons start, then the CDI specification for the container runtime is written,
         and then the kubelet is informed, which may allocate devices at once. The checkpoint is
@@ -221,8 +220,7 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
-    """Return after how many seconds no pod can be on its way to a closing node; None if it is not
-    closed.
+    """Return in how many seconds no pod can be on its way to a closing node; None if it is open.
 
     ``now`` is on the monotonic clock. The last pod has arrived ``closed_for`` seconds after the
     node was seen closed.

@@ -325,8 +325,7 @@ class _Choice:
         self.rules = rules_of(self.state)
 
     def options(self) -> Iterator[tuple[str, ...]]:
-        """Yield the GPUs that the pod has, those booked for the container and for the pod, and GPUs
-        that fit now.
+        """Yield candidates: the pod's GPUs, those booked for container or pod, and those that fit.
 
         The first call for a pod prefers GPUs with IDs and room for the whole pod, if there are any:
         the kubelet reuses the IDs of an init container for the containers after it, and adds more
@@ -362,8 +361,7 @@ class _Choice:
         return True
 
     def _near(self) -> tuple[str, ...]:
-        """Return the GPUs of the previous Allocate call if its pod is unknown and it was for a
-        different resource.
+        """Return the last Allocate call's GPUs if it was for an unknown pod and another resource.
 
         The kubelet allocates the resources of a container one after the other.
         """
@@ -378,8 +376,9 @@ class _Choice:
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
-        """Yield the fullest ``count`` GPUs with this many IDs and this much room each; with
-        time-slicing the emptiest.
+        """Yield the fullest ``count`` GPUs with this many IDs and this much room each.
+
+        With time-slicing, yield the emptiest.
 
         First the bookings of pods that are not admitted yet count too. But no pod fails, or waits,
         for their sake.
@@ -426,8 +425,7 @@ class AllocateAnswer:
 def allocate(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
-    """Record the allocation of ``ids`` to the container that is being admitted; return the
-    response.
+    """Record the allocation of ``ids`` to the container being admitted; return the response.
 
     Raises:
         AllocationConflict: the IDs can never be served.
@@ -475,8 +473,9 @@ def environment(
     pod_mib: int,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is its pod's
-    memory on each GPU.
+    """Return the environment of a container with ``shares`` of GPUs.
+
+    ``pod_mib`` is its pod's memory on each GPU.
 
     ``threads`` is the percentage of a GPU's threads that it requests in mode mps, 0 if it requests
     none.

@@ -153,8 +153,7 @@ def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) ->
 
 
 def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod from the watch or a list, unless a later version of it, or a later pod of its
-    name, is stored.
+    """Store a pod from the watch or a list, unless a later version or pod of its name is stored.
 
     Return whether a relevant field changed: most of the kubelet's status updates are irrelevant
     here.
@@ -212,8 +211,7 @@ def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode that is in force from now on, and conditions that report it, or why the requested
-    mode is not in force.
+    """The mode that is now in force; conditions report it, or why the requested mode is not.
 
     ``closing`` is True if the node must take no new pods because a change of mode is about to
     happen.
@@ -270,8 +268,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
-    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``, with the
-    same caller.
+    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``.
+
+    Both have the same caller.
 
     ``epoch`` is the epoch of the kubelet that made the call.
     """

@@ -49,8 +49,9 @@ class ArbiterProcess:
         return self._process.pid if self._process is not None else None
 
     def starting(self, directory: str, gpus: Set[str]) -> None:
-        """Write the share file of a container that is about to start on ``gpus``; ``refresh``
-        updates the others.
+        """Write the share file of a container that is about to start on ``gpus``.
+
+        ``refresh`` updates the files of the other containers.
 
         Raises:
             OSError: the file cannot be written.

@@ -69,8 +69,7 @@ class NotYet(Exception):
 def prestart(
     state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> list[tuple[str, Limits]]:
-    """Return the allocation directory and the limits of the container to which the kubelet has
-    given ``ids``.
+    """Return the allocation directory and limits of the container that the kubelet gave ``ids``.
 
     An init container and the container that takes over its IDs are two, each with its own limits.
 
@@ -224,8 +223,9 @@ class IsolationMounts:
         self._own: Installed | None = None
 
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
-        """Return an isolated container's mounts, apart from its allocation ``directory``; none if
-        there is no library.
+        """Return an isolated container's mounts, apart from its allocation ``directory``.
+
+        There are none without a library.
 
         The mounted files need not exist yet: ``prepare`` creates them.
         """
@@ -248,8 +248,9 @@ class IsolationMounts:
         ]
 
     def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
-        """Install the library at the paths that a container mounts; return its usage file, None if
-        it is not isolated.
+        """Install the library at the paths that a container mounts; return its usage file.
+
+        Return None if the container is not isolated.
 
         ``mounts`` are the mounts in the container's Allocate response, the host's paths by the
         container's.
@@ -353,8 +354,7 @@ class ContainerPreparation:
         )
 
     def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
-        """Create the directories that the container mounts, and write the record of the Allocate
-        response.
+        """Create the directories that the container mounts, and record the Allocate response.
 
         Raises:
             OSError: they cannot be created.
@@ -380,8 +380,9 @@ class ContainerPreparation:
             raise NotYet(f"the limits cannot be written: {error}") from error
 
     def is_started(self, directory: str, limits: Limits, state: AllocationState) -> bool:
-        """Return whether a container was started with these limits and has all that it mounts: it
-        may be running.
+        """Return whether a container may be running.
+
+        It may if it was started with these limits and has all that it mounts.
 
         The library that the mounts name, which may be a later one, is installed.
 

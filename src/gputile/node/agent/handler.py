@@ -76,8 +76,9 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Return the preferred IDs. If that fails, return no preference, since an error would
-        fail the pod for good.
+        """Return the preferred IDs.
+
+        If that fails, return no preference, since an error would fail the pod for good.
         """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
@@ -165,9 +166,7 @@ class AllocationHandler:
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller | None:
-        """Identify the caller, after reading candidate pods from the API server if necessary;
-        None if it is unknown.
-        """
+        """Identify the caller, if necessary by reading candidates from the API server, or None."""
         listing = await self._list()
         forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S

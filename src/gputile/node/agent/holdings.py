@@ -36,8 +36,7 @@ UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has checkpointed the response
 def answer(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> str:
-    """Record that ``ids`` are allocated to a container; return the name of its allocation
-    directory.
+    """Record that a container is allocated ``ids``; return the name of its allocation directory.
 
     Both resources of a container have the same directory. No other container mounts it.
     """

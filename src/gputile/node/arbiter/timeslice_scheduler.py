@@ -43,8 +43,9 @@ Rank = tuple[int, int, int, int, str]
 
 
 class TimeSliceScheduler:
-    """The turns on one GPU. A container that has waited for ``longest_wait`` takes precedence over
-    all others.
+    """The turns on one GPU.
+
+    A container that has waited for ``longest_wait`` takes precedence over all others.
 
     ``NodeTimeSlices``, which manages all GPUs, begins the turns and calls ``tick`` after each
     event.
@@ -154,8 +155,7 @@ class TimeSliceScheduler:
             self._turn.heard_at = now
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
-        """Accept a returned turn; return the process's account, None if it neither holds the turn
-        nor overruns one.
+        """Accept a returned turn; return the process's account, if it holds or overruns the turn.
 
         ``used`` is the time for which the GPU worked for the process; ``again`` is True if it has
         more work.
@@ -396,8 +396,9 @@ class TimeSliceScheduler:
         )
 
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
-        """Begin a container's turn on the free GPU for ``length``; 0 means until another container
-        wants the GPU.
+        """Begin a container's turn of ``length`` on the free GPU.
+
+        Length 0 means until another container wants the GPU.
 
         If none of its processes waits, the turn is kept for a short time for a process that wants
         it.

@@ -163,8 +163,7 @@ class AbandonedError(Exception):
 
 
 class Gateway:
-    """Serves one kubelet with successive agents: call ``attend`` for each of them while ``run``
-    runs.
+    """Serves one kubelet with successive agents: call ``attend`` for each while ``run`` runs.
 
     The agent's requests are only recorded; the loop in ``run`` executes them. ``device_plugins`` is
     the kubelet's directory for the sockets of plugins, ``pod_resources`` its PodResources socket.
@@ -240,8 +239,7 @@ class Gateway:
         await asyncio.gather(self._registrar.stop(), self._claims.stop())
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one agent until it closes the connection, sends an invalid message, or is silent
-        for too long.
+        """Serve an agent until it disconnects, sends an invalid message, or is silent for too long.
 
         A working agent is never silent for long, since it regularly requests the kubelet's list of
         pods.

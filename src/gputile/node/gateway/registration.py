@@ -97,8 +97,7 @@ class RefusedError(Exception):
 
 
 class KubeletSocket:
-    """A gRPC server for the kubelet, which relays calls to the agent as bytes and streams the
-    latest message.
+    """A gRPC server for the kubelet that relays calls to the agent and streams the latest message.
 
     Each ``subject`` (a resource, or the DRA driver) has its own socket, since most calls do not
     name the resource. A socket's name is never reused: a server that stops gracefully unlinks its

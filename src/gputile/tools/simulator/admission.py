@@ -224,8 +224,7 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether the resources or annotations of a new pod make the API server call the
-    webhook.
+    """Return whether a new pod's resources or annotations make the API server call the webhook.
 
     Any amount of a GPU resource does, even 0, and so does the old affinity annotation.
     """

@@ -74,8 +74,7 @@ _TOLERATIONS = tuple(
 
 
 def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
-    """Return the labels that all pods of a workload have: those of the template and those that
-    controllers add.
+    """Return the labels that all pods of a workload have: the template's and the controllers'.
 
     For a CronJob, they include the labels of its Job.
     """
@@ -216,8 +215,9 @@ def template_path(kind: str) -> tuple[str, ...]:
 
 
 def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
-    """Return an object's metadata, and its fields that decide on its pods; for a CronJob, those of
-    its Jobs.
+    """Return an object's metadata, and its fields that decide on its pods.
+
+    For a CronJob, these are the fields of its Jobs.
 
     Raises:
         ManifestError: a field has the wrong type or value.
@@ -293,8 +293,7 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
-    """Yield a pod for each node that the controller selects, with the controller's affinity to the
-    node.
+    """Yield a pod for each node that the controller selects, with its affinity to the node.
 
     The controller selects nodes by the template as it is written. Report the nodes that it leaves
     out although a pod, as admission completes it, could run there.

@@ -206,8 +206,9 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield a sentence for each misspelt limit in a valid pod's spec; ``prefix`` is put before
-        the field's path.
+        """Yield a sentence for each misspelt limit in a valid pod's spec.
+
+        ``prefix`` is put before the field's path.
 
         HAMi's resources are left out: ``words_of_others`` reports them, with the amount to write.
         """

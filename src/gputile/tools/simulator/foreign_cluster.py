@@ -208,8 +208,7 @@ def _gpushare_unit(units: int) -> int:
 
 
 def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
-    """Return the GPUs that labels describe; None if they do not suffice, or the GPUs are split by
-    MIG.
+    """Return the GPUs that labels describe; None if that is too little, or MIG splits the GPUs.
 
     Pods get whole GPUs, or time-slices if labels of GPU Feature Discovery or GKE state replicas.
     """
@@ -338,8 +337,7 @@ def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 
 
 def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
-    """Return a pod in which only the first container with GPU resources requests any, namely
-    ``wanted``.
+    """Return a pod whose only GPU request is ``wanted``, of its first container with GPU resources.
 
     A pod without GPU resources is returned unchanged.
     """

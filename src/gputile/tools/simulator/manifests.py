@@ -115,8 +115,9 @@ class Manifest:
 
     @property
     def judged(self) -> bool:
-        """Whether its values are judged. Those of bound Pods and of stored objects in a cluster's
-        description are not.
+        """Whether its values are judged.
+
+        Those of bound Pods and of stored objects in a cluster's description are not.
 
         API servers and controllers have written values there that no new object may have.
         """

@@ -86,8 +86,7 @@ class Simulation:
         self._victim_finder: VictimFinder | None = None  # only while ``run`` is active
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Yield the outcome of each pending pod, in kube-scheduler's order: by priority, then by
-        creation.
+        """Yield each pending pod's outcome, in kube-scheduler's order: priority, then creation.
 
         A gang's pods are decided together, at the position of the last one. Refused pods with
         affinity or spread constraints are tried again at the end. ``clock_ns`` returns the time of
@@ -119,8 +118,9 @@ class Simulation:
         clock_ns: Callable[[], int],
         running: Mapping[GangName, int] = _NOBODY,
     ) -> Iterator[PodOutcome]:
-        """Decide more pods, and place those that fit. ``running`` is the number of running pods of
-        each gang.
+        """Decide more pods, and place those that fit.
+
+        ``running`` is the number of running pods of each gang.
 
         After ``run`` has ended, no pods are preempted for them.
         """

@@ -75,8 +75,7 @@ _NARROWEST = 8  # the smallest width of a table's column
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return the lines of a table whose columns are as wide as their widest cells, with two spaces
-    between columns.
+    """Return a table's lines; columns are as wide as their widest cells, two spaces apart.
 
     If that is wider than ``width``, the widest cells are wrapped.
     """

@@ -112,8 +112,7 @@ class Questions:
         self._waiting: Counter[str] = Counter()
 
     async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
-        """Call ``answer`` with the current state of the cluster. ``viewer`` is "" if viewers do not
-        log in.
+        """Call ``answer`` with the cluster's state; ``viewer`` is "" if viewers do not log in.
 
         Raises:
             TooManyQuestions: too many questions are waiting.

@@ -55,8 +55,9 @@ class UnreadableMetrics(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; those without
-    measurements are absent.
+    """The use of a node's GPUs at one moment.
+
+    Pods are named ``namespace/name``; those without measurements are absent.
 
     ``pod_bytes`` is memory by GPU index, ``pod_seconds`` GPU time since the containers' start,
     ``gpu_bytes`` all memory in use by GPU index. ``agents_started`` is the agent's start time:
@@ -142,8 +143,9 @@ class UsageMeter:
         self._latest: dict[str, _Read] = {}
 
     def measure(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
-        """Compute the use of the node's pods and GPUs from a reading at ``at_s``, seconds of a
-        monotonic clock.
+        """Compute the use of the node's pods and GPUs from a reading at ``at_s``.
+
+        ``at_s`` are seconds of a monotonic clock.
 
         ``made`` has the creation times of the pods that were read. A pod's GPU time is known from
         its second reading on, if its agent counts GPU time.

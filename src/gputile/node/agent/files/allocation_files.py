@@ -151,8 +151,9 @@ class NodeFiles:
         return {name: limits for name, limits in found if limits is not None and limits.devices}
 
     def write_answer(self, directory: str, limits: Limits) -> None:
-        """Create an allocation's directory with the record of an Allocate response; a claim has a
-        record of its own.
+        """Create an allocation directory with the record of an Allocate response.
+
+        A claim has a record of its own.
 
         Raises:
             OSError: it cannot be written.
@@ -162,8 +163,7 @@ class NodeFiles:
             write_whole(path / LIMITS_FILE, limits.encode())
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
-        """Write the limits of a container that is about to be created, for the library, people and
-        tools.
+        """Write the limits of a container about to be created, for the library, people and tools.
 
         Its ``usage`` file is set to zero.
         """
@@ -211,8 +211,9 @@ class NodeFiles:
         return True
 
     def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
-        """Remove all other directories of allocations, unless their processes still run; return the
-        remaining names.
+        """Remove all other allocation directories, unless in use; return the remaining names.
+
+        A directory is in use while its processes run.
 
         The directories of ``pods``, by UID, remain even if no checkpoint names them.
         """
@@ -259,8 +260,7 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
 
 
 def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
-    """Return the entries of the kubelet's checkpoint, and the device IDs of other plugins by
-    resource.
+    """Return the entries of the kubelet's checkpoint, and other plugins' device IDs by resource.
 
     The entries are None if the format is unknown. The IDs are those of healthy devices, as JSON.
     """

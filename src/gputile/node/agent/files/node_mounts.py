@@ -70,8 +70,9 @@ def mount(source: str | Path, target: Path, kind: str, flags: int, options: str 
 
 
 def is_nosuid(directory: Path) -> bool:
-    """Return whether the file system of ``directory`` is mounted ``nosuid``, in this container or
-    on the host.
+    """Return whether the file system of ``directory`` is mounted ``nosuid``.
+
+    The mount may be in this container or on the host.
 
     Raises:
         OSError: the directory cannot be read.
