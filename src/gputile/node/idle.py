@@ -133,12 +133,10 @@ class Cleanup:
 
 
 def main() -> None:
-    root, port, cleanup_command, command = (
-        sys.argv[1],
-        int(sys.argv[2]),
-        json.loads(sys.argv[3]),
-        sys.argv[4:],
-    )
+    root = sys.argv[1]
+    port = int(sys.argv[2])
+    cleanup_command = json.loads(sys.argv[3])
+    command = sys.argv[4:]
     for number in (
         signal.SIGTERM,
         signal.SIGINT,

@@ -75,11 +75,9 @@ THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit
 LIMITS_ENV = "GPUTILE_LIMITS"
 # gpushare's device plugin sets these; existing programs read them (B9).
-_CONTAINER, _POD, _DEVICE = (
-    "ALIYUN_COM_GPU_MEM_CONTAINER",
-    "ALIYUN_COM_GPU_MEM_POD",
-    "ALIYUN_COM_GPU_MEM_DEV",
-)
+_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
+_POD = "ALIYUN_COM_GPU_MEM_POD"
+_DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
 _INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
 
 
@@ -104,10 +102,8 @@ def callers(
                     )
                 )
         elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
-            created, pending = (
-                pod.pod.metadata.creation_timestamp or "",
-                pod.pod.status.phase in ("", "Pending"),
-            )
+            created = pod.pod.metadata.creation_timestamp or ""
+            pending = pod.pod.status.phase in ("", "Pending")
             if caller.sure:
                 found.append(
                     ((0 if pending else 1, pod.uid != state.last_uid, created, key), caller)

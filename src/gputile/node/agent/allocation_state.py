@@ -403,10 +403,8 @@ class AllocationState:
             if not config.mode.shared:
                 mib, percent = gpu.mib, 100
             elif request is not None:
-                mib, percent = (
-                    request.units * pod_devices.unit_mib // len(uuids),
-                    request.percent // len(uuids),
-                )
+                mib = request.units * pod_devices.unit_mib // len(uuids)
+                percent = request.percent // len(uuids)
             else:
                 mib = (
                     len(pod_devices.container_ids(container, GPU_MEMORY).get(gpu.uuid, ()))

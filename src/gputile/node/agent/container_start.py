@@ -269,10 +269,8 @@ class IsolationMounts:
         library, preload = (
             self._seen(mounts[path]) for path in (CONTAINER_LIBRARY, CONTAINER_PRELOAD)
         )
-        allocation, usage = (
-            self._seen(mounts[CONTAINER_DIRECTORY]),
-            self._seen(mounts[CONTAINER_USAGE]),
-        )
+        allocation = self._seen(mounts[CONTAINER_DIRECTORY])
+        usage = self._seen(mounts[CONTAINER_USAGE])
         installed = Installed(library, preload)
         if installed != place_named(self._state / LIBRARY_DIRECTORY, library.parent.name):
             raise NotIsolated(

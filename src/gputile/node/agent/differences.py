@@ -108,10 +108,8 @@ def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[C
     for pod in state.pods.values():
         if not pod.alive or pod.request is None:
             continue
-        forgotten, pod_devices = (
-            _forgotten(pod, listing, state.device_table),
-            state.device_table.get(pod.uid),
-        )
+        forgotten = _forgotten(pod, listing, state.device_table)
+        pod_devices = state.device_table.get(pod.uid)
         if pod_devices is not None and _complete(pod, pod_devices):
             found += _corrected(pod, pod_devices, state.node_config, now_ns) + forgotten
         else:

@@ -45,11 +45,9 @@ class AllocationHandler:
         compare: Wakeup,
         metrics: AgentMetrics,
     ) -> None:
-        self._state, self._kubelet, self._records = (
-            advertiser.state,
-            advertiser.kubelet,
-            advertiser.records,
-        )
+        self._state = advertiser.state
+        self._kubelet = advertiser.kubelet
+        self._records = advertiser.records
         self._advertiser = advertiser
         self._node = node
         self._files = files
@@ -82,11 +80,9 @@ class AllocationHandler:
         """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
-            available, must, size = (
-                asked.available_deviceIDs,
-                asked.must_include_deviceIDs,
-                asked.allocation_size,
-            )
+            available = asked.available_deviceIDs
+            must = asked.must_include_deviceIDs
+            size = asked.allocation_size
             ids: tuple[str, ...] = ()
             try:
                 caller = await self._find_caller(resource, size)

@@ -195,11 +195,9 @@ class NodeMetrics(Collector):
 
 
 def _node(state: AllocationState) -> Metric:
-    mode, labels, configured = (
-        state.node_config.effective_mode,
-        state.labels,
-        state.configuration.gpu_time,
-    )
+    mode = state.node_config.effective_mode
+    labels = state.labels
+    configured = state.configuration.gpu_time
     policy = policy_of(mode.mode, labels, configured).value
     found = GaugeMetricFamily(
         "gputile_agent_node_info",

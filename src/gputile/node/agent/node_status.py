@@ -158,10 +158,8 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
     """Report whether the MIG mode of the GPUs matches the node's label (G3)."""
-    wanted, split = (
-        effective_mode.sharing is Sharing.MIG,
-        [gpu for gpu in machine.gpus if gpu.mig is Mig.ON],
-    )
+    wanted = effective_mode.sharing is Sharing.MIG
+    split = [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
     reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
         able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)

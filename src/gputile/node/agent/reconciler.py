@@ -35,11 +35,9 @@ class Reconciler:
     def __init__(
         self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess
     ) -> None:
-        self._state, self._kubelet, self._records = (
-            advertiser.state,
-            advertiser.kubelet,
-            advertiser.records,
-        )
+        self._state = advertiser.state
+        self._kubelet = advertiser.kubelet
+        self._records = advertiser.records
         self._store, self._cluster = advertiser.records.store, advertiser.cluster
         self._advertiser = advertiser
         self._metrics = metrics

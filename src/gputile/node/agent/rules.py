@@ -146,10 +146,8 @@ class AllocationRules:
 
     def _check_company(self, pod_devices: PodDevices) -> None:
         for uuid in sorted(pod_devices.gpus):
-            others, name = (
-                list(self.device_table.on(uuid, pod_devices.uid)),
-                self.node_config.names([uuid]),
-            )
+            others = list(self.device_table.on(uuid, pod_devices.uid))
+            name = self.node_config.names([uuid])
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
                 raise Occupied(f"{name} is held by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:

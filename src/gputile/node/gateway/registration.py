@@ -70,10 +70,8 @@ STOP_GRACE_S = 1.0
 HAND_OVER_TIMEOUT_S = 3.0
 HAND_OVER_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
-FIRST_PAUSE_S, LONGEST_PAUSE_S = (
-    0.05,
-    30.0,
-)  # the kubelet creates its socket a moment before it accepts connections
+FIRST_PAUSE_S = 0.05  # the kubelet creates its socket a moment before it accepts connections
+LONGEST_PAUSE_S = 30.0
 
 REGISTRY = "plugins_registry"  # in the kubelet's root directory
 DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
@@ -394,10 +392,8 @@ class Registrar:
 
     async def reconcile(self) -> None:
         await self._stop_withdrawn()
-        now, kubelet = (
-            asyncio.get_running_loop().time(),
-            _identity(self._directory / KUBELET_SOCKET),
-        )
+        now = asyncio.get_running_loop().time()
+        kubelet = _identity(self._directory / KUBELET_SOCKET)
         if kubelet != self._kubelet:
             self._kubelet, self.epoch = kubelet, now
             for plugin in self._plugins.values():

@@ -128,10 +128,8 @@ def _start_probe(
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
-    command, pipe = (
-        [sys.executable, "-m", "gputile.node.isolation.probe", *arguments],
-        subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", "gputile.node.isolation.probe", *arguments]
+    pipe = subprocess.PIPE
     probe = subprocess.Popen(
         command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0
     )

@@ -226,10 +226,8 @@ class _Conversion:
             gpus = amounts.get(ForeignAmount.GPUS) or int(parse_quantity(bounds.get(WHOLE_GPU, 1)))
         except QuantityError:
             return None
-        mib, part = (
-            amounts.get(ForeignAmount.MIB, 0),
-            amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0),
-        )
+        mib = amounts.get(ForeignAmount.MIB, 0)
+        part = amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0)
         if not mib and part < _ALL and self.gpu_mib:
             mib = self.gpu_mib * part // 100
         if amounts.keys() == {ForeignAmount.GPUS} or part == _ALL:

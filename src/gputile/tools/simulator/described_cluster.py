@@ -257,10 +257,8 @@ def nodes_of_text(
         ManifestError: the text has another form, or the memory of the model is neither stated nor
             known.
     """
-    origin, form = (
-        Origin(f"{source} {text}"),
-        "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu",
-    )
+    origin = Origin(f"{source} {text}")
+    form = "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
     written, colon, mode = text.partition(":")
     counts, (model, _, memory) = written.split("x", 2)[:2], written.split("x", 2)[-1].partition("=")
     if len(counts) < 2 or not all(decimal(count, 5) > 0 for count in counts) or not model:

@@ -348,10 +348,8 @@ def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
     """
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
-        key, values = (
-            requirement.key,
-            {each[requirement.key] for each in labels if requirement.key in each},
-        )
+        key = requirement.key
+        values = {each[requirement.key] for each in labels if requirement.key in each}
         if not values:
             return nearest(key, {each for known in labels for each in known})
         if requirement.operator == "In" and values.isdisjoint(requirement.values):

@@ -158,11 +158,9 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
         for share in booking.gpus:
             if (i := position.get(share.uuid)) is not None:
                 taken = booking.takes(share, totals[i], info.replicas)
-                mib[i], percent[i], count[i] = (
-                    mib[i] + taken[0],
-                    percent[i] + taken[1],
-                    count[i] + 1,
-                )
+                mib[i] += taken[0]
+                percent[i] += taken[1]
+                count[i] += 1
     return NodeSummary(
         name=info.name,
         address=info.address,

@@ -246,10 +246,8 @@ class PageApp:
         )
 
     def _visible(self, answer: PageAnswer, rights: Rights) -> PageAnswer:
-        nodes, pending = (
-            visible_nodes(answer.nodes, rights),
-            visible_pending(answer.pending, rights),
-        )
+        nodes = visible_nodes(answer.nodes, rights)
+        pending = visible_pending(answer.pending, rights)
         epoch = self._epoch_for(rights)
         return msgspec.structs.replace(
             answer, epoch=epoch, nodes=nodes, pending=pending, partial=True

@@ -347,10 +347,8 @@ class Records:
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet replaces the file
             if version != self._version:
                 written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version, problem = (
-                    version,
-                    "" if written is not None else "its format is unknown",
-                )
+                self._version = version
+                problem = "" if written is not None else "its format is unknown"
                 if written is not None:
                     state.written, state.of_other_plugins = written, others
             else:
@@ -378,11 +376,9 @@ def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
         sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
-        mode, unit, replicas = (
-            Mode(inventory.mode),
-            inventory.unit_mib or unit_mib,
-            inventory.replicas or 1,
-        )
+        mode = Mode(inventory.mode)
+        unit = inventory.unit_mib or unit_mib
+        replicas = inventory.replicas or 1
         return EffectiveMode(mode, unit, sliced, replicas, claims=inventory.claims)
     except (KeyError, ValueError):
         return None
