@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
     from gputile.tools.views.inspect import NodeSummary
 
-_BREAKS: Final = frozenset(
-    "\x85\u2028\u2029"
-)  # line breaks in YAML 1.1, which are preserved only if escaped
+# Line breaks in YAML 1.1, which are preserved only if escaped.
+_BREAKS: Final = frozenset("\x85\u2028\u2029")
 _UNFOLDED: Final = 1_000_000  # columns, so that a long sentence stays on one line
 
 
@@ -181,9 +180,8 @@ def paper(*, plain: bool) -> "Paper":
     from gputile.tools.views.gpu_bars import Paper
 
     try:
-        "█░╳".encode(
-            sys.stdout.encoding if sys.stdout is not None else "ascii"
-        )  # stdout is None if it is closed
+        # ``stdout`` is None if it is closed.
+        "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")
     except UnicodeEncodeError:
         plain = True
     return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)

@@ -88,9 +88,8 @@ def _kill_children() -> None:
     """Kill all child processes, including one that is just being started."""
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
-            os.kill(
-                int(child), signal.SIGKILL
-            )  # only this process reaps it, so the PID is not reused
+            # Only this process reaps it, so the PID is not reused.
+            os.kill(int(child), signal.SIGKILL)
 
 
 @contextmanager

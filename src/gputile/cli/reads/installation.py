@@ -210,9 +210,8 @@ async def _reason(connection: Connection, namespace: str, name: str, port: int) 
     try:
         await connection.get(path, within=_MOST_S)
     except ApiError as error:
-        return (
-            None if error.reason else error.server_message
-        )  # a reason: the API server answered, not the pod
+        # A reason: the API server answered, not the pod.
+        return None if error.reason else error.server_message
     except KubeError:
         return None
     return None

@@ -67,9 +67,8 @@ async def serve(
     lock on the node.
     """
     name, status = settings.node_name, 0
-    _libc(
-        "mallopt", _M_ARENA_MAX, 1
-    )  # otherwise each of gRPC's threads keeps a malloc arena of its own
+    # Otherwise each of gRPC's threads keeps a malloc arena of its own.
+    _libc("mallopt", _M_ARENA_MAX, 1)
     gateway = to_gateway(*await asyncio.open_connection(sock=link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")

@@ -304,8 +304,8 @@ def _check(
 class _Choice:
     """One choice of device IDs, based on the current state of the node.
 
-    ``held`` is the row of the pod so far; ``caller`` is the container that the IDs are for, None if
-    it is unknown.
+    ``held`` is the current row of the pod; ``caller`` is the container that will get the IDs, None
+    if it is unknown.
     """
 
     state: AllocationState
@@ -324,8 +324,8 @@ class _Choice:
         """Yield candidates: the pod's GPUs, those booked for container or pod, and those that fit.
 
         The first call for a pod prefers GPUs with IDs and room for the whole pod, if there are any:
-        the kubelet reuses the IDs of an init container for the containers after it, and adds more
-        where they need more.
+        the kubelet reuses the IDs of an init container for the later containers, and adds more IDs
+        if they need more.
         """
         pod, request = self.pod, self.pod.request if self.pod else None
         of_container = pod.booked(self.caller.container) if pod and self.caller else ()
@@ -376,8 +376,8 @@ class _Choice:
 
         With time-slicing, yield the emptiest.
 
-        First the bookings of pods that are not admitted yet count too. But no pod fails, or waits,
-        for their sake.
+        The first choice also leaves room for the booked pods that are not admitted yet. The second
+        one ignores them, so that no pod fails or waits because of them.
         """
         state, uid = self.state, self.held.uid
         waiting = (

@@ -106,9 +106,8 @@ class ArbiterProcess:
 
     def _send(self) -> None:
         stdin = self._process.stdin if self._process is not None else None
-        if (
-            stdin is not None and not stdin.is_closing()
-        ):  # under uvloop, writing to a closed pipe raises RuntimeError
+        # Under uvloop, writing to a closed pipe raises RuntimeError.
+        if stdin is not None and not stdin.is_closing():
             stdin.write(encode_line(self._assignment))
 
     async def _run(self) -> str:

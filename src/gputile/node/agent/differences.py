@@ -124,9 +124,8 @@ def _corrected(
     if truth is None:
         return []
     if pod.allocation is not None and pod.allocation.containers == truth.containers:
-        if (
-            pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false"
-        ):  # existing tools read it (B9)
+        # Existing tools read this annotation (B9).
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
             return [Correction(pod, {GPUSHARE_ASSIGNED: "true"})]
         return []
     annotations, where = annotations_of(truth, node_config, pod.pod), _gpus_text(truth.gpus)

@@ -19,15 +19,12 @@ from gputile.node.arbiter.accounts import (
 )
 
 MS: Final = 1_000_000
-IDLE_HOLD: Final = (
-    1 * MS
-)  # how long the GPU waits for the container whose turn ended, if it would be next
-UNCONTENDED_AFTER: Final = (
-    1000 * MS
-)  # a turn has no end if no other container has used the GPU for this time
-AWAY_AFTER: Final = (
-    100 * MS
-)  # after this time without demand, a container gets no credit for its absence
+# How long the GPU waits for the container whose turn ended, if it would be next.
+IDLE_HOLD: Final = 1 * MS
+# A turn has no end if no other container has used the GPU for this time.
+UNCONTENDED_AFTER: Final = 1000 * MS
+# After this time without demand, a container gets no credit for its absence.
+AWAY_AFTER: Final = 100 * MS
 # at least a quarter of a turn is charged, even if the GPU was idle: it was reserved
 LEAST_PART: Final = 4
 MOST_OWED: Final = 1000 * MS

@@ -216,9 +216,8 @@ class Gateway:
                 raise AbandonedError("the gateway that took over has ended")
             return
         if self._relay.lost is not None and now - self._relay.lost > AGENT_TIMEOUT_S:
-            self._registrar.advertise(
-                (), {}
-            )  # otherwise each pod would wait for an agent, and then fail
+            # Otherwise each pod would wait for an agent, and then fail.
+            self._registrar.advertise((), {})
         await self._registrar.reconcile()
         await self._claims.reconcile()
         self._send_state()

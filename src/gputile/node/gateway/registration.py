@@ -44,14 +44,16 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocati
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gputile-"
 CLIENT_OPTIONS = (
+    # Strict servers reject the default, the percent-encoded socket path.
     (
         "grpc.default_authority",
         "localhost",
-    ),  # strict servers reject the default, the percent-encoded socket path
+    ),
+    # The kubelet's own limit for PodResources: DefaultMaxMsgSize.
     (
         "grpc.max_receive_message_length",
         16 * MIB,
-    ),  # the kubelet's own limit for PodResources: DefaultMaxMsgSize
+    ),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -59,10 +61,11 @@ CLIENT_OPTIONS = (
 )
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
+    # GetPreferredAllocation can name each device twice.
     (
         "grpc.max_receive_message_length",
         16 * MIB,
-    ),  # GetPreferredAllocation can name each device twice
+    ),
 )
 RECONCILE_EVERY_S = 1.5
 REGISTER_TIMEOUT_S = 5.0

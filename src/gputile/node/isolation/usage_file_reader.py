@@ -25,9 +25,8 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _WORD: Final = 8
 _SLOT_BYTES: Final = 16  # of a process: its PID and its start
 _USED: Final = _HEADER.size + USAGE_SLOTS * _SLOT_BYTES
-_PEAK: Final = (
-    _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD
-)  # behind ``used`` and a word for each GPU
+# Behind ``used`` and a word for each GPU.
+_PEAK: Final = _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD
 _MOST_LOCKS: Final = 64
 _KERNEL_LOCKS: Final = Path("/proc/locks")  # proc_locks(5)
 _MOST_LISTED: Final = 10_000  # locks of the whole machine; any container can create more

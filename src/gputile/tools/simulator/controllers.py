@@ -79,9 +79,8 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
     For a CronJob, they include the labels of its Job.
     """
     labels = dict(template.metadata.labels)
-    digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[
-        :10
-    ]  # in place of the controller's own hash
+    # In place of the controller's own hash.
+    digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[:10]
     if kind == "Deployment":
         return labels | {TEMPLATE_HASH: digest}
     if kind == "StatefulSet":
@@ -89,9 +88,8 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
     if kind == "DaemonSet":
         return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
     if kind in ("Job", "CronJob"):
-        name = (
-            owner.name if kind == "Job" else f"{owner.name}-00000000"
-        )  # a real suffix is the minutes since 1970
+        # A real suffix is the minutes since 1970.
+        name = owner.name if kind == "Job" else f"{owner.name}-00000000"
         uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
         return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
     return labels

@@ -67,9 +67,8 @@ class _Unknown(NamedTuple):
     type_name: str
 
 
-@functools.lru_cache(
-    10_000
-)  # finding a similar name is slow, and objects of a file repeat mistakes
+# Finding a similar name is slow, and objects of a file repeat mistakes.
+@functools.lru_cache(10_000)
 def _unknown_field(name: str, type_name: str) -> str:
     return f"unknown field{nearest(name, _fields(type_name))}"
 

@@ -298,9 +298,8 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
             before = taken.get(index, (0, 0))
             taken[index] = before[0] + mib, min(100, before[1] + percent)
 
-    for each in re.split(
-        "[:;]", annotations.get(HAMI_POD, "")
-    ):  # GPU, kind, MiB and percent; ";" ends a container
+    # GPU, kind, MiB and percent; ";" ends a container.
+    for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
             take(index_of.get(fields[0]), int(fields[2]), int(fields[3]))

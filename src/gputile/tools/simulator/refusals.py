@@ -91,9 +91,8 @@ def fits_nowhere_text(
     ``by_gpu`` has for each node the index in ``told`` of what its GPUs lack, -1 for nothing: shape
     [nodes].
     """
-    others = len(
-        told
-    )  # this number means "no reason"; the higher ones are kube-scheduler's reasons
+    # This number means "no reason"; the higher ones are kube-scheduler's reasons.
+    others = len(told)
     numbers = np.where(by_gpu < 0, in_tree.codes + others + 1, by_gpu)
     ordered = numbers[nodes.by_alphabet]
     present, first, counts = np.unique(numbers, return_index=True, return_counts=True)

@@ -237,9 +237,8 @@ class _Expander:
                 self._note(_RUNS, manifest)
             yield msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             return
-        body = {
-            key: value for key, value in manifest.body.items() if key != "status"
-        }  # only kubelets write it
+        # Only kubelets write it.
+        body = {key: value for key, value in manifest.body.items() if key != "status"}
         body["metadata"] = body["metadata"] | {
             "name": meta.name,
             "namespace": meta.namespace,

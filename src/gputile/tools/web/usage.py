@@ -399,9 +399,8 @@ class UsageFeed:
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            made = self._made(
-                name
-            )  # before the reading, lest a new pod of the same name gets the use of the old one
+            # Before the reading, lest a new pod of the same name gets the use of the old one.
+            made = self._made(name)
             try:
                 reading = await self._reader.read(name)
             except UsageUnknown as error:
@@ -419,9 +418,8 @@ class UsageFeed:
     def _keep(self, node: str, usage: NodeUsage, made: Made) -> None:
         now = int(time.time())
         lines = {(node, key, made.get(key, 0)): pod for key, pod in usage.pods.items()}
-        there = {
-            (node, *pod) for pod in made.items()
-        }  # a pod that is not measured has an entry without samples
+        # A pod that is not measured has an entry without samples.
+        there = {(node, *pod) for pod in made.items()}
         for line in [
             line for line in self._samples if line[0] == node and line not in there | lines.keys()
         ]:
