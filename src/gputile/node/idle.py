@@ -138,10 +138,7 @@ def main() -> None:
     cleanup_command = json.loads(sys.argv[3])
     command = sys.argv[4:]
     # Without a handler, process 1 of a container ignores these signals.
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     if gpu_evidence(root) is None:
         _log(f"no NVIDIA GPU on this node: resting, and checking again every {CHECK_EVERY_S:g} s")

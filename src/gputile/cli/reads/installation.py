@@ -175,9 +175,8 @@ async def unready_reasons(
 ) -> dict[str, str]:
     """Ask each running pod that is not ready for the reason; return the reasons by pod name.
 
-    The requests go through the API server.
-
-    A pod has no entry if it does not answer, or if the user lacks the right to reach pods this way.
+    The requests go through the API server. A pod has no entry if it does not answer, or if the user
+    lacks the right to reach pods this way.
     """
     asked = [
         (pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)

@@ -374,10 +374,9 @@ class _Choice:
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
         """Yield the fullest ``count`` GPUs with this many IDs and this much room each.
 
-        With time-slicing, yield the emptiest.
-
-        The first choice also leaves room for the booked pods that are not admitted yet. The second
-        one ignores them, so that no pod fails or waits because of them.
+        With time-slicing, yield the emptiest. The first choice also leaves room for the booked pods
+        that are not admitted yet. The second one ignores them, so that no pod fails or waits
+        because of them.
         """
         state, uid = self.state, self.held.uid
         waiting = (
@@ -471,10 +470,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container with ``shares`` of GPUs.
 
-    ``pod_mib`` is its pod's memory on each GPU.
-
-    ``threads`` is the percentage of a GPU's threads that it requests in mode mps, 0 if it requests
-    none.
+    ``pod_mib`` is its pod's memory on each GPU. ``threads`` is the percentage of a GPU's threads
+    that it requests in mode mps, 0 if it requests none.
     """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
     if not node_config.mode.shared:

@@ -270,9 +270,7 @@ class Caller:
 class ExpectedAllocation:
     """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``.
 
-    Both have the same caller.
-
-    ``epoch`` is the epoch of the kubelet that made the call.
+    Both have the same caller. ``epoch`` is the epoch of the kubelet that made the call.
     """
 
     resource: str

@@ -224,9 +224,8 @@ class IsolationMounts:
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
         """Return an isolated container's mounts, apart from its allocation ``directory``.
 
-        There are none without a library.
-
-        The mounted files need not exist yet: ``prepare`` creates them.
+        There are none without a library. The mounted files need not exist yet: ``prepare`` creates
+        them.
         """
         if mode not in LIBRARY_MODES:
             return []
@@ -249,10 +248,8 @@ class IsolationMounts:
     def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
         """Install the library at the paths that a container mounts; return its usage file.
 
-        Return None if the container is not isolated.
-
-        ``mounts`` are the mounts in the container's Allocate response, the host's paths by the
-        container's.
+        Return None if the container is not isolated. ``mounts`` are the mounts in the container's
+        Allocate response, the host's paths by the container's.
 
         Raises:
             NotIsolated: the container must not start.
@@ -378,9 +375,8 @@ class ContainerPreparation:
     def is_started(self, directory: str, limits: Limits, state: AllocationState) -> bool:
         """Return whether a container may be running.
 
-        It may if it was started with these limits and has all that it mounts.
-
-        This also installs the library at the paths that the container mounts.
+        It may if it was started with these limits and has all that it mounts. This also installs
+        the library at the paths that the container mounts.
 
         Raises:
             NotYet: its limits would not be enforced.

@@ -156,10 +156,8 @@ def devices(
 ) -> tuple[Device, ...]:
     """Return the IDs of ``resource`` in order, each with its health.
 
-    The kubelet allocates healthy IDs only.
-
-    ``expected`` is the memory of each GPU that pods with other units have yet to receive, see
-    ``expected_memory``.
+    The kubelet allocates healthy IDs only. ``expected`` is the memory of each GPU that pods with
+    other units have yet to receive, see ``expected_memory``.
     """
     if not node_config.advertises(resource):
         return ()

@@ -48,9 +48,8 @@ def part_id(uuid: str, number: int) -> str:
 def by_gpu(device_ids: Iterable[str]) -> dict[str, frozenset[str]]:
     """Group the IDs by the UUID of their GPU or MIG instance, sorted by UUID."""
     found: dict[str, list[str]] = {}
-    for (
-        device_id
-    ) in device_ids:  # a hot loop: each of the kubelet's requests lists all free IDs of the node
+    # A hot loop: each of the kubelet's requests lists all free IDs of the node.
+    for device_id in device_ids:
         uuid = device_id.partition(_SEPARATOR)[0]
         if uuid in found:
             found[uuid].append(device_id)
@@ -131,11 +130,9 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 class KubeletEntry:
     """The IDs of one resource that the kubelet has allocated to a container.
 
-    ``uid`` is the kubelet's UID of the pod.
-
-    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts``
-    are all its mounts. If the stored Allocate response cannot be read, ``mounts`` is None and
-    ``directory`` is the one that the container would get.
+    ``uid`` is the kubelet's UID of the pod. ``directory`` is the name of the allocation directory
+    that the container mounts, and ``mounts`` are all its mounts. If the stored Allocate response
+    cannot be read, ``mounts`` is None and ``directory`` is the one that the container would get.
     """
 
     uid: str

@@ -132,9 +132,8 @@ def _corrected(
     if pod.allocation is None:
         text = f"the pod was bound without an allocation and is on {where}"
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
-    if (
-        booked := _gpus_text(pod.allocation.gpus)
-    ) == where:  # only the shares of single containers differ
+    # If the text is the same, only the shares of single containers differ.
+    if (booked := _gpus_text(pod.allocation.gpus)) == where:
         return [Correction(pod, annotations)]
     text = f"the kubelet allocated {where} instead of {booked}; the booking was corrected"
     return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]

@@ -373,10 +373,8 @@ def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int
 class GpuPart:
     """A container's part of a GPU: ``limit`` bytes of ``total`` bytes.
 
-    ``index`` is the GPU's index on its node.
-
-    ``time_share`` is the guaranteed part of the GPU's time, from 0 to 1; None if GPU time is not
-    shared out.
+    ``index`` is the GPU's index on its node. ``time_share`` is the guaranteed part of the GPU's
+    time, from 0 to 1; None if GPU time is not shared out.
     """
 
     index: int

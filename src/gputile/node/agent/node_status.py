@@ -333,10 +333,8 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
     """Return the status patch with the number of GPUs with shared memory as a resource (B9).
 
-    None removes the resource.
-
-    Both fields are set: the kubelet keeps resources that it does not manage, but copies the
-    capacity to the allocatable only from time to time.
+    None removes the resource. Both fields are set: the kubelet keeps resources that it does not
+    manage, but copies the capacity to the allocatable only from time to time.
     """
     resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
     return {

@@ -43,9 +43,8 @@ class Reconciler:
         self._metrics = metrics
         self._arbiter = arbiter
         self._writes = asyncio.Semaphore(AT_ONCE)
-        self._since: dict[
-            tuple[str, str], float
-        ] = {}  # when a problem was first found, by UID and message
+        # When a problem was first found, by UID and message.
+        self._since: dict[tuple[str, str], float] = {}
 
     async def round(self) -> bool:
         """Compare once; return whether another round should follow.

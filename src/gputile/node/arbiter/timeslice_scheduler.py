@@ -43,7 +43,6 @@ class TimeSliceScheduler:
     """The turns on one GPU.
 
     A container that has waited for ``longest_wait`` takes precedence over all others.
-
     ``NodeTimeSlices``, which manages all GPUs, begins the turns and calls ``tick`` after each
     event.
     """
@@ -395,10 +394,8 @@ class TimeSliceScheduler:
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a container's turn of ``length`` on the free GPU.
 
-        Length 0 means until another container wants the GPU.
-
-        If none of its processes waits, the turn is kept for a short time for a process that wants
-        it.
+        Length 0 means until another container wants the GPU. If none of its processes waits, the
+        turn is kept for a short time for a process that wants it.
         """
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1

@@ -138,10 +138,8 @@ class KubeletSocket:
         try:
             self._server.add_insecure_port(f"unix:{path}")
             await _completed(self._server.start())
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # gRPC raises RuntimeError if it cannot create a socket
+        # gRPC raises RuntimeError if it cannot create a socket.
+        except (OSError, RuntimeError) as error:
             log.error("cannot serve %s: %s", self.subject, error)
             await self.stop()
 

@@ -57,11 +57,9 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
 def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
     """Yield a row for each way to allocate, then one for each of two simultaneous allocations.
 
-    All processes of an allocation allocate at the same time.
-
-    ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different
-    limits, and each must reach its own. For each of its processes it may miss as much as a single
-    process missed of its limit.
+    All processes of an allocation allocate at the same time. ``environment`` makes a process see
+    only the GPU ``uuid``. The two allocations have different limits, and each must reach its own.
+    For each of its processes it may miss as much as a single process missed of its limit.
 
     Raises:
         LibraryMissing: this installation has no library.

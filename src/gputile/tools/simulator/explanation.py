@@ -253,10 +253,8 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
 def _why_there(subject: Subject) -> str | None:
     """Return a sentence on a bound pod's node.
 
-    Return None if gputile does not place the pod or the node is unknown.
-
-    The state of the cluster at the time of the binding is not recorded, so the sentence is about
-    the current state.
+    Return None if gputile does not place the pod or the node is unknown. The state of the cluster
+    at the time of the binding is not recorded, so the sentence is about the current state.
     """
     pod, node = subject.pod, subject.pod.spec.node_name
     gang = gang_of(pod) if subject.configuration.admission.gangs else None

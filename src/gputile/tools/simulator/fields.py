@@ -207,9 +207,8 @@ class MistypedResources:
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
         """Yield a sentence for each misspelt limit in a valid pod's spec.
 
-        ``prefix`` is put before the field's path.
-
-        HAMi's resources are left out: ``words_of_others`` reports them, with the amount to write.
+        ``prefix`` is put before the field's path. HAMi's resources are left out:
+        ``words_of_others`` reports them, with the amount to write.
         """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):

@@ -117,9 +117,8 @@ class Manifest:
     def judged(self) -> bool:
         """Whether its values are judged.
 
-        Those of bound Pods and of stored objects in a cluster's description are not.
-
-        API servers and controllers have written values there that no new object may have.
+        Those of bound Pods and of stored objects in a cluster's description are not. API servers
+        and controllers have written values there that no new object may have.
         """
         return not (self.stored if self.described else self.runs)
 

@@ -86,10 +86,8 @@ def fits_nowhere_text(
 ) -> str:
     """Return a sentence on all nodes: what their GPUs lack, closest first, and other reasons.
 
-    The other reasons are kube-scheduler's.
-
-    ``by_gpu`` has for each node the index in ``told`` of what its GPUs lack, -1 for nothing: shape
-    [nodes].
+    The other reasons are kube-scheduler's. ``by_gpu`` has for each node the index in ``told`` of
+    what its GPUs lack, -1 for nothing: shape [nodes].
     """
     # This number means "no reason"; the higher ones are kube-scheduler's reasons.
     others = len(told)

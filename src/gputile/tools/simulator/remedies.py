@@ -255,9 +255,8 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
 def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
     """Return ``pod`` with ``resource`` capped at the largest amount for which ``enough`` holds.
 
-    The cap applies to each container.
-
-    The cap is a multiple of ``step``. None if even a cap of one step is too much.
+    The cap applies to each container. The cap is a multiple of ``step``. None if even a cap of one
+    step is too much.
     """
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     asked = [count_of(container.resources.limits, resource) for container in containers]

@@ -120,13 +120,11 @@ class Simulation:
     ) -> Iterator[PodOutcome]:
         """Decide more pods, and place those that fit.
 
-        ``running`` is the number of running pods of each gang.
-
-        After ``run`` has ended, no pods are preempted for them.
+        ``running`` is the number of running pods of each gang. After ``run`` has ended, no pods are
+        preempted for them.
         """
-        waiting: list[
-            tuple[PodOutcome, int]
-        ] = []  # with the number of pods placed before the decision
+        # Each with the number of pods that were placed before its decision.
+        waiting: list[tuple[PodOutcome, int]] = []
         running = Counter(running)
         for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
             for outcome in self._decide_batch(batch, running, clock_ns()):

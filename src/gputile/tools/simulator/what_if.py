@@ -154,9 +154,8 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
 class MemoryNeeds:
     """The MiB per GPU that pods with whole GPUs really need.
 
-    The amounts are by workload (``deployment/infer``), or for all others.
-
-    ``of_others`` applies only to pods with one GPU.
+    The amounts are by workload (``deployment/infer``), or for all others. ``of_others`` applies
+    only to pods with one GPU.
     """
 
     of_workload: Mapping[str, int] = field(default_factory=dict)

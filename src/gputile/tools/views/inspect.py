@@ -60,7 +60,6 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     """A node.
 
     ``mode`` is "" if it is invalid; ``problem`` says what is wrong with the node's annotations.
-
     ``replicas`` is the number of pods that time-slice each whole GPU, 0 without time-slicing.
     """
 
@@ -204,9 +203,8 @@ def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
 def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:
     """Return the unit of the tables, in MiB.
 
-    It is the unit of all shared nodes if it is the same, else the configured one.
-
-    Nodes that serve claims have no unit of their own.
+    It is the unit of all shared nodes if it is the same, else the configured one. Nodes that serve
+    claims have no unit of their own.
     """
     in_force = {node.unit_mib for node in nodes if node.shared and node.unit_mib != CLAIM_UNIT_MIB}
     return in_force.pop() if len(in_force) == 1 else configured_mib

@@ -131,11 +131,10 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
     """The whole installation.
 
-    ``unit_mib`` is the configured memory unit, 0 without a configuration.
-
-    ``resting`` counts the nodes without GPUs, which are not in ``nodes``. Without components,
-    ``traces`` are the signs of programs outside of pods, and ``elsewhere`` the namespaces in which
-    gputile may be installed. ``problems`` are those of the whole installation.
+    ``unit_mib`` is the configured memory unit, 0 without a configuration. ``resting`` counts the
+    nodes without GPUs, which are not in ``nodes``. Without components, ``traces`` are the signs of
+    programs outside of pods, and ``elsewhere`` the namespaces in which gputile may be installed.
+    ``problems`` are those of the whole installation.
     """
 
     phase: Annotated[RolloutPhase, described("The state of the installation.")]

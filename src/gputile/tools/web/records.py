@@ -71,7 +71,6 @@ class NodeTile(_Record, frozen=True):
     """A node.
 
     ``serves`` is what pods can request there: "memory", "gpus", "instances", or "" for nothing now.
-
     ``unit`` is the memory unit in MiB. ``problems`` are sentences, ``taints`` as kubectl prints
     them. ``silent``: its agent no longer reports. ``replicas`` is the number of pods that
     time-slice each whole GPU, 0 without time-slicing.

@@ -57,11 +57,10 @@ class UnreadableMetrics(Exception):
 class AgentReading:
     """The use of a node's GPUs at one moment.
 
-    Pods are named ``namespace/name``; those without measurements are absent.
-
-    ``pod_bytes`` is memory by GPU index, ``pod_seconds`` GPU time since the containers' start,
-    ``gpu_bytes`` all memory in use by GPU index. ``agents_started`` is the agent's start time:
-    another agent's counters begin anew.
+    Pods are named ``namespace/name``; those without measurements are absent. ``pod_bytes`` is
+    memory by GPU index, ``pod_seconds`` GPU time since the containers' start, ``gpu_bytes`` all
+    memory in use by GPU index. ``agents_started`` is the agent's start time: another agent's
+    counters begin anew.
     """
 
     pod_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -145,10 +144,9 @@ class UsageMeter:
     def measure(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
         """Compute the use of the node's pods and GPUs from a reading at ``at_s``.
 
-        ``at_s`` are seconds of a monotonic clock.
-
-        ``made`` has the creation times of the pods that were read. A pod's GPU time is known from
-        its second reading on, if its agent counts GPU time.
+        ``at_s`` are seconds of a monotonic clock. ``made`` has the creation times of the pods that
+        were read. A pod's GPU time is known from its second reading on, if its agent counts GPU
+        time.
         """
         before = self._latest.get(node)
         now = self._latest[node] = _Read(at_s, reading, made)
@@ -329,9 +327,8 @@ class UsageFeed:
         self._made = made
         self._meter = UsageMeter()
         self._followed: dict[str, _Followed] = {}
-        self._samples: dict[
-            tuple[str, str, int], deque[UsageSample]
-        ] = {}  # by node, pod and the pod's creation time
+        # By node, pod and the pod's creation time.
+        self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}
         self._refused = ""
         self._ask_again_s = 0.0
         self._turns = asyncio.Semaphore(_AGENTS_AT_ONCE)

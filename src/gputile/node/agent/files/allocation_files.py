@@ -212,9 +212,8 @@ class NodeFiles:
     def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
         """Remove all other allocation directories, unless in use; return the remaining names.
 
-        A directory is in use while its processes run.
-
-        The directories of ``pods``, by UID, remain even if no checkpoint names them.
+        A directory is in use while its processes run. The directories of ``pods``, by UID, remain
+        even if no checkpoint names them.
         """
         kept = set(directories)
         kept |= {
