@@ -19,8 +19,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command whose module is not imported yet: the name of its function or group there, and its
-    one-line help.
+    """A command whose module is not imported yet: its function's or group's name, and a help line.
 
     ``examples`` come at the end of the command's help, each after the program's name.
     """
@@ -174,9 +173,8 @@ class _Sections(TyperGroup):
         if self._naming:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
         if cmd_name not in self._entries and get_close_matches(cmd_name, ["help"]):
-            ctx.fail(
-                f"No such command {cmd_name!r}. Did you mean 'help'?"
-            )  # typer suggests only names of commands
+            # Typer suggests only names of commands.
+            ctx.fail(f"No such command {cmd_name!r}. Did you mean 'help'?")
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:

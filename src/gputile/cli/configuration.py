@@ -132,8 +132,7 @@ def in_force(
 
 
 def assumed(configuration: "Configuration", why: str) -> "Configuration":
-    """Return the assumed configuration of a running cluster whose own is unknown; print what is
-    assumed.
+    """Return an assumed configuration of a cluster whose own is unknown; print the assumptions.
 
     Reservations count, as with the chart's defaults: it is better to report too little free
     capacity than too much.

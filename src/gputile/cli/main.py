@@ -50,7 +50,6 @@ def _run(program: Callable[[], object]) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 1
-        )  # otherwise Python writes again at exit, and reports an error
+        # Otherwise Python writes again at exit, and reports an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(f"error: cannot write to standard output: {error.strerror}")

@@ -24,8 +24,7 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 
 
 def duration_s(text: str, name: str, zero: str = "") -> float:
-    """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds), and return it in
-    seconds.
+    """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds) into seconds.
 
     Exits if the text is not a duration. The message names the option ``name``, and adds what
     ``zero`` says of 0.

@@ -371,8 +371,7 @@ def html_file(page: "PageAnswer") -> str:
 
 
 def one_script(files: "Mapping[str, Asset]", first: str = "main.js") -> str:
-    """Return a module and all of its imports as one script, each module before those that import
-    it.
+    """Return a module and all its imports as one script, each module before those that import it.
 
     A test checks that no two modules define the same top-level name.
     """

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
     from gputile.tools.views.inspect import NodeSummary
 
-_BREAKS: Final = frozenset(
-    "\x85\u2028\u2029"
-)  # line breaks in YAML 1.1, which are preserved only if escaped
+# Line breaks in YAML 1.1, which are preserved only if escaped.
+_BREAKS: Final = frozenset("\x85\u2028\u2029")
 _UNFOLDED: Final = 1_000_000  # columns, so that a long sentence stays on one line
 
 
@@ -181,9 +180,8 @@ def paper(*, plain: bool) -> "Paper":
     from gputile.tools.views.gpu_bars import Paper
 
     try:
-        "█░╳".encode(
-            sys.stdout.encoding if sys.stdout is not None else "ascii"
-        )  # stdout is None if it is closed
+        # ``stdout`` is None if it is closed.
+        "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")
     except UnicodeEncodeError:
         plain = True
     return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
@@ -252,8 +250,7 @@ def _coloured(span: "Span") -> str:
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return the nodes with a bar for each GPU, divided by namespace; by workload if there is only
-    one namespace.
+    """Return the nodes with a bar for each GPU, by namespace, or by workload if there is only one.
 
     ``pods`` are the cluster's pods, which name the workloads.
     """
@@ -290,8 +287,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """A context manager that shows the progress line after ``after`` seconds, and removes it at the
-    end.
+    """A context manager that shows a progress line after ``after`` seconds until its end.
 
     ``total`` is the number of steps, 0 if it is unknown. If stderr is no terminal, one note is
     printed after ``piped`` seconds instead, or none if ``piped`` is None.

@@ -26,8 +26,7 @@ _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtu
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return the evidence that there is a GPU, None if there is none. ``root`` contains /sys, /proc
-    and /dev.
+    """Return the evidence that there is a GPU, if any; ``root`` contains /sys, /proc and /dev.
 
     A GPU on the PCI bus counts even without a driver: the agent then reports that the driver is
     missing (L1). The GPUs of WSL and of a Tegra are not on the PCI bus.
@@ -134,16 +133,12 @@ class Cleanup:
 
 
 def main() -> None:
-    root, port, cleanup_command, command = (
-        sys.argv[1],
-        int(sys.argv[2]),
-        json.loads(sys.argv[3]),
-        sys.argv[4:],
-    )
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # process 1 of a container ignores them otherwise
+    root = sys.argv[1]
+    port = int(sys.argv[2])
+    cleanup_command = json.loads(sys.argv[3])
+    command = sys.argv[4:]
+    # Without a handler, process 1 of a container ignores these signals.
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     if gpu_evidence(root) is None:
         _log(f"no NVIDIA GPU on this node: resting, and checking again every {CHECK_EVERY_S:g} s")

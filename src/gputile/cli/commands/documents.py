@@ -45,8 +45,7 @@ class NodepoolOptions:
 
 @takes(NodepoolOptions)
 def nodepool(options: NodepoolOptions) -> None:
-    """Print the commands and manifests for a GPU node pool, with labels, taint and hints for the
-    autoscaler.
+    """Print commands and manifests for a GPU node pool, with labels, taint and autoscaler hints.
 
     The output is a shell script to read and run; nothing is sent anywhere. gputile schema nodepool
     lists the fields.

@@ -131,8 +131,7 @@ def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") ->
 def _not_there(
     namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None
 ) -> NoReturn:
-    """Exit because there is no such pod; give the reason if the Events of a ``live`` cluster have
-    one.
+    """Exit because there is no such pod; give the reason, if Events of a ``live`` cluster have it.
 
     ``workload`` is TYPE/NAME if a pod of a workload was asked for, else "".
     """

@@ -55,8 +55,7 @@ def isolation(
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
-    """Test the limits: allocate memory of the first GPU in every way, and share its time by an
-    arbiter.
+    """Test limits: allocate memory of the first GPU in every way, and share its time by an arbiter.
 
     Exit code: 0 if every limit held, 1 if one did not.
     """
@@ -89,9 +88,8 @@ def _kill_children() -> None:
     """Kill all child processes, including one that is just being started."""
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
-            os.kill(
-                int(child), signal.SIGKILL
-            )  # only this process reaps it, so the PID is not reused
+            # Only this process reaps it, so the PID is not reused.
+            os.kill(int(child), signal.SIGKILL)
 
 
 @contextmanager

@@ -265,8 +265,7 @@ class ExtenderOptions:
 
 @takes(ExtenderOptions)
 def extender(options: ExtenderOptions) -> None:
-    """Answer kube-scheduler: which nodes fit a pod, how good they are, and which GPUs it gets.
-    Binds the pods.
+    """Answer kube-scheduler which nodes fit a pod, how well, and which GPUs it gets; bind the pods.
 
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET).
     Ends on SIGTERM after the Bindings in progress.

@@ -52,8 +52,7 @@ _NO_WORKLOADS = (
 
 @takes(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Show which node and GPUs the pods of manifests would get, decided by the scheduler's own
-    code.
+    """Show which node and GPUs the pods of manifests would get, by the scheduler's own code.
 
     Draws each GPU with its pods, and prints where the pods of each workload are placed, or why not
     and what would help. With --from-cluster or --validate=server, the API server validates each

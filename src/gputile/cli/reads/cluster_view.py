@@ -124,8 +124,7 @@ def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
 
 
 def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redraw: bool) -> None:
-    """Show ``first``, then each new result of ``read``. Never returns: an interrupt ends the
-    process.
+    """Show ``first``, then each new result of ``read``, until an interrupt ends the process.
 
     If ``redraw`` is set, a terminal shows only the latest result. Otherwise results follow one
     another. While the cluster cannot be read, a note below the result gives the reason.

@@ -226,8 +226,9 @@ class _Inquiry:
             }
 
     async def answer(self, question: Question) -> list[str]:
-        """Return why the API server refuses an object; empty if it would store the object or cannot
-        validate it.
+        """Return why the API server refuses an object.
+
+        The result is empty if it would store the object, or cannot validate it.
 
         Raises:
             KubeError: the API server fails.
@@ -305,11 +306,9 @@ async def _ask(
     reach: Reach, asked: Sequence[Question], names: Mapping[str, Sequence[str]], strictness: str
 ) -> ServerVerdict:
     async with connected(reach) as connection:
-        inquiry, turn, done = (
-            _Inquiry(connection, strictness, names),
-            asyncio.Semaphore(_AT_A_TIME),
-            0,
-        )
+        inquiry = _Inquiry(connection, strictness, names)
+        turn = asyncio.Semaphore(_AT_A_TIME)
+        done = 0
         await asyncio.gather(*map(inquiry.learn, {question.api_version for question in asked}))
         with Progress(
             "Asking the API server about objects:", len(asked), piped=SAY_AFTER_PIPED_S

@@ -46,8 +46,7 @@ from gputile.tools.views.status import (
 
 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
-    """Return the state of the installation in a namespace; of one Helm release only, unless
-    ``release`` is "".
+    """Return the installation's state in a namespace, of one Helm release if ``release`` is not "".
 
     Exits if the cluster cannot be read.
     """
@@ -124,8 +123,7 @@ async def installation_problems(
     selector: str,
     scheduler_name: str,
 ) -> list[InstallationProblem]:
-    """Return the problems of the installation in ``namespace``, as far as the user may read its
-    objects.
+    """Return the problems of the installation in ``namespace``, as far as its objects are readable.
 
     ``release`` is the Helm release that the user named; "" stands for the releases of the objects
     found. ``selector`` is the label selector of the objects. ``scheduler_name`` is the scheduler
@@ -175,10 +173,10 @@ _MOST_S = 5.0
 async def unready_reasons(
     connection: Connection, namespace: str, pods: Iterable[RunningPod]
 ) -> dict[str, str]:
-    """Ask each pod that runs but is not ready for the reason, through the API server; return
-    reasons by pod name.
+    """Ask each running pod that is not ready for the reason; return the reasons by pod name.
 
-    A pod has no entry if it does not answer, or if the user lacks the right to reach pods this way.
+    The requests go through the API server. A pod has no entry if it does not answer, or if the user
+    lacks the right to reach pods this way.
     """
     asked = [
         (pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)
@@ -211,9 +209,8 @@ async def _reason(connection: Connection, namespace: str, name: str, port: int) 
     try:
         await connection.get(path, within=_MOST_S)
     except ApiError as error:
-        return (
-            None if error.reason else error.server_message
-        )  # a reason: the API server answered, not the pod
+        # A reason: the API server answered, not the pod.
+        return None if error.reason else error.server_message
     except KubeError:
         return None
     return None

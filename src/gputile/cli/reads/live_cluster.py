@@ -161,8 +161,7 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The nodes and pods of a cluster, and the configuration of its gputile, or the reason why that
-    is unknown.
+    """The nodes and pods of a cluster, and its configuration, or the reason why it is unknown.
 
     ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are read only on request.
     ``claims`` are the ResourceClaims, None if they could not be listed. ``unlisted`` has the reason
@@ -284,8 +283,7 @@ def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
 async def _configuration(
     connection: Connection, given: GivenConfiguration | None, namespace: str
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return ``given``; if it is None, the installed configuration, or the reason why it is
-    unknown.
+    """Return ``given`` or, if that is None, the installed configuration, or why it is unknown.
 
     Raises:
         KubeError: the API server fails.
@@ -315,8 +313,7 @@ def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
 
 
 async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
-    """Return the PodGroups, empty if their kind is not installed; and the reason if they are
-    unknown, else None.
+    """Return the PodGroups, empty without their kind; and the reason if they are unknown.
 
     Raises:
         KubeError: the API server fails.
@@ -349,8 +346,9 @@ def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
 
 
 async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
-    """Return the names of the namespaces whose pods may use GPUs without a booking; empty if
-    listing is forbidden.
+    """Return the names of the namespaces whose pods may use GPUs without a booking.
+
+    The result is empty if listing is forbidden.
 
     Raises:
         KubeError: the API server fails.

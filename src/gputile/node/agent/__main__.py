@@ -61,16 +61,14 @@ async def serve(
     link: socket.socket,
     token: str,
 ) -> int:
-    """Run the agent until SIGTERM or SIGINT, or until its gateway closes the connection; return the
-    exit status.
+    """Run until SIGTERM, SIGINT or the close of the gateway's connection; return the exit status.
 
     ``link`` is the agent's end of the connection to the gateway; ``token`` is the token of their
     lock on the node.
     """
     name, status = settings.node_name, 0
-    _libc(
-        "mallopt", _M_ARENA_MAX, 1
-    )  # otherwise each of gRPC's threads keeps a malloc arena of its own
+    # Otherwise each of gRPC's threads keeps a malloc arena of its own.
+    _libc("mallopt", _M_ARENA_MAX, 1)
     gateway = to_gateway(*await asyncio.open_connection(sock=link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")

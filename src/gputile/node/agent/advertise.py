@@ -127,8 +127,7 @@ class Advertiser:
         self._wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
-        """Decide what is in force, see ``decide_effective_mode``, and advertise the resulting
-        devices.
+        """Decide what is in force (``decide_effective_mode``), and advertise the resulting devices.
 
         First MPS daemons start, then the CDI specification for the container runtime is written,
         and then the kubelet is informed, which may allocate devices at once. The checkpoint is
@@ -136,12 +135,10 @@ class Advertiser:
         """
         hardware, seen = self._hardware, self._hardware.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
-        state, told, node, before = (
-            self.state,
-            self.state.advertised,
-            self.state.node,
-            self.state.node_config,
-        )
+        state = self.state
+        told = self.state.advertised
+        node = self.state.node
+        before = self.state.node_config
         told.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
         if node is not None:
             told.effective_mode = told.decided.effective_mode
@@ -221,8 +218,7 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
-    """Return after how many seconds no pod can be on its way to a closing node; None if it is not
-    closed.
+    """Return in how many seconds no pod can be on its way to a closing node; None if it is open.
 
     ``now`` is on the monotonic clock. The last pod has arrived ``closed_for`` seconds after the
     node was seen closed.
@@ -231,10 +227,8 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     if told.decided.closing and state.node is not None:
         # If another plugin serves the node, there is no inventory to close, and the node counts as
         # closed.
-        published, closed_to_all = (
-            state.node.metadata.annotations.get(INVENTORY_ANNOTATION),
-            closed(state.node_config),
-        )
+        published = state.node.metadata.annotations.get(INVENTORY_ANNOTATION)
+        closed_to_all = closed(state.node_config)
         shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
     if not shut:
         told.closed_since = None

@@ -85,12 +85,10 @@ class Agent:
         closed_for: float = CLOSED_FOR_S,
     ) -> None:
         paths, mps = host.paths, host.mps
-        self.host, self.cluster, self.wakeups, self.metrics = (
-            host,
-            cluster,
-            Wakeups(),
-            AgentMetrics(),
-        )
+        self.host = host
+        self.cluster = cluster
+        self.wakeups = Wakeups()
+        self.metrics = AgentMetrics()
         self.kubelet = KubeletLink(gateway)
         store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self.records = Records(store, paths.device_plugins)

@@ -75,11 +75,9 @@ THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit
 LIMITS_ENV = "GPUTILE_LIMITS"
 # gpushare's device plugin sets these; existing programs read them (B9).
-_CONTAINER, _POD, _DEVICE = (
-    "ALIYUN_COM_GPU_MEM_CONTAINER",
-    "ALIYUN_COM_GPU_MEM_POD",
-    "ALIYUN_COM_GPU_MEM_DEV",
-)
+_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
+_POD = "ALIYUN_COM_GPU_MEM_POD"
+_DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
 _INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
 
 
@@ -104,10 +102,8 @@ def callers(
                     )
                 )
         elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
-            created, pending = (
-                pod.pod.metadata.creation_timestamp or "",
-                pod.pod.status.phase in ("", "Pending"),
-            )
+            created = pod.pod.metadata.creation_timestamp or ""
+            pending = pod.pod.status.phase in ("", "Pending")
             if caller.sure:
                 found.append(
                     ((0 if pending else 1, pod.uid != state.last_uid, created, key), caller)
@@ -308,8 +304,8 @@ def _check(
 class _Choice:
     """One choice of device IDs, based on the current state of the node.
 
-    ``held`` is the row of the pod so far; ``caller`` is the container that the IDs are for, None if
-    it is unknown.
+    ``held`` is the current row of the pod; ``caller`` is the container that will get the IDs, None
+    if it is unknown.
     """
 
     state: AllocationState
@@ -325,12 +321,11 @@ class _Choice:
         self.rules = rules_of(self.state)
 
     def options(self) -> Iterator[tuple[str, ...]]:
-        """Yield the GPUs that the pod has, those booked for the container and for the pod, and GPUs
-        that fit now.
+        """Yield candidates: the pod's GPUs, those booked for container or pod, and those that fit.
 
         The first call for a pod prefers GPUs with IDs and room for the whole pod, if there are any:
-        the kubelet reuses the IDs of an init container for the containers after it, and adds more
-        where they need more.
+        the kubelet reuses the IDs of an init container for the later containers, and adds more IDs
+        if they need more.
         """
         pod, request = self.pod, self.pod.request if self.pod else None
         of_container = pod.booked(self.caller.container) if pod and self.caller else ()
@@ -362,8 +357,7 @@ class _Choice:
         return True
 
     def _near(self) -> tuple[str, ...]:
-        """Return the GPUs of the previous Allocate call if its pod is unknown and it was for a
-        different resource.
+        """Return the last Allocate call's GPUs if it was for an unknown pod and another resource.
 
         The kubelet allocates the resources of a container one after the other.
         """
@@ -378,11 +372,11 @@ class _Choice:
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
-        """Yield the fullest ``count`` GPUs with this many IDs and this much room each; with
-        time-slicing the emptiest.
+        """Yield the fullest ``count`` GPUs with this many IDs and this much room each.
 
-        First the bookings of pods that are not admitted yet count too. But no pod fails, or waits,
-        for their sake.
+        With time-slicing, yield the emptiest. The first choice also leaves room for the booked pods
+        that are not admitted yet. The second one ignores them, so that no pod fails or waits
+        because of them.
         """
         state, uid = self.state, self.held.uid
         waiting = (
@@ -426,8 +420,7 @@ class AllocateAnswer:
 def allocate(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
-    """Record the allocation of ``ids`` to the container that is being admitted; return the
-    response.
+    """Record the allocation of ``ids`` to the container being admitted; return the response.
 
     Raises:
         AllocationConflict: the IDs can never be served.
@@ -475,11 +468,10 @@ def environment(
     pod_mib: int,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is its pod's
-    memory on each GPU.
+    """Return the environment of a container with ``shares`` of GPUs.
 
-    ``threads`` is the percentage of a GPU's threads that it requests in mode mps, 0 if it requests
-    none.
+    ``pod_mib`` is its pod's memory on each GPU. ``threads`` is the percentage of a GPU's threads
+    that it requests in mode mps, 0 if it requests none.
     """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
     if not node_config.mode.shared:

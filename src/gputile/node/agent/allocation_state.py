@@ -153,8 +153,7 @@ def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) ->
 
 
 def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod from the watch or a list, unless a later version of it, or a later pod of its
-    name, is stored.
+    """Store a pod from the watch or a list, unless a later version or pod of its name is stored.
 
     Return whether a relevant field changed: most of the kubelet's status updates are irrelevant
     here.
@@ -212,8 +211,7 @@ def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode that is in force from now on, and conditions that report it, or why the requested
-    mode is not in force.
+    """The mode that is now in force; conditions report it, or why the requested mode is not.
 
     ``closing`` is True if the node must take no new pods because a change of mode is about to
     happen.
@@ -270,10 +268,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
-    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``, with the
-    same caller.
+    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``.
 
-    ``epoch`` is the epoch of the kubelet that made the call.
+    Both have the same caller. ``epoch`` is the epoch of the kubelet that made the call.
     """
 
     resource: str
@@ -360,10 +357,11 @@ class AllocationState:
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
+        # Responses to the previous kubelet are checkpointed by now, or lost.
         if self.kubelet.epoch not in (
             0.0,
             epoch,
-        ):  # responses to the previous kubelet are checkpointed by now, or lost
+        ):
             self.answered.clear()
         known = self.kubelet.listing if listing is None else listing
         self.kubelet = KubeletStatus(
@@ -404,10 +402,8 @@ class AllocationState:
             if not config.mode.shared:
                 mib, percent = gpu.mib, 100
             elif request is not None:
-                mib, percent = (
-                    request.units * pod_devices.unit_mib // len(uuids),
-                    request.percent // len(uuids),
-                )
+                mib = request.units * pod_devices.unit_mib // len(uuids)
+                percent = request.percent // len(uuids)
             else:
                 mib = (
                     len(pod_devices.container_ids(container, GPU_MEMORY).get(gpu.uuid, ()))

@@ -49,8 +49,9 @@ class ArbiterProcess:
         return self._process.pid if self._process is not None else None
 
     def starting(self, directory: str, gpus: Set[str]) -> None:
-        """Write the share file of a container that is about to start on ``gpus``; ``refresh``
-        updates the others.
+        """Write the share file of a container that is about to start on ``gpus``.
+
+        ``refresh`` updates the files of the other containers.
 
         Raises:
             OSError: the file cannot be written.
@@ -105,9 +106,8 @@ class ArbiterProcess:
 
     def _send(self) -> None:
         stdin = self._process.stdin if self._process is not None else None
-        if (
-            stdin is not None and not stdin.is_closing()
-        ):  # under uvloop, writing to a closed pipe raises RuntimeError
+        # Under uvloop, writing to a closed pipe raises RuntimeError.
+        if stdin is not None and not stdin.is_closing():
             stdin.write(encode_line(self._assignment))
 
     async def _run(self) -> str:

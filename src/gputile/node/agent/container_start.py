@@ -63,19 +63,18 @@ log = logging.getLogger(__name__)
 
 
 class NotYet(Exception):
-    """A container must not start before this is settled; the kubelet tries again."""
+    """A container must not start yet, for the reason in the text; the kubelet retries."""
 
 
 def prestart(
     state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> list[tuple[str, Limits]]:
-    """Return the allocation directory and the limits of the container to which the kubelet has
-    given ``ids``.
+    """Return the allocation directory and limits of the container that the kubelet gave ``ids``.
 
-    An init container and the container that takes over its IDs are two, each with its own limits.
+    The result has an init container and the container that reuses its IDs, each with its limits.
 
     Raises:
-        NotYet: the container is not known for certain, or must not start yet.
+        NotYet: the container cannot be identified with certainty, or must not start yet.
     """
     wanted = frozenset(ids)
     mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
@@ -109,9 +108,8 @@ def prestart(
     except NotYet as error:
         if len(pods) == 1:
             raise
-        both = ", ".join(
-            sorted(pods.values())
-        )  # it is unknown which of them is to start, so each waits
+        # It is unknown which of them is to start, so each waits.
+        both = ", ".join(sorted(pods.values()))
         raise NotYet(
             f"{error}; the kubelet has given {ids[0]} to pods {both}: delete one of them"
         ) from error
@@ -130,14 +128,14 @@ def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevice
 def _wait_for_others(
     state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]
 ) -> None:
-    """Apply ``check``; if it fails, only the pods count that were on the GPUs first.
+    """Apply ``check``; if it fails, apply it again to the pods with precedence only.
 
     Raises:
-        NotYet: the check fails beside these pods.
+        NotYet: the second check fails too.
     """
     try:
         check(rules_of(state))
-    except Occupied:  # who came first matters only where not all pods have room
+    except Occupied:  # precedence matters only if not all pods have room
         table = state.device_table
         first = DeviceTable(
             (o for o in table if o.uid != held.uid and _precedes(table, o, held)), table.started
@@ -224,10 +222,10 @@ class IsolationMounts:
         self._own: Installed | None = None
 
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
-        """Return an isolated container's mounts, apart from its allocation ``directory``; none if
-        there is no library.
+        """Return an isolated container's mounts, apart from its allocation ``directory``.
 
-        The mounted files need not exist yet: ``prepare`` creates them.
+        There are none without a library. The mounted files need not exist yet: ``prepare`` creates
+        them.
         """
         if mode not in LIBRARY_MODES:
             return []
@@ -248,11 +246,10 @@ class IsolationMounts:
         ]
 
     def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
-        """Install the library at the paths that a container mounts; return its usage file, None if
-        it is not isolated.
+        """Install the library at the paths that a container mounts; return its usage file.
 
-        ``mounts`` are the mounts in the container's Allocate response, the host's paths by the
-        container's.
+        Return None if the container is not isolated. ``mounts`` are the mounts in the container's
+        Allocate response, the host's paths by the container's.
 
         Raises:
             NotIsolated: the container must not start.
@@ -268,10 +265,8 @@ class IsolationMounts:
         library, preload = (
             self._seen(mounts[path]) for path in (CONTAINER_LIBRARY, CONTAINER_PRELOAD)
         )
-        allocation, usage = (
-            self._seen(mounts[CONTAINER_DIRECTORY]),
-            self._seen(mounts[CONTAINER_USAGE]),
-        )
+        allocation = self._seen(mounts[CONTAINER_DIRECTORY])
+        usage = self._seen(mounts[CONTAINER_USAGE])
         installed = Installed(library, preload)
         if installed != place_named(self._state / LIBRARY_DIRECTORY, library.parent.name):
             raise NotIsolated(
@@ -329,9 +324,8 @@ class ContainerPreparation:
         self._host_allocations = host_state / "allocations"
         self._host_mps = host_state / MPS_DIRECTORY
         self._isolation = IsolationMounts(store.directory, host_state, store.usage)
-        self._lingering_since: dict[
-            str, float
-        ] = {}  # when processes were found that outlived their pod, by directory
+        # When processes were found that outlived their pod, by directory.
+        self._lingering_since: dict[str, float] = {}
         self._mps = mps
         self._cdi = cdi
         self._arbiter = arbiter
@@ -353,8 +347,7 @@ class ContainerPreparation:
         )
 
     def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
-        """Create the directories that the container mounts, and write the record of the Allocate
-        response.
+        """Create the directories that the container mounts, and record the Allocate response.
 
         Raises:
             OSError: they cannot be created.
@@ -380,10 +373,10 @@ class ContainerPreparation:
             raise NotYet(f"the limits cannot be written: {error}") from error
 
     def is_started(self, directory: str, limits: Limits, state: AllocationState) -> bool:
-        """Return whether a container was started with these limits and has all that it mounts: it
-        may be running.
+        """Return whether a container may be running.
 
-        The library that the mounts name, which may be a later one, is installed.
+        It may if it was started with these limits and has all that it mounts. This also installs
+        the library at the paths that the container mounts.
 
         Raises:
             NotYet: its limits would not be enforced.
@@ -433,8 +426,8 @@ class ContainerPreparation:
     def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:
         """Return the deleted pod whose processes still use one of the GPUs.
 
-        It is "" if there is none, or if it has been waited for long enough. ``present`` are the
-        allocation directories of the existing pods.
+        It is "" if there is none, or if the processes have had enough time to end. ``present`` are
+        the allocation directories of the existing pods.
         """
         now, usage = time.monotonic(), self._store.usage
         held = [name for name in usage.names() if name not in present and usage.is_held(name)]

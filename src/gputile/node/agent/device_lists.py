@@ -154,11 +154,10 @@ def devices(
     expected: Mapping[str, ExpectedMemory],
     resource: str,
 ) -> tuple[Device, ...]:
-    """Return the IDs of ``resource`` in order, each with its health: the kubelet allocates healthy
-    IDs only.
+    """Return the IDs of ``resource`` in order, each with its health.
 
-    ``expected`` is the memory of each GPU that pods with other units have yet to receive, see
-    ``expected_memory``.
+    The kubelet allocates healthy IDs only. ``expected`` is the memory of each GPU that pods with
+    other units have yet to receive, see ``expected_memory``.
     """
     if not node_config.advertises(resource):
         return ()

@@ -48,9 +48,8 @@ def part_id(uuid: str, number: int) -> str:
 def by_gpu(device_ids: Iterable[str]) -> dict[str, frozenset[str]]:
     """Group the IDs by the UUID of their GPU or MIG instance, sorted by UUID."""
     found: dict[str, list[str]] = {}
-    for (
-        device_id
-    ) in device_ids:  # a hot loop: each of the kubelet's requests lists all free IDs of the node
+    # A hot loop: each of the kubelet's requests lists all free IDs of the node.
+    for device_id in device_ids:
         uuid = device_id.partition(_SEPARATOR)[0]
         if uuid in found:
             found[uuid].append(device_id)
@@ -98,8 +97,7 @@ CONTAINER_DIRECTORY = "/etc/gputile/allocation"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record in one allocation directory: the Allocate response, and after the container's
-    start its limits.
+    """The record in an allocation directory: the Allocate response, and limits after the start.
 
     ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource; a
     claim has none. Until the container starts, ``pod``, ``uid`` and ``container`` are those of the
@@ -130,12 +128,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class KubeletEntry:
-    """The IDs of one resource that the kubelet has allocated to a container. ``uid`` is the
-    kubelet's UID of the pod.
+    """The IDs of one resource that the kubelet has allocated to a container.
 
-    ``directory`` is the name of the allocation directory that the container mounts, and ``mounts``
-    are all its mounts. If the stored Allocate response cannot be read, ``mounts`` is None and
-    ``directory`` is the one that the container would get.
+    ``uid`` is the kubelet's UID of the pod. ``directory`` is the name of the allocation directory
+    that the container mounts, and ``mounts`` are all its mounts. If the stored Allocate response
+    cannot be read, ``mounts`` is None and ``directory`` is the one that the container would get.
     """
 
     uid: str
@@ -157,8 +154,7 @@ EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """The IDs of one resource that one container got. ``directory`` is the name of its allocation
-    directory.
+    """A container's IDs of one resource; ``directory`` is the name of its allocation directory.
 
     ``mounts`` are the mounts in the Allocate response, each as container path and host path; the
     kubelet repeats them at every start of the container. It is None if they are unknown.

@@ -108,10 +108,8 @@ def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[C
     for pod in state.pods.values():
         if not pod.alive or pod.request is None:
             continue
-        forgotten, pod_devices = (
-            _forgotten(pod, listing, state.device_table),
-            state.device_table.get(pod.uid),
-        )
+        forgotten = _forgotten(pod, listing, state.device_table)
+        pod_devices = state.device_table.get(pod.uid)
         if pod_devices is not None and _complete(pod, pod_devices):
             found += _corrected(pod, pod_devices, state.node_config, now_ns) + forgotten
         else:
@@ -126,18 +124,16 @@ def _corrected(
     if truth is None:
         return []
     if pod.allocation is not None and pod.allocation.containers == truth.containers:
-        if (
-            pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false"
-        ):  # existing tools read it (B9)
+        # Existing tools read this annotation (B9).
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
             return [Correction(pod, {GPUSHARE_ASSIGNED: "true"})]
         return []
     annotations, where = annotations_of(truth, node_config, pod.pod), _gpus_text(truth.gpus)
     if pod.allocation is None:
         text = f"the pod was bound without an allocation and is on {where}"
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
-    if (
-        booked := _gpus_text(pod.allocation.gpus)
-    ) == where:  # only the shares of single containers differ
+    # If the text is the same, only the shares of single containers differ.
+    if (booked := _gpus_text(pod.allocation.gpus)) == where:
         return [Correction(pod, annotations)]
     text = f"the kubelet allocated {where} instead of {booked}; the booking was corrected"
     return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]

@@ -69,8 +69,7 @@ class HandOver:
         self._text = ""
 
     async def close(self) -> None:
-        """Close the node if another agent serves it, and wait until no pod is on its way to the
-        node.
+        """Close the node if another agent serves it; wait until no pod is on its way to the node.
 
         If the API server does not answer, the handover continues without this: no pod can be bound
         then either.
@@ -170,8 +169,7 @@ class HandOver:
 
 
 def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list[str]:
-    """Return the keys of those ``pods`` to which the kubelet has yet to allocate devices, according
-    to its list.
+    """Return the keys of those ``pods`` that lack devices in the kubelet's list.
 
     Init containers that are not sidecars do not count, since the kubelet does not list their
     devices.

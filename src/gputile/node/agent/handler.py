@@ -45,11 +45,9 @@ class AllocationHandler:
         compare: Wakeup,
         metrics: AgentMetrics,
     ) -> None:
-        self._state, self._kubelet, self._records = (
-            advertiser.state,
-            advertiser.kubelet,
-            advertiser.records,
-        )
+        self._state = advertiser.state
+        self._kubelet = advertiser.kubelet
+        self._records = advertiser.records
         self._advertiser = advertiser
         self._node = node
         self._files = files
@@ -76,16 +74,15 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Return the preferred IDs. If that fails, return no preference, since an error would
-        fail the pod for good.
+        """Return the preferred IDs.
+
+        If that fails, return no preference, since an error would fail the pod for good.
         """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
-            available, must, size = (
-                asked.available_deviceIDs,
-                asked.must_include_deviceIDs,
-                asked.allocation_size,
-            )
+            available = asked.available_deviceIDs
+            must = asked.must_include_deviceIDs
+            size = asked.allocation_size
             ids: tuple[str, ...] = ()
             try:
                 caller = await self._find_caller(resource, size)
@@ -165,9 +162,7 @@ class AllocationHandler:
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller | None:
-        """Identify the caller, after reading candidate pods from the API server if necessary;
-        None if it is unknown.
-        """
+        """Identify the caller, if necessary by reading candidates from the API server, or None."""
         listing = await self._list()
         forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S

@@ -1,9 +1,9 @@
 """Derives the device table from the kubelet's checkpoint and the allocation directories.
 
 The kubelet's checkpoint says which container has which IDs, and which allocation directory it
-mounts. The record in that directory says when the IDs were allocated and what they are worth, and
-whether the container has started. Joined by the name of the directory they are the device table,
-which is computed again whenever one of them or a pod changes.
+mounts. The record in that directory says when the IDs were allocated, how much memory and compute
+they stand for, and whether the container has started. The device table joins checkpoint and records
+by the name of the directory. It is computed again whenever one of them or a pod changes.
 
 The kubelet checkpoints all devices of a container before it calls for the next container, and
 before the container starts. An Allocate response that is not in the checkpoint by then was lost.
@@ -36,8 +36,7 @@ UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has checkpointed the response
 def answer(
     state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> str:
-    """Record that ``ids`` are allocated to a container; return the name of its allocation
-    directory.
+    """Record that a container is allocated ``ids``; return the name of its allocation directory.
 
     Both resources of a container have the same directory. No other container mounts it.
     """
@@ -120,8 +119,8 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
     """Return the entries of the kubelet's list, which replace those of an unreadable checkpoint.
 
     A container mounts the directory of the latest response with its IDs. A container is omitted
-    while not all its IDs are listed, or if it has other amounts than the known pod requests: it is
-    in a later pod of the same name.
+    while some of its IDs are not listed. It is also omitted if its amounts differ from those that
+    the known pod requests: then it belongs to a later pod of the same name.
     """
     last: dict[tuple[str, frozenset[str]], tuple[str, tuple[tuple[str, str], ...] | None]] = {}
     for name, record in sorted(state.records.items(), key=lambda each: each[1].since_ns):
@@ -229,9 +228,8 @@ def _row(state: AllocationState, uid: str, parts: Sequence[_Part]) -> PodDevices
     if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
     made, before = row.only(tuple(each.devices for each in parts)), state.device_table.get(uid)
-    return (
-        before if before == made and before is not None else made
-    )  # its GPUs are computed already
+    # The GPUs of the previous row are computed already.
+    return before if before == made and before is not None else made
 
 
 def _has_gone(
@@ -273,9 +271,9 @@ def _holds(
 ) -> bool:
     """Return whether a directory holds devices that are not in the kubelet's checkpoint.
 
-    It does if the kubelet has yet to checkpoint the response, or has forgotten a running container.
-    It does not if the kubelet has allocated other devices to the container, or does not list its
-    pod.
+    It does if the kubelet has yet to checkpoint the response, or has forgotten the running
+    container. It does not if the kubelet has allocated other devices to the container, or does not
+    list its pod.
     """
     if name not in state.started:
         return name in state.answered

@@ -195,11 +195,9 @@ class NodeMetrics(Collector):
 
 
 def _node(state: AllocationState) -> Metric:
-    mode, labels, configured = (
-        state.node_config.effective_mode,
-        state.labels,
-        state.configuration.gpu_time,
-    )
+    mode = state.node_config.effective_mode
+    labels = state.labels
+    configured = state.configuration.gpu_time
     policy = policy_of(mode.mode, labels, configured).value
     found = GaugeMetricFamily(
         "gputile_agent_node_info",
@@ -373,11 +371,10 @@ def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """A container's part of a GPU: ``limit`` bytes of the GPU's ``total`` bytes. ``index`` is the
-    GPU's on its node.
+    """A container's part of a GPU: ``limit`` bytes of ``total`` bytes.
 
-    ``time_share`` is the guaranteed part of the GPU's time, from 0 to 1; None if GPU time is not
-    shared out.
+    ``index`` is the GPU's index on its node. ``time_share`` is the guaranteed part of the GPU's
+    time, from 0 to 1; None if GPU time is not shared out.
     """
 
     index: int
@@ -389,8 +386,7 @@ class GpuPart:
 def containers_of(
     state: AllocationState,
 ) -> Iterator[tuple[tuple[str, str, str], str, tuple[GpuPart, ...]]]:
-    """Yield the containers with GPUs of the existing pods, each with its parts of GPUs in the order
-    of its limits.
+    """Yield existing pods' containers with GPUs, each with its parts in the order of its limits.
 
     A container is its namespace, pod and name. With it goes the name of the usage file in which its
     library counts; "" if it has no library.

@@ -86,8 +86,7 @@ def decide_mode(
     *,
     free: bool = True,
 ) -> ModeDecision:
-    """Decide what is in force from the node's labels; ``before`` is None for a node that joins
-    (M11).
+    """Decide what is in force by the node's labels; ``before`` is None if the node joins (M11).
 
     ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` is True if no other pod can be
     on its way to it.
@@ -131,8 +130,9 @@ def decide_mode(
 
 
 def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
-    """Return the mode and sharing that the node's labels request, with unit 0, since no label sets
-    the unit.
+    """Return the mode and sharing that the node's labels request, with unit 0.
+
+    No label sets the unit.
 
     Raises:
         LabelError: a label is invalid.

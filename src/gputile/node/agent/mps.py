@@ -178,8 +178,9 @@ class MpsDaemons:
 
     @property
     def problem(self) -> str | None:
-        """Why mode ``mps`` cannot be served: no program, no safe directory, or no daemon runs.
-        None if it can be.
+        """Why mode ``mps`` cannot be served; None if it can be.
+
+        The program or a safe directory is missing, or no daemon runs.
         """
         if shutil.which(self._program) is None:
             return (

@@ -20,9 +20,8 @@ from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
-LIBRARY_MODES: Final = frozenset(
-    {Mode.CGPU, Mode.CORE_MEM}
-)  # isolated by gputile's library; in mode mps, MPS isolates
+# The modes that gputile's library isolates; in mode mps, MPS isolates.
+LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})
 
 
 def is_served(resource: str) -> bool:

@@ -158,10 +158,8 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
     """Report whether the MIG mode of the GPUs matches the node's label (G3)."""
-    wanted, split = (
-        effective_mode.sharing is Sharing.MIG,
-        [gpu for gpu in machine.gpus if gpu.mig is Mig.ON],
-    )
+    wanted = effective_mode.sharing is Sharing.MIG
+    split = [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
     reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
         able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
@@ -311,8 +309,7 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
 
 
 def farewell_patch(current: Node) -> dict[str, Any] | None:
-    """Return the strategic merge patch that removes what an agent wrote on the node; None if no
-    agent wrote anything.
+    """Return the strategic merge patch that removes what an agent wrote on the node, if anything.
 
     The condition of a silent agent remains, since the controller owns it. If there is neither a
     condition nor an inventory of an agent, the labels are not the agent's either.
@@ -334,11 +331,10 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
 
 
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
-    """Return the status patch that sets the number of GPUs with shared memory as a resource; None
-    removes it (B9).
+    """Return the status patch with the number of GPUs with shared memory as a resource (B9).
 
-    Both fields are set: the kubelet keeps resources that it does not manage, but copies the
-    capacity to the allocatable only from time to time.
+    None removes the resource. Both fields are set: the kubelet keeps resources that it does not
+    manage, but copies the capacity to the allocatable only from time to time.
     """
     resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
     return {
@@ -347,8 +343,7 @@ def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
 
 
 async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
-    """Patch the node where it differs from ``wanted``, and record events; return whether a patch
-    was sent.
+    """Patch the node if it differs from ``wanted``, record events; return whether it was patched.
 
     Raises:
         KubeError: the node cannot be patched.
@@ -371,8 +366,7 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove from the node what an agent wrote; return a message, "" if there was nothing to
-    remove.
+    """Remove from the node what an agent wrote; return a message, "" if there was nothing.
 
     Raises:
         KubeError: the node cannot be read or written.

@@ -35,19 +35,16 @@ class Reconciler:
     def __init__(
         self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess
     ) -> None:
-        self._state, self._kubelet, self._records = (
-            advertiser.state,
-            advertiser.kubelet,
-            advertiser.records,
-        )
+        self._state = advertiser.state
+        self._kubelet = advertiser.kubelet
+        self._records = advertiser.records
         self._store, self._cluster = advertiser.records.store, advertiser.cluster
         self._advertiser = advertiser
         self._metrics = metrics
         self._arbiter = arbiter
         self._writes = asyncio.Semaphore(AT_ONCE)
-        self._since: dict[
-            tuple[str, str], float
-        ] = {}  # when a problem was first found, by UID and message
+        # When a problem was first found, by UID and message.
+        self._since: dict[tuple[str, str], float] = {}
 
     async def round(self) -> bool:
         """Compare once; return whether another round should follow.

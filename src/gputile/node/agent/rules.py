@@ -60,8 +60,9 @@ class AllocationRules:
         self.check_others(pod_devices)
 
     def check_others(self, held: PodDevices) -> None:
-        """Check that a pod or claim may share its GPUs with the other pods: enough capacity, and
-        the same trust group.
+        """Check that a pod or claim may share its GPUs with the other pods.
+
+        The GPUs must have enough capacity, and the pods the same trust group.
 
         Raises:
             Occupied: it may not; the text names the pods or the limit.
@@ -71,8 +72,7 @@ class AllocationRules:
         self._check_company(held)
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
-        """Return why a container must not start with IDs that another pod holds too; None if it may
-        start.
+        """Return why a container must not start with IDs that another pod holds; None if it may.
 
         The kubelet can allocate the same IDs to two pods. If a pod ends while the kubelet waits for
         an Allocate response, a ``List`` call makes it recount the IDs in use without those that it
@@ -97,8 +97,7 @@ class AllocationRules:
         ), CORE_PERCENT - percent
 
     def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
-        """Check that pods of other trust groups use none of the GPUs, if the mode does not isolate
-        pods.
+        """Check that other trust groups use none of the GPUs, if the mode does not isolate pods.
 
         Pods that are not identified are checked once they are.
 
@@ -147,10 +146,8 @@ class AllocationRules:
 
     def _check_company(self, pod_devices: PodDevices) -> None:
         for uuid in sorted(pod_devices.gpus):
-            others, name = (
-                list(self.device_table.on(uuid, pod_devices.uid)),
-                self.node_config.names([uuid]),
-            )
+            others = list(self.device_table.on(uuid, pod_devices.uid))
+            name = self.node_config.names([uuid])
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
                 raise Occupied(f"{name} is held by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:

@@ -81,8 +81,7 @@ class TimeShares:
 
 
 class TimeUsed(NamedTuple):
-    """The ``seconds`` for which a container held a GPU in its turns, and the seconds that it
-    ``waited`` for turns.
+    """The ``seconds`` that a container held a GPU in its turns, and ``waited`` for turns.
 
     ``container`` is its namespace, pod and name; ``gpu`` is the GPU's index on its node.
     """

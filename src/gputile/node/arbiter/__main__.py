@@ -30,9 +30,7 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input is closed; report usage every ``report_every`` seconds, or
-    never if it is 0.
-    """
+    """Serve until standard input is closed; report usage every ``report_every`` s, never if 0."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin

@@ -83,8 +83,7 @@ def decode(data: bytes) -> Message:
 
 
 def uuid_fields(uuid: str) -> tuple[int, int]:
-    """Return the fields ``a`` and ``b`` of the message ``GPU`` for a UUID such as ``GPU-...`` or
-    ``MIG-...``.
+    """Return fields ``a`` and ``b`` of the message ``GPU`` for a UUID (``GPU-...``, ``MIG-...``).
 
     Raises:
         ProtocolError: the UUID is invalid.

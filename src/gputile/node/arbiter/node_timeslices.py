@@ -133,8 +133,7 @@ class NodeTimeSlices:
         self._record_joint_use(container, uuid, others, now)
 
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
-        """Record that a container uses a GPU together with those of ``others`` on which it has the
-        same limits.
+        """Record that a container uses a GPU with those of ``others`` where it has the same limits.
 
         Work over several GPUs progresses at one rate, so GPUs with another guarantee or ceiling are
         omitted.
@@ -272,8 +271,7 @@ class NodeTimeSlices:
                 account.asks = asks
 
     def _revoke_overdue(self, connected: set[str], now: int) -> None:
-        """Revoke the turns of a container that is overdue on one GPU of its set while it waits for
-        another.
+        """Revoke turns of a container that is overdue on one GPU of its set and waits for another.
 
         It gets all of its GPUs next, but not twice in a row.
         """
@@ -375,8 +373,7 @@ class NodeTimeSlices:
         return min((at for at in since if at is not None), default=now)
 
     def _kept_for(self, container: str, now: int) -> int:
-        """Return the maximum time for which a set's GPUs are kept free; 0 if the set has not waited
-        for long.
+        """Return the maximum time to keep a set's GPUs free; 0 if the set has not waited for long.
 
         Otherwise other containers, whose kernels may outlast their turns, could delay it again and
         again.

@@ -107,8 +107,9 @@ class Listener(_SocketSource):
 
 
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
-    """Create a listening socket in ``directory``, replacing an existing one; return it with the
-    status of its file.
+    """Create a listening socket in ``directory``; return it with the status of its file.
+
+    An existing socket is replaced.
 
     Raises:
         OSError: the directory does not exist or cannot be written.

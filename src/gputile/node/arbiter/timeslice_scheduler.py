@@ -19,15 +19,12 @@ from gputile.node.arbiter.accounts import (
 )
 
 MS: Final = 1_000_000
-IDLE_HOLD: Final = (
-    1 * MS
-)  # how long the GPU waits for the container whose turn ended, if it would be next
-UNCONTENDED_AFTER: Final = (
-    1000 * MS
-)  # a turn has no end if no other container has used the GPU for this time
-AWAY_AFTER: Final = (
-    100 * MS
-)  # after this time without demand, a container gets no credit for its absence
+# How long the GPU waits for the container whose turn ended, if it would be next.
+IDLE_HOLD: Final = 1 * MS
+# A turn has no end if no other container has used the GPU for this time.
+UNCONTENDED_AFTER: Final = 1000 * MS
+# After this time without demand, a container gets no credit for its absence.
+AWAY_AFTER: Final = 100 * MS
 # at least a quarter of a turn is charged, even if the GPU was idle: it was reserved
 LEAST_PART: Final = 4
 MOST_OWED: Final = 1000 * MS
@@ -43,9 +40,9 @@ Rank = tuple[int, int, int, int, str]
 
 
 class TimeSliceScheduler:
-    """The turns on one GPU. A container that has waited for ``longest_wait`` takes precedence over
-    all others.
+    """The turns on one GPU.
 
+    A container that has waited for ``longest_wait`` takes precedence over all others.
     ``NodeTimeSlices``, which manages all GPUs, begins the turns and calls ``tick`` after each
     event.
     """
@@ -154,8 +151,7 @@ class TimeSliceScheduler:
             self._turn.heard_at = now
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
-        """Accept a returned turn; return the process's account, None if it neither holds the turn
-        nor overruns one.
+        """Accept a returned turn; return the process's account, if it holds or overruns the turn.
 
         ``used`` is the time for which the GPU worked for the process; ``again`` is True if it has
         more work.
@@ -396,11 +392,10 @@ class TimeSliceScheduler:
         )
 
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
-        """Begin a container's turn on the free GPU for ``length``; 0 means until another container
-        wants the GPU.
+        """Begin a container's turn of ``length`` on the free GPU.
 
-        If none of its processes waits, the turn is kept for a short time for a process that wants
-        it.
+        Length 0 means until another container wants the GPU. If none of its processes waits, the
+        turn is kept for a short time for a process that wants it.
         """
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1

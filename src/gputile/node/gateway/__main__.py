@@ -41,9 +41,8 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
         try:
             status = await _run_agent(command, gateway)
             ended = f"ended with status {status}"
-        except (
-            OSError
-        ) as error:  # such as a lack of descriptors: it may pass, and the kubelet's calls wait
+        # Such as a lack of descriptors: it may pass, and the kubelet's calls wait.
+        except OSError as error:
             if not gateway.in_charge:
                 raise
             status, ended = 1, f"cannot be started: {error}"

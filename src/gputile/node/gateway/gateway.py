@@ -163,8 +163,7 @@ class AbandonedError(Exception):
 
 
 class Gateway:
-    """Serves one kubelet with successive agents: call ``attend`` for each of them while ``run``
-    runs.
+    """Serves one kubelet with successive agents: call ``attend`` for each while ``run`` runs.
 
     The agent's requests are only recorded; the loop in ``run`` executes them. ``device_plugins`` is
     the kubelet's directory for the sockets of plugins, ``pod_resources`` its PodResources socket.
@@ -217,9 +216,8 @@ class Gateway:
                 raise AbandonedError("the gateway that took over has ended")
             return
         if self._relay.lost is not None and now - self._relay.lost > AGENT_TIMEOUT_S:
-            self._registrar.advertise(
-                (), {}
-            )  # otherwise each pod would wait for an agent, and then fail
+            # Otherwise each pod would wait for an agent, and then fail.
+            self._registrar.advertise((), {})
         await self._registrar.reconcile()
         await self._claims.reconcile()
         self._send_state()
@@ -240,8 +238,7 @@ class Gateway:
         await asyncio.gather(self._registrar.stop(), self._claims.stop())
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one agent until it closes the connection, sends an invalid message, or is silent
-        for too long.
+        """Serve an agent until it disconnects, sends an invalid message, or is silent for too long.
 
         A working agent is never silent for long, since it regularly requests the kubelet's list of
         pods.

@@ -169,8 +169,7 @@ def to_gateway(
 
 
 class NodeLock:
-    """Decides which gateway serves the node if there are two, as in an upgrade: the one that
-    acquired the lock last.
+    """Decides which of two gateways serves the node, as in an upgrade: the last to lock it.
 
     The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token``
     identifies a gateway with its agent.

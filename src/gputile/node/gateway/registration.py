@@ -44,14 +44,16 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocati
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gputile-"
 CLIENT_OPTIONS = (
+    # Strict servers reject the default, the percent-encoded socket path.
     (
         "grpc.default_authority",
         "localhost",
-    ),  # strict servers reject the default, the percent-encoded socket path
+    ),
+    # The kubelet's own limit for PodResources: DefaultMaxMsgSize.
     (
         "grpc.max_receive_message_length",
         16 * MIB,
-    ),  # the kubelet's own limit for PodResources: DefaultMaxMsgSize
+    ),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -59,10 +61,11 @@ CLIENT_OPTIONS = (
 )
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
+    # GetPreferredAllocation can name each device twice.
     (
         "grpc.max_receive_message_length",
         16 * MIB,
-    ),  # GetPreferredAllocation can name each device twice
+    ),
 )
 RECONCILE_EVERY_S = 1.5
 REGISTER_TIMEOUT_S = 5.0
@@ -70,10 +73,8 @@ STOP_GRACE_S = 1.0
 HAND_OVER_TIMEOUT_S = 3.0
 HAND_OVER_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
-FIRST_PAUSE_S, LONGEST_PAUSE_S = (
-    0.05,
-    30.0,
-)  # the kubelet creates its socket a moment before it accepts connections
+FIRST_PAUSE_S = 0.05  # the kubelet creates its socket a moment before it accepts connections
+LONGEST_PAUSE_S = 30.0
 
 REGISTRY = "plugins_registry"  # in the kubelet's root directory
 DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
@@ -97,8 +98,7 @@ class RefusedError(Exception):
 
 
 class KubeletSocket:
-    """A gRPC server for the kubelet, which relays calls to the agent as bytes and streams the
-    latest message.
+    """A gRPC server for the kubelet that relays calls to the agent and streams the latest message.
 
     Each ``subject`` (a resource, or the DRA driver) has its own socket, since most calls do not
     name the resource. A socket's name is never reused: a server that stops gracefully unlinks its
@@ -138,10 +138,8 @@ class KubeletSocket:
         try:
             self._server.add_insecure_port(f"unix:{path}")
             await _completed(self._server.start())
-        except (
-            OSError,
-            RuntimeError,
-        ) as error:  # gRPC raises RuntimeError if it cannot create a socket
+        # gRPC raises RuntimeError if it cannot create a socket.
+        except (OSError, RuntimeError) as error:
             log.error("cannot serve %s: %s", self.subject, error)
             await self.stop()
 
@@ -395,10 +393,8 @@ class Registrar:
 
     async def reconcile(self) -> None:
         await self._stop_withdrawn()
-        now, kubelet = (
-            asyncio.get_running_loop().time(),
-            _identity(self._directory / KUBELET_SOCKET),
-        )
+        now = asyncio.get_running_loop().time()
+        kubelet = _identity(self._directory / KUBELET_SOCKET)
         if kubelet != self._kubelet:
             self._kubelet, self.epoch = kubelet, now
             for plugin in self._plugins.values():

@@ -124,8 +124,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def remove_placeholder(path: Path) -> None:
-    """Remove an empty directory at the path of a file: containerd creates one if the source of a
-    mount is missing.
+    """Remove an empty directory at a file's path, which containerd creates for a missing source.
 
     Raises:
         OSError: the directory is not empty.

@@ -55,12 +55,11 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
-    """Yield a row for each way, and one for each of two allocations whose processes all allocate at
-    the same time.
+    """Yield a row for each way to allocate, then one for each of two simultaneous allocations.
 
-    ``environment`` makes a process see only the GPU ``uuid``. The two allocations have different
-    limits, and each must reach its own. For each of its processes it may miss as much as a single
-    process missed of its limit.
+    All processes of an allocation allocate at the same time. ``environment`` makes a process see
+    only the GPU ``uuid``. The two allocations have different limits, and each must reach its own.
+    For each of its processes it may miss as much as a single process missed of its limit.
 
     Raises:
         LibraryMissing: this installation has no library.
@@ -127,10 +126,8 @@ def _start_probe(
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
-    command, pipe = (
-        [sys.executable, "-m", "gputile.node.isolation.probe", *arguments],
-        subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", "gputile.node.isolation.probe", *arguments]
+    pipe = subprocess.PIPE
     probe = subprocess.Popen(
         command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0
     )
@@ -154,8 +151,7 @@ def _make_allocation(allocation: Path, limits: bytes) -> None:
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The expected and the measured part of a GPU's time; 1.0 is what a process gets without the
-    library.
+    """The expected and measured part of a GPU's time; 1.0 is a process without the library.
 
     ``bound`` is the condition on ``got``. It is "" if only the ratio counts, since switching turns
     takes time too.

@@ -25,9 +25,8 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _WORD: Final = 8
 _SLOT_BYTES: Final = 16  # of a process: its PID and its start
 _USED: Final = _HEADER.size + USAGE_SLOTS * _SLOT_BYTES
-_PEAK: Final = (
-    _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD
-)  # behind ``used`` and a word for each GPU
+# Behind ``used`` and a word for each GPU.
+_PEAK: Final = _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD
 _MOST_LOCKS: Final = 64
 _KERNEL_LOCKS: Final = Path("/proc/locks")  # proc_locks(5)
 _MOST_LISTED: Final = 10_000  # locks of the whole machine; any container can create more
@@ -46,8 +45,7 @@ class GpuUsage(NamedTuple):
 
 
 def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
-    """Return a container's usage of its first ``gpus`` GPUs, in the order of its limits; None if
-    unreadable.
+    """Return a container's usage of its first ``gpus`` GPUs in limits order; None if unreadable.
 
     Only running processes count: the slots of others are no longer locked.
     """
@@ -64,8 +62,7 @@ def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
 
 
 def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
-    """Return whether a process has locked one of ``count`` slots from ``first`` on, in an open
-    usage file.
+    """Return whether a process has locked one of ``count`` slots from ``first`` in a usage file.
 
     Raises:
         OSError: the file system has no locks.
@@ -74,8 +71,7 @@ def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
 
 
 def slots_listed(path: Path) -> bool:
-    """Return whether /proc/locks lists a lock on a slot of a usage file that this process may not
-    open.
+    """Return whether /proc/locks lists a lock on a slot of a usage file that cannot be opened.
 
     The kernel lists locks to every process. If there are too many to read, one of them may be on
     the file.
@@ -110,8 +106,7 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
 
 
 def _locked(file: int, slots: int) -> bytes:
-    """Return 1 for each of the first ``slots`` slots that a process has locked, and 0 for the
-    others.
+    """Return 1 for each of the first ``slots`` slots that a process has locked, 0 for others.
 
     A call of the kernel reports only one lock in a range, and takes longer the more locks exist. A
     container may hold hundreds, so after ``_MOST_LOCKS`` calls the remaining slots count as locked.
@@ -135,9 +130,7 @@ def _locked(file: int, slots: int) -> bytes:
 
 
 def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return the start and the end of a lock on these bytes, None if there is none; 0 as end
-    means the end of file.
-    """
+    """Return start and end (0: end of file) of a lock on these bytes; None if there is none."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)

@@ -122,8 +122,7 @@ nvml: Final = Calls()
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
-    """Return the result of ``function``, or ``default`` if the GPU or the driver does not have this
-    property.
+    """Return the result of ``function``, or ``default`` if GPU or driver lacks this property.
 
     Raises:
         CallError: the call fails for another reason.

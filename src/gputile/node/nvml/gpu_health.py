@@ -37,8 +37,7 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The result of an examination of the GPU or MIG instance ``uuid``: its ``trouble``, None if it
-    is healthy.
+    """The result of examining the GPU or MIG instance ``uuid``: its ``trouble``, None if healthy.
 
     ``doubtful`` trouble may be transient, such as a call that timed out; other trouble is certain,
     such as a lost GPU.

@@ -43,8 +43,7 @@ class Observation:
 
 
 class GpuMonitor:
-    """Watches the machine in repeated calls of ``step``, which block, so they need a separate
-    thread.
+    """Watches the machine in repeated calls of ``step``, which block: use a separate thread.
 
     ``known`` is the inventory that the previous agent published: GPUs keep their indices, and
     unhealthy ones start as unhealthy. Other threads read ``seen``, the latest ``readings``, and

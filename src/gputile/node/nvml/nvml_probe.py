@@ -414,10 +414,8 @@ def _read_measurements(handle: Handle, gpu: ProbedGpu) -> GpuReading:
     rates = optional(None, nvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = optional(None, nvml.nvmlDeviceGetPowerUsage, handle)
     lifetime = pynvml.NVML_AGGREGATE_ECC
-    corrected, uncorrected = (
-        pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
-        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-    )
+    corrected = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+    uncorrected = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     return GpuReading(
         uuid=gpu.uuid,
         used=memory.used if memory is not None else None,

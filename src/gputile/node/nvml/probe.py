@@ -34,8 +34,7 @@ class Mig(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A MIG instance. ``profile`` is NVIDIA's name of its size (``1g.10gb``), ``mib`` its memory in
-    MiB.
+    """A MIG instance with NVIDIA's ``profile`` (its size, ``1g.10gb``) and ``mib`` of memory.
 
     ``gi`` and ``ci`` are the IDs of its GPU instance and its compute instance.
     """
@@ -116,8 +115,7 @@ def inventory_of(
     replicas: int = 0,
     shared_mib: int = 0,
 ) -> Inventory:
-    """Return the inventory of ``machine`` that is published for the scheduler, with the effective
-    mode and unit.
+    """Return the inventory of ``machine`` for the scheduler, with the effective mode and unit.
 
     ``shared_mib`` limits the memory of each GPU in the modes that share by memory; 0 means no
     limit. A GPU in MIG mode is omitted, since no pod can have all of it. A unified GPU is omitted

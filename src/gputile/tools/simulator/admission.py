@@ -114,10 +114,8 @@ class Admission:
                 allowed = isinstance(labels, dict) and labels.get(UNSAFE_ACCESS_LABEL) == "allowed"
                 (unsafe.add if allowed else unsafe.discard)(name)
             elif (manifest.kind, manifest.group) == ("PriorityClass", "scheduling.k8s.io"):
-                value, preemption = (
-                    manifest.body.get("value", 0),
-                    manifest.body.get("preemptionPolicy", _PREEMPTING),
-                )
+                value = manifest.body.get("value", 0)
+                preemption = manifest.body.get("preemptionPolicy", _PREEMPTING)
                 if isinstance(value, int) and name not in SYSTEM_CLASSES:
                     is_default = manifest.body.get("globalDefault") is True
                     priorities[name] = PriorityClass(int(value), str(preemption), is_default)
@@ -224,8 +222,7 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether the resources or annotations of a new pod make the API server call the
-    webhook.
+    """Return whether a new pod's resources or annotations make the API server call the webhook.
 
     Any amount of a GPU resource does, even 0, and so does the old affinity annotation.
     """

@@ -79,9 +79,7 @@ class KnownClaims:
                 self.claims[key] = msgspec.structs.replace(claim, status=ResourceClaimStatus())
 
     def why_not(self, namespace: str, named: Json) -> str:
-        """Return why ``named``, an entry of a new pod's ``spec.resourceClaims``, cannot be
-        judged; "" if it can.
-        """
+        """Return why ``named``, an entry of ``spec.resourceClaims``, cannot be judged, or ""."""
         name = named.get("resourceClaimName")
         if name:
             claim, kind = self.claims.get(f"{namespace}/{name}"), "ResourceClaim"
@@ -157,8 +155,7 @@ def unjudged(claim: ResourceClaim) -> str:
 def allocate_claims(
     engine: PlacementEngine, pod: Pod, node: str
 ) -> list[ResourceClaim] | Refusal[FitRule]:
-    """Return the pod's claims that kube-scheduler would newly allocate on the node, or why it
-    cannot.
+    """Return the pod's claims that kube-scheduler would allocate on the node, or why it cannot.
 
     Temporary changes of the ledger are undone.
 

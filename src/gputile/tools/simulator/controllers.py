@@ -74,15 +74,13 @@ _TOLERATIONS = tuple(
 
 
 def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
-    """Return the labels that all pods of a workload have: those of the template and those that
-    controllers add.
+    """Return the labels that all pods of a workload have: the template's and the controllers'.
 
     For a CronJob, they include the labels of its Job.
     """
     labels = dict(template.metadata.labels)
-    digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[
-        :10
-    ]  # in place of the controller's own hash
+    # In place of the controller's own hash.
+    digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[:10]
     if kind == "Deployment":
         return labels | {TEMPLATE_HASH: digest}
     if kind == "StatefulSet":
@@ -90,9 +88,8 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
     if kind == "DaemonSet":
         return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
     if kind in ("Job", "CronJob"):
-        name = (
-            owner.name if kind == "Job" else f"{owner.name}-00000000"
-        )  # a real suffix is the minutes since 1970
+        # A real suffix is the minutes since 1970.
+        name = owner.name if kind == "Job" else f"{owner.name}-00000000"
         uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
         return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
     return labels
@@ -216,8 +213,9 @@ def template_path(kind: str) -> tuple[str, ...]:
 
 
 def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
-    """Return an object's metadata, and its fields that decide on its pods; for a CronJob, those of
-    its Jobs.
+    """Return an object's metadata, and its fields that decide on its pods.
+
+    For a CronJob, these are the fields of its Jobs.
 
     Raises:
         ManifestError: a field has the wrong type or value.
@@ -293,8 +291,7 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
-    """Yield a pod for each node that the controller selects, with the controller's affinity to the
-    node.
+    """Yield a pod for each node that the controller selects, with its affinity to the node.
 
     The controller selects nodes by the template as it is written. Report the nodes that it leaves
     out although a pod, as admission completes it, could run there.

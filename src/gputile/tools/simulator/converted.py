@@ -47,10 +47,11 @@ _SCHEDULERS: Final = (
     "volcano",
 )
 _VOLCANO: Final = "batch.volcano.sh"
+# They start the pods of a custom workload together.
 _GANG_MAKERS: Final = (
     "kai-scheduler",
     "runai-scheduler",
-)  # they start the pods of a custom workload together
+)
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _ALL: Final = 100  # percent of a GPU
 _MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
@@ -102,9 +103,8 @@ class _Amounts:
             return {WHOLE_GPU: self.gpus}
         limits = {GPU_MEMORY: math.ceil(self.mib / unit_mib) * self.gpus}
         if self.percent:
-            percent = min(
-                math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT
-            )  # as in HAMi
+            # As in HAMi.
+            percent = min(math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT)
             limits[GPU_CORE] = percent * self.gpus
         return limits
 
@@ -226,10 +226,8 @@ class _Conversion:
             gpus = amounts.get(ForeignAmount.GPUS) or int(parse_quantity(bounds.get(WHOLE_GPU, 1)))
         except QuantityError:
             return None
-        mib, part = (
-            amounts.get(ForeignAmount.MIB, 0),
-            amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0),
-        )
+        mib = amounts.get(ForeignAmount.MIB, 0)
+        part = amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0)
         if not mib and part < _ALL and self.gpu_mib:
             mib = self.gpu_mib * part // 100
         if amounts.keys() == {ForeignAmount.GPUS} or part == _ALL:

@@ -226,8 +226,7 @@ def described_unit(manifest: Manifest) -> int | None:
 
 
 def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
-    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB if it
-    names none.
+    """Yield the nodes of a ``kind: Cluster``; their memory unit is ``default_mib`` by default.
 
     Raises:
         ManifestError: a field is unknown or invalid; the text lists the valid values.
@@ -258,10 +257,8 @@ def nodes_of_text(
         ManifestError: the text has another form, or the memory of the model is neither stated nor
             known.
     """
-    origin, form = (
-        Origin(f"{source} {text}"),
-        "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu",
-    )
+    origin = Origin(f"{source} {text}")
+    form = "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
     written, colon, mode = text.partition(":")
     *counts, last = written.split("x", 2)
     model, _, memory = last.partition("=")
@@ -287,8 +284,7 @@ def inventory_of(node: Node) -> Inventory | None:
 
 
 def written_node(manifest: Manifest) -> Node:
-    """Return the node of a ``kind: Node`` manifest, in the form that ``kubectl get node -o yaml``
-    prints.
+    """Return the node of a ``kind: Node`` manifest, as ``kubectl get node -o yaml`` prints it.
 
     Raises:
         ManifestError: a field has the wrong type, or a name or an amount is invalid.
@@ -455,8 +451,7 @@ class _Describer:
         return claims
 
     def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
-        """Return the bandwidth matrix of the whole node in GB/s; () if no group states its
-        bandwidth.
+        """Return the node's whole bandwidth matrix in GB/s; () if no group states its bandwidth.
 
         Within a group it is what the group states, between groups that of PCIe.
         """

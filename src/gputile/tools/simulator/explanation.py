@@ -56,8 +56,7 @@ _REMEDIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """The explanation of a pod: its state, sentences, a report for each node, and changes that
-    would help.
+    """The explanation of a pod: its state, sentences, a report per node, and helpful changes.
 
     ``placed`` is true if the pod is bound, has ended, fits a node now, or can preempt other pods.
     """
@@ -252,11 +251,10 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
 
 
 def _why_there(subject: Subject) -> str | None:
-    """Return a sentence on the node of a bound pod; None if gputile does not place the pod or the
-    node is unknown.
+    """Return a sentence on a bound pod's node.
 
-    The state of the cluster at the time of the binding is not recorded, so the sentence is about
-    the current state.
+    Return None if gputile does not place the pod or the node is unknown. The state of the cluster
+    at the time of the binding is not recorded, so the sentence is about the current state.
     """
     pod, node = subject.pod, subject.pod.spec.node_name
     gang = gang_of(pod) if subject.configuration.admission.gangs else None

@@ -67,9 +67,8 @@ class _Unknown(NamedTuple):
     type_name: str
 
 
-@functools.lru_cache(
-    10_000
-)  # finding a similar name is slow, and objects of a file repeat mistakes
+# Finding a similar name is slow, and objects of a file repeat mistakes.
+@functools.lru_cache(10_000)
 def _unknown_field(name: str, type_name: str) -> str:
     return f"unknown field{nearest(name, _fields(type_name))}"
 
@@ -206,10 +205,10 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield a sentence for each misspelt limit in a valid pod's spec; ``prefix`` is put before
-        the field's path.
+        """Yield a sentence for each misspelt limit in a valid pod's spec.
 
-        HAMi's resources are left out: ``words_of_others`` reports them, with the amount to write.
+        ``prefix`` is put before the field's path. HAMi's resources are left out:
+        ``words_of_others`` reports them, with the amount to write.
         """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):

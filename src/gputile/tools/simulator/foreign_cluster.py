@@ -208,8 +208,7 @@ def _gpushare_unit(units: int) -> int:
 
 
 def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
-    """Return the GPUs that labels describe; None if they do not suffice, or the GPUs are split by
-    MIG.
+    """Return the GPUs that labels describe; None if that is too little, or MIG splits the GPUs.
 
     Pods get whole GPUs, or time-slices if labels of GPU Feature Discovery or GKE state replicas.
     """
@@ -299,9 +298,8 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
             before = taken.get(index, (0, 0))
             taken[index] = before[0] + mib, min(100, before[1] + percent)
 
-    for each in re.split(
-        "[:;]", annotations.get(HAMI_POD, "")
-    ):  # GPU, kind, MiB and percent; ";" ends a container
+    # GPU, kind, MiB and percent; ";" ends a container.
+    for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
             take(index_of.get(fields[0]), int(fields[2]), int(fields[3]))
@@ -338,8 +336,7 @@ def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 
 
 def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
-    """Return a pod in which only the first container with GPU resources requests any, namely
-    ``wanted``.
+    """Return a pod whose only GPU request is ``wanted``, of its first container with GPU resources.
 
     A pod without GPU resources is returned unchanged.
     """

@@ -103,8 +103,7 @@ _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
-    """Yield annotations that request a GPU from another system, if the pod requests none from
-    gputile.
+    """Yield annotations that request another system's GPU, if the pod requests none of gputile.
 
     ``path`` is the path of the pod in its object.
     """
@@ -118,8 +117,7 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
-    """Yield a sentence for each field of another system that gputile ignores, with what to write
-    instead.
+    """Yield a sentence for each ignored field of another system, with what to write instead.
 
     ``more`` completes the sentences about resources.
     """

@@ -115,10 +115,10 @@ class Manifest:
 
     @property
     def judged(self) -> bool:
-        """Whether its values are judged. Those of bound Pods and of stored objects in a cluster's
-        description are not.
+        """Whether its values are judged.
 
-        API servers and controllers have written values there that no new object may have.
+        Those of bound Pods and of stored objects in a cluster's description are not. API servers
+        and controllers have written values there that no new object may have.
         """
         return not (self.stored if self.described else self.runs)
 

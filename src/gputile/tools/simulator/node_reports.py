@@ -150,8 +150,7 @@ class Subject:
         )
 
     def instead(self, pod: Pod) -> "Subject":
-        """Return a subject with another ``pod`` in the same cluster. It shares the ledger and the
-        predicates.
+        """Return a subject with another ``pod`` and the same cluster, ledger and predicates.
 
         Raises:
             RequestError: the pod's request can never be served.

@@ -124,8 +124,7 @@ def advice(
     simulation: Simulation,
     now_ns: int,
 ) -> dict[str, Advice]:
-    """Return the advice for each of ``pods`` by its UID, for the cluster as it is after
-    ``outcomes``.
+    """Return the advice for each of ``pods`` by UID, for the cluster as it is after ``outcomes``.
 
     There is no advice for pods of gangs, pods with claims or scheduling gates, pods whose request
     can never be served, and pods that fit by now. ``now_ns`` is Unix time in nanoseconds.

@@ -39,8 +39,7 @@ class Count(_TableSection, frozen=True):
 
 
 class PodsOfKind(_TableSection, frozen=True):
-    """Pods that a kind creates from the pod template at ``template``, or at ``otherwise`` if there
-    is none.
+    """Pods that a kind creates from the template at ``template``, or else at ``otherwise``.
 
     In a path, "*" matches each entry of a list or mapping; in the path of a count, it is the entry
     that matched in the template's path. In ``name`` and ``labels``, ``{name}`` is the object's
@@ -129,8 +128,7 @@ class PodKinds:
 
 
 def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
-    """Return the built-in table, extended by the files; their entries replace those of the same
-    kind.
+    """Return the built-in table with the files' entries, which replace those of the same kind.
 
     Raises:
         ManifestError: a file cannot be used.

@@ -43,9 +43,8 @@ _COUNTS: Final = (
     ),
     ("numOfHosts",),
 )
-_BESIDE_TEMPLATES: Final = (
-    ("count", "size"),
-)  # Kueue's podSets, RoleBasedGroups; may mean anything elsewhere
+# Kueue's podSets, RoleBasedGroups; may mean anything elsewhere.
+_BESIDE_TEMPLATES: Final = (("count", "size"),)
 _TEMPLATES: Final = ("template", "templateRef")
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
@@ -64,12 +63,13 @@ _PLACING: Final = (
     "tolerations",
     "topologySpreadConstraints",
 )
+# Steps that say nothing about the pods.
 _UNTELLING: Final = (
     "spec",
     "template",
     "podTemplate",
     "templateRef",
-)  # steps that say nothing about the pods
+)
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only
 # bounds.
@@ -199,9 +199,8 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
                     if keys
                     else ""
                 )
-                whole = value_at(
-                    manifest.body, group.steps
-                )  # it may have fields that a pod template does not have
+                # It may have fields that a pod template does not have.
+                whole = value_at(manifest.body, group.steps)
                 template = whole if "spec" in whole else group.template
                 yield replace(group, template=template, count=count, key=key, rule=rule)
             if found:

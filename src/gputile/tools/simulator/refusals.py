@@ -61,8 +61,7 @@ class Refusals:
         self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
     def told(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
-        """Return refusals, and for each of the ledger's ``rows`` the index of its refusal: shape
-        [rows].
+        """Return refusals, and for each of the ledger ``rows`` its refusal's index: shape [rows].
 
         The index is ``FITS`` if the request fits the node. Row -1 is that of an unknown node.
         """
@@ -85,15 +84,13 @@ class Refusals:
 def fits_nowhere_text(
     nodes: JudgedNodes, in_tree: NodeRefusals, told: Sequence[Refusal[FitRule]], by_gpu: Rows
 ) -> str:
-    """Return a sentence on all nodes: what their GPUs lack, the closest first, and kube-scheduler's
-    reasons.
+    """Return a sentence on all nodes: what their GPUs lack, closest first, and other reasons.
 
-    ``by_gpu`` has for each node the index in ``told`` of what its GPUs lack, -1 for nothing: shape
-    [nodes].
+    The other reasons are kube-scheduler's. ``by_gpu`` has for each node the index in ``told`` of
+    what its GPUs lack, -1 for nothing: shape [nodes].
     """
-    others = len(
-        told
-    )  # this number means "no reason"; the higher ones are kube-scheduler's reasons
+    # This number means "no reason"; the higher ones are kube-scheduler's reasons.
+    others = len(told)
     numbers = np.where(by_gpu < 0, in_tree.codes + others + 1, by_gpu)
     ordered = numbers[nodes.by_alphabet]
     present, first, counts = np.unique(numbers, return_index=True, return_counts=True)

@@ -256,10 +256,10 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
 
 
 def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
-    """Return ``pod`` with ``resource`` capped in each container at the largest amount for which
-    ``enough`` holds.
+    """Return ``pod`` with ``resource`` capped at the largest amount for which ``enough`` holds.
 
-    The cap is a multiple of ``step``. None if even a cap of one step is too much.
+    The cap applies to each container. The cap is a multiple of ``step``. None if even a cap of one
+    step is too much.
     """
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     asked = [count_of(container.resources.limits, resource) for container in containers]
@@ -293,8 +293,7 @@ def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
 def _coming_node(
     pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts
 ) -> Node | None:
-    """Return an empty node of a mode, just large enough for ``pod``, with the labels that the pod
-    demands.
+    """Return an empty node of a mode, just large enough for ``pod``, with the labels it demands.
 
     ``needs`` are the pod's requests, with CPU in millicores. The node has the taint of GPU nodes if
     the controller sets it. None if no labels are found that the pod accepts, or if they demand

@@ -86,8 +86,7 @@ def load_scenario(
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
 ) -> Scenario:
-    """Read a scenario from files, and make its pods as a cluster with the default configuration
-    would.
+    """Read a scenario from files; its pods are as in a cluster with the default configuration.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
@@ -180,8 +179,7 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
 
 
 def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = None) -> list[Pod]:
-    """Return the unbound pods of the workloads in files; their PodGroups and claims are added to
-    the scenario.
+    """Return the files' unbound pods; add their PodGroups and claims to the scenario.
 
     Raises:
         ManifestError: a file or an object cannot be used, or there is no such pod in them.
@@ -252,8 +250,7 @@ def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> boo
 
 
 def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> None:
-    """Add the ``live`` pods of a cluster to the scenario, and remove from ``pending`` the pods that
-    exist already.
+    """Add a cluster's ``live`` pods to the scenario; remove pods from ``pending`` that exist.
 
     A live pod belongs to an object in the files if its controller is the object, or a ReplicaSet or
     Job that the object created, or if it has the labels that identify the object's pods. If it
@@ -295,8 +292,7 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
 def _still_pending(
     owner: Owner, asked: Sequence[Pod], live: Sequence[Pod], scenario: Scenario, completions: int
 ) -> list[Pod]:
-    """Return the pods of an object that are still to be decided, and add its running pods to
-    ``scenario.bound``.
+    """Return an object's pods that are to be decided; add its running pods to ``scenario.bound``.
 
     A Job creates ``completions`` pods in total.
     """

@@ -86,8 +86,7 @@ class Simulation:
         self._victim_finder: VictimFinder | None = None  # only while ``run`` is active
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Yield the outcome of each pending pod, in kube-scheduler's order: by priority, then by
-        creation.
+        """Yield each pending pod's outcome, in kube-scheduler's order: priority, then creation.
 
         A gang's pods are decided together, at the position of the last one. Refused pods with
         affinity or spread constraints are tried again at the end. ``clock_ns`` returns the time of
@@ -119,14 +118,13 @@ class Simulation:
         clock_ns: Callable[[], int],
         running: Mapping[GangName, int] = _NOBODY,
     ) -> Iterator[PodOutcome]:
-        """Decide more pods, and place those that fit. ``running`` is the number of running pods of
-        each gang.
+        """Decide more pods, and place those that fit.
 
-        After ``run`` has ended, no pods are preempted for them.
+        ``running`` is the number of running pods of each gang. After ``run`` has ended, no pods are
+        preempted for them.
         """
-        waiting: list[
-            tuple[PodOutcome, int]
-        ] = []  # with the number of pods placed before the decision
+        # Each with the number of pods that were placed before its decision.
+        waiting: list[tuple[PodOutcome, int]] = []
         running = Counter(running)
         for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
             for outcome in self._decide_batch(batch, running, clock_ns()):

@@ -70,8 +70,7 @@ class UnknownNode(ValueError):
 
 
 def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
-    """Remove the nodes ``leaving``; their pods become pending, before those that are pending
-    already.
+    """Remove the nodes ``leaving``; their pods become pending, before other pending pods.
 
     Raises:
         UnknownNode: one of ``leaving`` is not in the scenario.
@@ -153,10 +152,10 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """The MiB per GPU that pods with whole GPUs really need, by workload (``deployment/infer``), or
-    for all others.
+    """The MiB per GPU that pods with whole GPUs really need.
 
-    ``of_others`` applies only to pods with one GPU.
+    The amounts are by workload (``deployment/infer``), or for all others. ``of_others`` applies
+    only to pods with one GPU.
     """
 
     of_workload: Mapping[str, int] = field(default_factory=dict)
@@ -169,8 +168,7 @@ class MemoryNeeds:
 
 
 def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> None:
-    """Set all GPU nodes to a mode; the pods that run on their GPUs become pending, and request what
-    they have now.
+    """Set all GPU nodes to a mode; the pods on their GPUs become pending, requesting what they had.
 
     A pod on a time-sliced GPU then requests its part of the memory, and a pod on a whole GPU
     requests all of it, unless ``needs`` has an amount for it. Nodes that serve their GPUs by claims
@@ -277,8 +275,7 @@ def fit_more(
     clock_ns: Callable[[], int],
     progress: Callable[[int], None],
 ) -> Fit:
-    """Place copies of the whole set ``pods`` until one does not fit, or until there are
-    ``MOST_COPIES``.
+    """Place copies of the whole set ``pods`` until one does not fit, or up to ``MOST_COPIES``.
 
     Each copy of a gang is a separate gang. ``progress`` is called with the number of copies after
     each one.
@@ -350,10 +347,8 @@ def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
     """
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
-        key, values = (
-            requirement.key,
-            {each[requirement.key] for each in labels if requirement.key in each},
-        )
+        key = requirement.key
+        values = {each[requirement.key] for each in labels if requirement.key in each}
         if not values:
             return nearest(key, {each for known in labels for each in known})
         if requirement.operator == "In" and values.isdisjoint(requirement.values):

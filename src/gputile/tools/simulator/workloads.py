@@ -118,8 +118,7 @@ def owner_of(pod: Pod) -> Owner:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How objects are checked and admitted. ``kinds`` is the table of kinds that are not
-    Kubernetes' own.
+    """How objects are checked and admitted; ``kinds`` is the table of kinds not in Kubernetes.
 
     ``accepted`` are objects that an API server accepted in a dry run, so their unknown fields are
     ignored. With ``ignore_unknown``, objects of unknown kinds are left out. ``tell_kinds`` tells
@@ -145,8 +144,7 @@ class _OnlyMetadata(msgspec.Struct):
 
 @dataclass(slots=True)
 class Expansion:
-    """The pods in the order of their creation; ``notes`` tell the user what was simplified or left
-    out.
+    """The pods in the order of creation; ``notes`` tell the user what was simplified or omitted.
 
     ``owned`` are, by object, the labels of its running pods if their controller is another object.
     ``completions`` is the total number of pods of each Job. ``intake`` is the intake that was used,
@@ -163,8 +161,7 @@ class Expansion:
 def expand(
     manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake | None = None
 ) -> Expansion:
-    """Expand ``manifests`` into pods; a DaemonSet gets one for each of the ``nodes`` that it
-    selects.
+    """Expand ``manifests`` into pods; a DaemonSet gets one per selected node of ``nodes``.
 
     Raises:
         ManifestError: objects cannot be used, or two have the same name; the text has one line per
@@ -246,9 +243,8 @@ class _Expander:
                 self._note(_RUNS, manifest)
             yield msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             return
-        body = {
-            key: value for key, value in manifest.body.items() if key != "status"
-        }  # only kubelets write it
+        # Only kubelets write it.
+        body = {key: value for key, value in manifest.body.items() if key != "status"}
         body["metadata"] = body["metadata"] | {
             "name": meta.name,
             "namespace": meta.namespace,
@@ -281,8 +277,7 @@ class _Expander:
         yield from CONTROLLERS[kind](given)
 
     def _of_other(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
-        """Yield the pods of a custom resource, and add a note about those that the table of kinds
-        does not cover.
+        """Yield a custom resource's pods, and note those that the table of kinds does not cover.
 
         Raises:
             ManifestError: it requests GPUs outside of pods, or its pods are invalid.
@@ -381,9 +376,7 @@ class _Expander:
         return admitted
 
     def _other_unit(self, pod: Pod) -> str:
-        """Return a hint for a memory request above every GPU's size or below 1 % of the
-        smallest; "" for any other.
-        """
+        """Return a hint for a memory request above all GPUs or below 1 % of the smallest, or ""."""
         unit = self._intake.admission.configuration.unit_mib
         try:
             request = parse_request(pod, unit)

@@ -70,8 +70,7 @@ class NodeBars:
 
 
 class BarGroups:
-    """The letters and colours of groups; if there are too many groups, the last letter stands for
-    the others.
+    """The letters and colours of groups; of too many groups, the last letter stands for the rest.
 
     ``known`` are the groups with their amounts. The largest groups get letters, in the order of
     their names.

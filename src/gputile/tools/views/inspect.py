@@ -57,9 +57,9 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A node. ``mode`` is "" if it is invalid; ``problem`` says what is wrong with the node's
-    annotations.
+    """A node.
 
+    ``mode`` is "" if it is invalid; ``problem`` says what is wrong with the node's annotations.
     ``replicas`` is the number of pods that time-slice each whole GPU, 0 without time-slicing.
     """
 
@@ -135,8 +135,7 @@ def _worth_showing(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
 
 
 def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
-    """Return a node with only the pods of a namespace, or all if that is "". The booked amounts do
-    not change.
+    """Return a node with only a namespace's pods (all if ""); booked amounts do not change.
 
     Pods whose GPUs are unknown stay, because their requests count.
     """
@@ -158,11 +157,9 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
         for share in booking.gpus:
             if (i := position.get(share.uuid)) is not None:
                 taken = booking.takes(share, totals[i], info.replicas)
-                mib[i], percent[i], count[i] = (
-                    mib[i] + taken[0],
-                    percent[i] + taken[1],
-                    count[i] + 1,
-                )
+                mib[i] += taken[0]
+                percent[i] += taken[1]
+                count[i] += 1
     return NodeSummary(
         name=info.name,
         address=info.address,
@@ -204,10 +201,10 @@ def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
 
 
 def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:
-    """Return the unit of the tables, in MiB: the unit of all shared nodes if it is the same, else
-    the configured one.
+    """Return the unit of the tables, in MiB.
 
-    Nodes that serve claims have no unit of their own.
+    It is the unit of all shared nodes if it is the same, else the configured one. Nodes that serve
+    claims have no unit of their own.
     """
     in_force = {node.unit_mib for node in nodes if node.shared and node.unit_mib != CLAIM_UNIT_MIB}
     return in_force.pop() if len(in_force) == 1 else configured_mib

@@ -61,8 +61,7 @@ def traces_of(
     namespace: str,
     now: float,
 ) -> Traces:
-    """Return the signs of gputile in the Leases of a namespace and in the cluster's webhook
-    configurations.
+    """Return gputile's signs in a namespace's Leases and the cluster's webhook configurations.
 
     ``now`` is the time of this machine in seconds; the cluster's may differ by minutes.
     """
@@ -110,8 +109,7 @@ class RolloutPhase(StrEnum):
 
 
 class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU node: the mode and unit in force, and what its conditions say of pending changes and
-    problems.
+    """A GPU node: the mode and unit in force, and the changes and problems in its conditions.
 
     ``mode`` is "" and ``unit_mib`` 0 if its agent has reported none. ``agent_there``: an agent has
     a pod on the node.
@@ -131,12 +129,12 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole installation. ``unit_mib`` is the configured memory unit, 0 without a
-    configuration.
+    """The whole installation.
 
-    ``resting`` counts the nodes without GPUs, which are not in ``nodes``. Without components,
-    ``traces`` are the signs of programs outside of pods, and ``elsewhere`` the namespaces in which
-    gputile may be installed. ``problems`` are those of the whole installation.
+    ``unit_mib`` is the configured memory unit, 0 without a configuration. ``resting`` counts the
+    nodes without GPUs, which are not in ``nodes``. Without components, ``traces`` are the signs of
+    programs outside of pods, and ``elsewhere`` the namespaces in which gputile may be installed.
+    ``problems`` are those of the whole installation.
     """
 
     phase: Annotated[RolloutPhase, described("The state of the installation.")]

@@ -3,9 +3,8 @@
 import unicodedata
 from collections.abc import Sequence
 
-_OBEYED = frozenset(
-    ("Cc", "Cf", "Cs", "Zl", "Zp")
-)  # control, format, surrogates, line and paragraph separators
+# Control, format, surrogates, line and paragraph separators.
+_OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def inert(text: str) -> str:
@@ -75,8 +74,7 @@ _NARROWEST = 8  # the smallest width of a table's column
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return the lines of a table whose columns are as wide as their widest cells, with two spaces
-    between columns.
+    """Return a table's lines; columns are as wide as their widest cells, two spaces apart.
 
     If that is wider than ``width``, the widest cells are wrapped.
     """
@@ -87,10 +85,11 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
             max(columns_of(word) for cell in column for word in cell.split(" "))
             for column in zip(*cells, strict=True)
         ]
+        # Cut words only if nothing else helps.
         for narrowest in (
             words,
             [_NARROWEST] * len(widths),
-        ):  # cut words only if nothing else helps
+        ):
             widths = _fitted(widths, narrowest, width - _GAP * (len(widths) - 1))
     lines = []
     for row in cells:

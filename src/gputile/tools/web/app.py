@@ -112,8 +112,7 @@ class Questions:
         self._waiting: Counter[str] = Counter()
 
     async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
-        """Call ``answer`` with the current state of the cluster. ``viewer`` is "" if viewers do not
-        log in.
+        """Call ``answer`` with the cluster's state; ``viewer`` is "" if viewers do not log in.
 
         Raises:
             TooManyQuestions: too many questions are waiting.
@@ -247,10 +246,8 @@ class PageApp:
         )
 
     def _visible(self, answer: PageAnswer, rights: Rights) -> PageAnswer:
-        nodes, pending = (
-            visible_nodes(answer.nodes, rights),
-            visible_pending(answer.pending, rights),
-        )
+        nodes = visible_nodes(answer.nodes, rights)
+        pending = visible_pending(answer.pending, rights)
         epoch = self._epoch_for(rights)
         return msgspec.structs.replace(
             answer, epoch=epoch, nodes=nodes, pending=pending, partial=True

@@ -181,8 +181,7 @@ class Feed:
                 group.create_task(self._claims.run())
 
     async def publish(self) -> None:
-        """Append the changes of the page to the log, and let other tasks run between parts of many
-        changes.
+        """Log the page's changes; let other tasks run between parts of many changes.
 
         Page and log agree after each part.
         """

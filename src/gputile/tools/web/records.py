@@ -68,9 +68,9 @@ class PodTile(_Record, frozen=True):
 
 
 class NodeTile(_Record, frozen=True):
-    """A node. ``serves`` is what pods can request there: "memory", "gpus", "instances", or "" for
-    nothing now.
+    """A node.
 
+    ``serves`` is what pods can request there: "memory", "gpus", "instances", or "" for nothing now.
     ``unit`` is the memory unit in MiB. ``problems`` are sentences, ``taints`` as kubectl prints
     them. ``silent``: its agent no longer reports. ``replicas`` is the number of pods that
     time-slice each whole GPU, 0 without time-slicing.
@@ -91,8 +91,7 @@ class NodeTile(_Record, frozen=True):
 
 
 class PendingPod(_Record, frozen=True):
-    """A pod that requests GPUs and is not bound. ``asks`` is its request, ``workload`` the object
-    that owns it.
+    """An unbound pod that requests GPUs; ``asks`` is its request, ``workload`` its owner.
 
     ``waits`` is the reason why kube-scheduler does not try it yet, such as a scheduling gate.
     """
@@ -144,8 +143,9 @@ class UsageAnswer(_Record, frozen=True):
 
 
 class PodUsageAnswer(_Record, frozen=True):
-    """The response of ``/api/pod-usage``, with samples of one hour. ``trouble`` is the reason
-    why no use is known.
+    """The response of ``/api/pod-usage``, with samples of one hour.
+
+    ``trouble`` is the reason why no use is known.
     """
 
     trouble: str = ""

@@ -105,9 +105,8 @@ async def serve(
         else:
             server = Server(LoginGuard(page.app(), viewers), "--port", ANY_ADDRESS, settings.port)
             directory = settings.login.tls_dir
-            files = TlsFiles(
-                directory / "tls.crt", directory / "tls.key"
-            )  # the keys of a kubernetes.io/tls Secret
+            # The keys of a kubernetes.io/tls Secret.
+            files = TlsFiles(directory / "tls.crt", directory / "tls.key")
             work = [TlsReloader(files, server.use_tls).run(_FOLLOW_TLS_EVERY_S)]
             probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))
             others = [Server(probes, "--health-port", ANY_ADDRESS, settings.login.health_port)]

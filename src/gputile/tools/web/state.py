@@ -22,9 +22,8 @@ class PageState:
         self._ledger = Ledger(configuration)
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
-        self._on_instances: dict[
-            str, dict[str, Pod]
-        ] = {}  # pods with MIG instances by their UIDs, by node
+        # Pods with MIG instances by their UIDs, by node.
+        self._on_instances: dict[str, dict[str, Pod]] = {}
         self._tiles: dict[str, NodeTile] = {}
         self._pending: dict[str, PendingPod] = {}
         self._pending_uid: dict[str, str] = {}

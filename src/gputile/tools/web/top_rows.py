@@ -243,8 +243,7 @@ class UsageOfNodes:
     async def read(
         self, connection: Connection, tiles: Iterable[NodeTile], *, twice: bool = False
     ) -> Mapping[str, NodeUsage]:
-        """Return the usage on these nodes; if there are more than ``MOST_NODES``, on those with the
-        most pods.
+        """Return the usage on these nodes, or if too many, the ``MOST_NODES`` with the most pods.
 
         With ``twice``, agents that count GPU time are asked again after a second: a percentage
         needs two readings.

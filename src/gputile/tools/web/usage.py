@@ -55,12 +55,12 @@ class UnreadableMetrics(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """The use of a node's GPUs at one moment. Pods are named ``namespace/name``; those without
-    measurements are absent.
+    """The use of a node's GPUs at one moment.
 
-    ``pod_bytes`` is memory by GPU index, ``pod_seconds`` GPU time since the containers' start,
-    ``gpu_bytes`` all memory in use by GPU index. ``agents_started`` is the agent's start time:
-    another agent's counters begin anew.
+    Pods are named ``namespace/name``; those without measurements are absent. ``pod_bytes`` is
+    memory by GPU index, ``pod_seconds`` GPU time since the containers' start, ``gpu_bytes`` all
+    memory in use by GPU index. ``agents_started`` is the agent's start time: another agent's
+    counters begin anew.
     """
 
     pod_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -142,11 +142,11 @@ class UsageMeter:
         self._latest: dict[str, _Read] = {}
 
     def measure(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
-        """Compute the use of the node's pods and GPUs from a reading at ``at_s``, seconds of a
-        monotonic clock.
+        """Compute the use of the node's pods and GPUs from a reading at ``at_s``.
 
-        ``made`` has the creation times of the pods that were read. A pod's GPU time is known from
-        its second reading on, if its agent counts GPU time.
+        ``at_s`` are seconds of a monotonic clock. ``made`` has the creation times of the pods that
+        were read. A pod's GPU time is known from its second reading on, if its agent counts GPU
+        time.
         """
         before = self._latest.get(node)
         now = self._latest[node] = _Read(at_s, reading, made)
@@ -327,9 +327,8 @@ class UsageFeed:
         self._made = made
         self._meter = UsageMeter()
         self._followed: dict[str, _Followed] = {}
-        self._samples: dict[
-            tuple[str, str, int], deque[UsageSample]
-        ] = {}  # by node, pod and the pod's creation time
+        # By node, pod and the pod's creation time.
+        self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}
         self._refused = ""
         self._ask_again_s = 0.0
         self._turns = asyncio.Semaphore(_AGENTS_AT_ONCE)
@@ -397,9 +396,8 @@ class UsageFeed:
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            made = self._made(
-                name
-            )  # before the reading, lest a new pod of the same name gets the use of the old one
+            # Before the reading, lest a new pod of the same name gets the use of the old one.
+            made = self._made(name)
             try:
                 reading = await self._reader.read(name)
             except UsageUnknown as error:
@@ -417,9 +415,8 @@ class UsageFeed:
     def _keep(self, node: str, usage: NodeUsage, made: Made) -> None:
         now = int(time.time())
         lines = {(node, key, made.get(key, 0)): pod for key, pod in usage.pods.items()}
-        there = {
-            (node, *pod) for pod in made.items()
-        }  # a pod that is not measured has an entry without samples
+        # A pod that is not measured has an entry without samples.
+        there = {(node, *pod) for pod in made.items()}
         for line in [
             line for line in self._samples if line[0] == node and line not in there | lines.keys()
         ]:

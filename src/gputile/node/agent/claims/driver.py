@@ -1,12 +1,12 @@
 """Answers the kubelet's calls for claims: prepares them, releases them, and stores their files.
 
-A claim holds its devices before a file is written for it, and its record is written last. If the
-agent dies before that, nothing was promised, and the kubelet retries. Existing files with the same
+A claim holds its devices before any of its files is written, and its record is written last. If the
+agent dies before that, the kubelet has no response and retries. Existing files with the same
 content are not written again.
 
 The record of a claim is in its allocation directory. The kubelet adds a claim to its checkpoint
-before it calls for its preparation, and removes it after its release. So a record of a claim that
-is not in the checkpoint is outdated.
+before it asks for the preparation, and removes the claim after the release. So the record of a
+claim that is not in the checkpoint is outdated.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ READ_WITHIN_S: Final = 10.0
 
 
 class ClaimRecordError(ValueError):
-    """The text is no valid record of a prepared claim."""
+    """The text is not a valid record of a prepared claim."""
 
 
 CLAIM_RECORD = VersionedCodec(
@@ -120,7 +120,7 @@ class ClaimFiles:
         return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
 
     def write(self, claim: PreparedClaim, cdi: bytes) -> None:
-        """Write a claim's CDI file, and then its record, where they differ.
+        """Write a claim's CDI file, and then its record, unless they are unchanged.
 
         Raises:
             OSError: it cannot be written.
@@ -135,7 +135,7 @@ class ClaimFiles:
         """Remove a claim's record and CDI file; the reconciler removes its directory.
 
         Raises:
-            OSError: one cannot be removed.
+            OSError: one of the files cannot be removed.
         """
         (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(
             missing_ok=True
@@ -175,9 +175,8 @@ class ClaimsDriver:
         self._preparation = preparation
         self._cluster = cluster
         self._compare = compare
-        self._busy: WeakValueDictionary[str, asyncio.Lock] = (
-            WeakValueDictionary()
-        )  # by UID: one call at a time
+        # By UID, so that there is one call at a time for each claim.
+        self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
@@ -212,14 +211,13 @@ class ClaimsDriver:
     def restore(self) -> None:
         """Restore the claims that previous agents prepared, if the kubelet still has them.
 
-        After a reboot, which removes the CDI files, the kubelet calls for all of them again.
+        A reboot removes the CDI files; the kubelet then has all claims prepared again.
         """
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
-        self._files.keep_only(
-            found.keys() | (wanted or set())
-        )  # the kubelet may not call for them again
+        # The kubelet may not ask for these claims again.
+        self._files.keep_only(found.keys() | (wanted or set()))
         hold_claims(self._state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
@@ -265,15 +263,13 @@ class ClaimsDriver:
             state, found, self._node, before.since_ns if before else time.time_ns()
         )
         pod = await self._pod_of(claim)
-        async with (
-            self._turn
-        ):  # of many claims in one call, each is prepared before the next one is checked
+        # Of many claims in one call, each is prepared before the next one is checked.
+        async with self._turn:
             await asyncio.sleep(0)
         claim = with_containers(state, claim, pod)
         try:
-            if (
-                before is None or before.shares != claim.shares
-            ):  # a prepared claim keeps its devices
+            # A prepared claim keeps its devices.
+            if before is None or before.shares != claim.shares:
                 rules_of(state).check_others(claim)
         except Occupied as error:
             about = ObjectReference(
@@ -327,7 +323,7 @@ class ClaimsDriver:
         self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
 
     async def _release(self, uid: str) -> str:
-        """Release a claim, known or not; return the error, "" if there is none."""
+        """Release a claim, even an unknown one; return the error, "" if there is none."""
         if not uid.replace("-", "").isalnum():
             return ""
         async with self._busy.setdefault(uid, asyncio.Lock()):

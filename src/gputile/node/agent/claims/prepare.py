@@ -80,8 +80,7 @@ def prepared_claim(
 
 
 def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None) -> PreparedClaim:
-    """Return the row of a claim with the container of its ``pod`` that uses it, the first of
-    several.
+    """Return a claim's row with the container of its ``pod`` that uses it, the first of several.
 
     Raises:
         ClaimRefused: the pod is not the one that the claim is reserved for, or a container uses
@@ -195,8 +194,7 @@ def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]
 
 
 def claim_corrections(state: AllocationState) -> list[Correction]:
-    """Return the annotations for existing tools that pods with claims lack, or have with other
-    values.
+    """Return the annotations for existing tools that a pod with claims lacks or has different.
 
     Pods with whole GPUs get none, since these tools show units of shared GPUs.
     """

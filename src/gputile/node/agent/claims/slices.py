@@ -152,7 +152,7 @@ def _attributes(
 
 
 def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
-    """Return a shared GPU's capacity. A claim gets all that it does not limit, and is one pod."""
+    """Return a shared GPU's capacity. A claim without limits gets all; each counts as 1 pod."""
     size, whole = binary_quantity(gpu.mib), str(CORE_PERCENT)
     memory = CapacityPolicy(
         default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi")

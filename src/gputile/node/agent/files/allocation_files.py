@@ -2,16 +2,16 @@
 
 Files are written to a temporary file and renamed, so that a reader sees the old content or the new
 one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and
-the kubelet's checkpoint tells which containers have which IDs. In an upgrade two agents can run for
-a moment. An agent writes nothing more once the gateway of a younger one has taken over the node,
-and the younger one reads the kubelet's checkpoint.
+the kubelet's checkpoint says which containers have which IDs. During an upgrade, two agents can run
+for a moment. Once the gateway of the younger agent has taken over the node, the older agent writes
+nothing more, and the younger one reads the kubelet's checkpoint.
 
 The agent's checkpoint contains the mode in force, for an agent that starts while the API server is
-away.
+unavailable.
 
-``kubelet_internal_checkpoint`` in the device plugin directory has the pod's UID, the container, the
-IDs and the response of every allocation, also of init containers
-(``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's private file. If it cannot be
+``kubelet_internal_checkpoint`` in the device plugin directory contains the pod's UID, the
+container, the IDs and the response of every allocation, including those of init containers
+(``pkg/kubelet/cm/devicemanager/checkpoint``). It is a private file of the kubelet. If it cannot be
 read, the kubelet's List is used, which lacks init containers.
 """
 
@@ -62,7 +62,7 @@ VERSION = 1
 
 
 class CheckpointError(ValueError):
-    """The text is no valid checkpoint."""
+    """The text is not a valid checkpoint."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -79,9 +79,8 @@ BOOT_FILE = "boot"
 KUBELET_FILE = "kubelet_internal_checkpoint"
 _PASSED = 0o711  # MPS runs a server as the user of its clients, who have to reach its pipes
 _PRIVATE = 0o600
-_MOST_BYTES = (
-    64 * MIB
-)  # of a file that is read; the kubelet's checkpoint of 250 pods has some hundred thousand
+# The maximum size of a file that is read; the kubelet's checkpoint of 250 pods has some 100,000.
+_MOST_BYTES = 64 * MIB
 _MOST_KEPT = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -93,8 +92,8 @@ class StateError(Exception):
 class NodeFiles:
     """The agent's state directory on the host.
 
-    Other users of the node cannot enter the directory of the allocations. A container has its own
-    allocation's directory mounted, which all its users can enter.
+    Other users of the node cannot enter the directory that contains the allocation directories.
+    Each container mounts its own allocation directory, which all users in the container can enter.
 
     Raises:
         StateError: the directory cannot be used.
@@ -146,13 +145,14 @@ class NodeFiles:
         return path
 
     def records(self) -> dict[str, Limits]:
-        """Return the valid records of allocations with devices, by the name of their directory."""
+        """Return the valid records that have devices, by the name of the allocation directory."""
         found = ((path.name, self.limits(path.name)) for path in sorted(self.allocations.iterdir()))
         return {name: limits for name, limits in found if limits is not None and limits.devices}
 
     def write_answer(self, directory: str, limits: Limits) -> None:
-        """Create an allocation's directory with the record of an Allocate response; a claim has a
-        record of its own.
+        """Create an allocation directory with the record of an Allocate response.
+
+        A claim has a record of its own.
 
         Raises:
             OSError: it cannot be written.
@@ -162,8 +162,7 @@ class NodeFiles:
             write_whole(path / LIMITS_FILE, limits.encode())
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
-        """Write the limits of a container that is about to be created, for the library, people and
-        tools.
+        """Write the limits of a container about to be created, for the library, people and tools.
 
         Its ``usage`` file is set to zero.
         """
@@ -177,7 +176,7 @@ class NodeFiles:
         write_whole(path / BOOT_FILE, self._boot.encode())
 
     def limits(self, directory: str) -> Limits | None:
-        """Return an allocation's record; None if there is no valid one."""
+        """Return the record in an allocation directory; None if there is no valid one."""
         try:
             return msgspec.json.decode(
                 read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits
@@ -211,10 +210,10 @@ class NodeFiles:
         return True
 
     def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
-        """Remove all other directories of allocations, unless their processes still run; return the
-        remaining names.
+        """Remove all other allocation directories, unless in use; return the remaining names.
 
-        The directories of ``pods``, by UID, remain even if no checkpoint names them.
+        A directory is in use while its processes run. The directories of ``pods``, by UID, remain
+        even if no checkpoint names them.
         """
         kept = set(directories)
         kept |= {
@@ -259,8 +258,7 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
 
 
 def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
-    """Return the entries of the kubelet's checkpoint, and the device IDs of other plugins by
-    resource.
+    """Return the entries of the kubelet's checkpoint, and other plugins' device IDs by resource.
 
     The entries are None if the format is unknown. The IDs are those of healthy devices, as JSON.
     """
@@ -302,7 +300,7 @@ def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
 
 
 class Records:
-    """What outlives the agent: allocation directories, and its and the kubelet's checkpoints."""
+    """What outlives the agent: both checkpoints (also the kubelet's), and the allocations."""
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
@@ -332,7 +330,7 @@ class Records:
     def take_over(self, state: AllocationState) -> None:
         """Read what the previous agent wrote until it released the node.
 
-        If its checkpoint is lost, the mode in force is that in the inventory on the node object.
+        If its checkpoint is lost, the mode in the node object's inventory is in force.
         """
         self._saved = self.store.load() or self._saved
         mode = self._saved.effective_mode
@@ -347,10 +345,8 @@ class Records:
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet replaces the file
             if version != self._version:
                 written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version, problem = (
-                    version,
-                    "" if written is not None else "its format is unknown",
-                )
+                self._version = version
+                problem = "" if written is not None else "its format is unknown"
                 if written is not None:
                     state.written, state.of_other_plugins = written, others
             else:
@@ -373,16 +369,14 @@ class Records:
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     """Return the mode in the inventory of ``node``; None if it has no valid one.
 
-    ``unit_mib`` is the memory unit if the inventory has none.
+    ``unit_mib`` is the default if the inventory has no memory unit.
     """
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
         sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
-        mode, unit, replicas = (
-            Mode(inventory.mode),
-            inventory.unit_mib or unit_mib,
-            inventory.replicas or 1,
-        )
+        mode = Mode(inventory.mode)
+        unit = inventory.unit_mib or unit_mib
+        replicas = inventory.replicas or 1
         return EffectiveMode(mode, unit, sliced, replicas, claims=inventory.claims)
     except (KeyError, ValueError):
         return None

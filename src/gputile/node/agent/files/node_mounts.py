@@ -70,8 +70,9 @@ def mount(source: str | Path, target: Path, kind: str, flags: int, options: str 
 
 
 def is_nosuid(directory: Path) -> bool:
-    """Return whether the file system of ``directory`` is mounted ``nosuid``, in this container or
-    on the host.
+    """Return whether the file system of ``directory`` is mounted ``nosuid``.
+
+    The mount may be in this container or on the host.
 
     Raises:
         OSError: the directory cannot be read.
@@ -95,20 +96,20 @@ def mount_points() -> frozenset[str]:
     )
 
 
-PLACE_BYTES: Final = (
-    2 * USAGE_BYTES
-)  # room for two files: that of an ended container may still be mounted
+# Room for two files: that of an ended container may still be mounted.
+PLACE_BYTES: Final = 2 * USAGE_BYTES
 # the directory, the two files, and a temporary file that replaces one of them
 _PLACE_INODES: Final = 4
 # of a shared file system; a file, or 1 KiB of attributes, takes one inode
 _INODES_A_MIB: Final = 64
 SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon that serves several GPUs
+# Names that an agent creates there if nothing is mounted.
 _OWN: Final = (
     USAGE,
     PLACES,
     "GPU-",
     SEVERAL,
-)  # names that an agent creates there if nothing is mounted
+)
 
 
 def mount_usage(directory: Path, mib: int) -> None:

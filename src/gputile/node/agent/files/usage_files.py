@@ -117,8 +117,7 @@ class UsageFiles:
         beside.replace(path)
 
     def _place(self, path: Path) -> Path | None:
-        """Return the place for a container's file: its own, or a free one; None if the node has no
-        places.
+        """Return a container file's place, its own or a free one; None if the node has no places.
 
         Raises:
             OSError: all places are in use.
