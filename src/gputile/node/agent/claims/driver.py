@@ -34,6 +34,7 @@ from gputile.node.agent.claims.prepare import (
     answer_of,
     cdi_file,
     cdi_name,
+    claim_of,
     prepared_claim,
     with_containers,
 )
@@ -69,6 +70,7 @@ CLAIM_RECORD = VersionedCodec(
 
 class _ClaimInfo(msgspec.Struct, rename="pascal"):
     claim_uid: str = msgspec.field(name="ClaimUID")
+    claim_name: str = ""
     driver_state: dict[str, Any] | None = None
 
 
@@ -103,8 +105,16 @@ class ClaimFiles:
                 found[claim.uid] = claim
         return found
 
-    def kubelet_claims(self) -> set[str] | None:
-        """Return the UIDs of the claims in the kubelet's checkpoint; None if it cannot be read."""
+    def limits(self, uid: str) -> Limits | None:
+        """Return the limits of a claim with a record, which may be damaged; None if it has none."""
+        directory = f"{CLAIM_DIRECTORY_PREFIX}{uid}"
+        there = (self.store.allocations / directory / _RECORD_FILE).exists()
+        return self.store.limits(directory) if there else None
+
+    def kubelet_claims(self) -> dict[str, str] | None:
+        """Return the names of the claims in the kubelet's checkpoint by UID; None if it cannot be
+        read.
+        """
         try:
             checkpoint = msgspec.json.decode(
                 read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState
@@ -116,7 +126,9 @@ class ClaimFiles:
             )
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
+        return {
+            each.claim_uid: each.claim_name for each in found if DRIVER in (each.driver_state or {})
+        }
 
     def write(self, claim: PreparedClaim, cdi: bytes) -> None:
         """Write a claim's CDI file, and then its record, where they differ.
@@ -216,8 +228,12 @@ class ClaimsDriver:
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
+            for uid in wanted.keys() - found.keys():
+                limits = self._files.limits(uid)
+                if limits is not None and limits.gpus:  # its record is damaged
+                    found[uid] = claim_of(self._state, uid, wanted[uid], limits)
         self._files.keep_only(
-            found.keys() | (wanted or set())
+            found.keys() | (wanted or {}).keys()
         )  # the kubelet may not call for them again
         hold_claims(self._state, found)
 
