@@ -383,3 +383,16 @@ def test_a_claim_whose_record_is_damaged_is_counted_as_the_kubelet_has_it(node: 
     assert (held.key, held.owner, held.gpus, held.mib("GPU-0")) == (before.key, before.owner, before.gpus, 5120)
     node.prepare_claim(claim.key)
     assert node.state.claims == {"uid-c": before}
+
+
+def test_each_refusal_is_an_event_of_the_pods_that_wait(node: ClaimingNode) -> None:
+    forged = allocated("forged", share(0, "9Gi"), pods=("one",))
+    two = allocated("two", share(0, "1Gi"), pods=("a", "b"))
+    node.cluster.claims |= {forged.key: forged, two.key: two}
+    asked = [dra.Claim(namespace="default", name=name, uid=f"uid-{name}") for name in ("forged", "two")]
+    node.call("NodePrepareResources", dra.NodePrepareResourcesRequest(claims=asked).SerializeToString(), None)
+    assert [(about, reason) for about, reason, _ in node.cluster.events] == [
+        ("Pod one", "ClaimNotPrepared"),
+        ("Pod a", "ClaimNotPrepared"),
+        ("Pod b", "ClaimNotPrepared"),
+    ]

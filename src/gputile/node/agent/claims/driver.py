@@ -278,29 +278,30 @@ class ClaimsDriver:
         if found is None or found.metadata.uid != asked.uid:
             key = f"{asked.namespace}/{asked.name}"
             raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} no longer exists")
-        claim = prepared_claim(
-            state, found, self._node, before.since_ns if before else time.time_ns()
-        )
-        pod = await self._pod_of(claim)
-        async with (
-            self._turn
-        ):  # of many claims in one call, each is prepared before the next one is checked
-            await asyncio.sleep(0)
-        claim = with_containers(state, claim, pod)
         try:
+            claim = prepared_claim(
+                state, found, self._node, before.since_ns if before else time.time_ns()
+            )
+            pod = await self._pod_of(claim)
+            async with (
+                self._turn
+            ):  # of many claims in one call, each is prepared before the next one is checked
+                await asyncio.sleep(0)
+            claim = with_containers(state, claim, pod)
             if (
                 before is None or before.shares != claim.shares
             ):  # a prepared claim keeps its devices
                 rules_of(state).check_others(claim)
-        except Occupied as error:
-            about = ObjectReference(
-                api_version="v1",
-                kind="Pod",
-                namespace=claim.namespace,
-                name=claim.name,
-                uid=claim.owner,
-            )
-            self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
+        except (ClaimRefused, Occupied) as error:
+            for each in found.pods:
+                about = ObjectReference(
+                    api_version="v1",
+                    kind="Pod",
+                    namespace=asked.namespace,
+                    name=each.name,
+                    uid=each.uid,
+                )
+                self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
             raise ClaimRefused(str(error)) from error
         hold_claims(state, {**state.claims, claim.uid: claim})
         try:
