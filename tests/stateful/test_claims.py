@@ -385,6 +385,40 @@ def test_a_claim_whose_record_is_damaged_is_counted_as_the_kubelet_has_it(node: 
     assert node.state.claims == {"uid-c": before}
 
 
+def test_an_agent_that_is_followed_while_it_prepares_promises_nothing(
+    node: ClaimingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has read the records already, and would not count the claim."""
+    claim = allocated("c", share(0, "1Gi"))
+    node.cluster.claims[claim.key] = claim
+    start = node.preparation.start
+
+    async def slow(*given: Any) -> None:
+        NodeLock(node.paths.claim, "another").acquire()
+        await start(*given)
+
+    monkeypatch.setattr(node.preparation, "start", slow)
+    node.known["uid-c"] = dra.Claim(namespace="default", name="c", uid="uid-c")
+    node.write_down()
+    request = dra.NodePrepareResourcesRequest(claims=list(node.known.values()))
+    body = node.call("NodePrepareResources", request.SerializeToString(), None)
+    answered = dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"]
+    assert "another agent" in answered.error
+    node.paths.claim.unlink()
+    node.start_agent()
+
+
+def test_a_client_of_mps_has_its_limit_though_no_watch_has_told_of_its_pod(node: ClaimingNode) -> None:
+    node.mode = Mode.MPS
+    node.start_agent()
+    claim = allocated("c", share(0, "1Gi"))
+    node.cluster.claims[claim.key] = claim
+    node.cluster.annotations = {MPS_THREADS_ANNOTATION: "30"}
+    node.prepare_claim(claim.key)
+    text = node.files_of("uid-c")[1].read_text()
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in text
+
+
 def test_each_refusal_is_an_event_of_the_pods_that_wait(node: ClaimingNode) -> None:
     forged = allocated("forged", share(0, "9Gi"), pods=("one",))
     two = allocated("two", share(0, "1Gi"), pods=("a", "b"))

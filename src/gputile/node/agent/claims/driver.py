@@ -26,7 +26,7 @@ from gputile.api.core import ObjectReference, Pod
 from gputile.api.quantity import MIB
 from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, known_pod
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.cdi import READABLE, CdiFiles, write_changed
 from gputile.node.agent.claims.prepare import (
@@ -57,6 +57,7 @@ _PRIVATE: Final = 0o600
 _MOST_BYTES: Final = 64 * MIB
 VERSION: Final = 1
 READ_WITHIN_S: Final = 10.0
+FOLLOWED: Final = "another agent serves this node by now"
 
 
 class ClaimRecordError(ValueError):
@@ -193,7 +194,7 @@ class ClaimsDriver:
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
-            return CallRefused(call.number, "UNAVAILABLE", "another agent serves this node by now")
+            return CallRefused(call.number, "UNAVAILABLE", FOLLOWED)
         try:
             match call.method:
                 case "NodePrepareResources":
@@ -305,7 +306,9 @@ class ClaimsDriver:
             raise ClaimRefused(str(error)) from error
         hold_claims(state, {**state.claims, claim.uid: claim})
         try:
-            await self._write(claim)
+            await self._write(claim, pod)
+            if not self._files.store.mine:  # the next agent may have read the records before
+                raise NotYet(FOLLOWED)
         except BaseException:
             if before is None:
                 self._drop(claim.uid)
@@ -321,9 +324,10 @@ class ClaimsDriver:
             return known.pod
         return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
-    async def _write(self, claim: PreparedClaim) -> None:
-        state, pod = self._state, self._state.pod_of(claim)
-        answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
+    async def _write(self, claim: PreparedClaim, pod: Pod | None) -> None:
+        state = self._state
+        threads = known_pod(pod, state.configuration).mps_threads if pod is not None else 0
+        answer = answer_of(state.node_config, claim, threads)
         response = self._preparation.response(Mode(claim.mode), answer)
         limits = Limits(
             namespace=claim.namespace,
