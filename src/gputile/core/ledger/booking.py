@@ -253,13 +253,16 @@ def claim_node(claim: ResourceClaim) -> str:
 def claim_booking(
     claim: ResourceClaim, node_info: NodeInfo | None, trust_group: str
 ) -> Booking | None:
-    """Return the booking of an allocated claim; None if it holds no GPU (devices with admin access
-    do not count).
+    """Return the booking of an allocated claim; None if it holds no GPU (devices with admin access,
+    and MIG instances, which the inventory does not have, do not count).
 
     ``node_info`` is that of ``claim_node``. If the node does not have one of the devices, the
     booking has no GPUs.
     """
-    node, held = claim_node(claim), [each for each in claim.gpus if not each.admin_access]
+    node, held = (
+        claim_node(claim),
+        [each for each in claim.gpus if not each.admin_access and not each.is_instance],
+    )
     if not held:
         return None
     gpus = {gpu.index: gpu for gpu in node_info.inventory.gpus} if node_info is not None else {}
