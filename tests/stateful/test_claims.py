@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gputile.api.core import Pod
 from gputile.api.resource_claims import ResourceClaim
-from gputile.api.well_known import DRIVER, Mode
+from gputile.api.well_known import DRIVER, MPS_THREADS_ANNOTATION, Mode
 from gputile.kube.errors import ConnectionFailed
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.arbiter_process import ArbiterProcess
@@ -34,7 +34,7 @@ from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Li
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import keep_only
-from gputile.node.agent.mps import MpsDaemons
+from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import TimeShares
 from gputile.node.arbiter.messages import Assignment
@@ -54,12 +54,20 @@ T = TypeVar("T")
 writes = st.none() | st.integers(0, 14)  # before which of them the agent is killed
 
 
+class RunningDaemons(MpsDaemons):
+    """MPS control daemons that run."""
+
+    async def until_up(self, gpus: GpuUuids) -> None:
+        return
+
+
 class ClaimCluster(FakeCluster):
-    """An API server with claims, which ``down`` takes away."""
+    """An API server with claims, which ``down`` takes away. ``annotations`` are those of all pods."""
 
     def __init__(self) -> None:
         super().__init__()
         self.claims: dict[str, ResourceClaim] = {}
+        self.annotations: dict[str, str] = {}
 
     async def claim(self, namespace: str, name: str, within: float) -> ResourceClaim | None:
         if self.down:
@@ -68,7 +76,9 @@ class ClaimCluster(FakeCluster):
 
     async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
         claims = [f"{each.metadata.name}" for each in self.claims.values() if each.pods[0].name == name]
-        return claiming_pod(name, {"main": claims})
+        found = claiming_pod(name, {"main": claims})
+        found.metadata.annotations = self.annotations
+        return found
 
 
 class ClaimingNode(RuleBasedStateMachine):
@@ -105,8 +115,8 @@ class ClaimingNode(RuleBasedStateMachine):
         cdi = CdiFiles(self.directory / "cdi", self.directory)
         cdi.refresh(there)
         arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
-        daemons = MpsDaemons(self.paths.state / "mps", "none")
-        preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
+        daemons = RunningDaemons(self.paths.state / "mps", "none")
+        self.preparation = preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
         files = ClaimFiles(self.store, cdi, self.paths.kubelet)
         self.driver = ClaimsDriver(NODE, self.state, files, preparation, self.cluster, Wakeup())
         self.driver.restore()
@@ -323,20 +333,6 @@ def test_the_files_that_a_reboot_takes_are_written_when_the_kubelet_asks_again(n
     node.each_prepared_claim_has_its_limits()
 
 
-def test_a_claim_whose_record_is_damaged_keeps_the_files_that_its_container_starts_with(node: ClaimingNode) -> None:
-    """The kubelet asks once for a claim, as long as neither it nor the machine is started anew."""
-    claim = allocated("c", share(0, "1Gi"), pods=("pod",))
-    node.cluster.claims[claim.key] = claim
-    node.prepare_claim(claim.key)
-    node.files_of("uid-c")[0].write_text("{")
-    node.prepared.clear()  # the new agent does not count it, kube-scheduler does
-    node.start_agent()
-    assert len(node.state.claims) == 0
-    node.prepared["uid-c"] = claim
-    node.each_prepared_claim_has_its_limits()
-    node.prepared.clear()
-
-
 def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node: ClaimingNode) -> None:
     """As an allocation that somebody forged, who may write the status of claims."""
     fits = allocated("a", share(0, "5Gi"), pods=("one",))
@@ -372,3 +368,65 @@ def test_an_agent_that_another_one_has_followed_answers_nothing(node: ClaimingNo
 def test_calls_that_are_not_understood_end_nothing(node: ClaimingNode) -> None:
     for method, body in (("NodeWhatever", b""), ("NodePrepareResources", b"\xff\xff garbage")):
         assert isinstance(node.do(node.driver.answer(Call(1, method, DRIVER, body))), CallRefused)
+
+
+def test_a_claim_whose_record_is_damaged_is_counted_as_the_kubelet_has_it(node: ClaimingNode) -> None:
+    """Otherwise the node could change its mode, and offer the GPU of a running container to others."""
+    claim = allocated("c", share(0, "5Gi"), pods=("pod",))
+    node.cluster.claims[claim.key] = claim
+    node.prepare_claim(claim.key)
+    (before,) = node.state.claims.values()
+    node.files_of("uid-c")[0].write_text("{")
+    node.start_agent()  # the kubelet does not call again, unless it or the machine starts anew
+    node.each_prepared_claim_has_its_limits()
+    (held,) = node.state.claims.values()
+    assert (held.key, held.owner, held.gpus, held.mib("GPU-0")) == (before.key, before.owner, before.gpus, 5120)
+    node.prepare_claim(claim.key)
+    assert node.state.claims == {"uid-c": before}
+
+
+def test_an_agent_that_is_followed_while_it_prepares_promises_nothing(
+    node: ClaimingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has read the records already, and would not count the claim."""
+    claim = allocated("c", share(0, "1Gi"))
+    node.cluster.claims[claim.key] = claim
+    start = node.preparation.start
+
+    async def slow(*given: Any) -> None:
+        NodeLock(node.paths.claim, "another").acquire()
+        await start(*given)
+
+    monkeypatch.setattr(node.preparation, "start", slow)
+    node.known["uid-c"] = dra.Claim(namespace="default", name="c", uid="uid-c")
+    node.write_down()
+    request = dra.NodePrepareResourcesRequest(claims=list(node.known.values()))
+    body = node.call("NodePrepareResources", request.SerializeToString(), None)
+    answered = dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"]
+    assert "another agent" in answered.error
+    node.paths.claim.unlink()
+    node.start_agent()
+
+
+def test_a_client_of_mps_has_its_limit_though_no_watch_has_told_of_its_pod(node: ClaimingNode) -> None:
+    node.mode = Mode.MPS
+    node.start_agent()
+    claim = allocated("c", share(0, "1Gi"))
+    node.cluster.claims[claim.key] = claim
+    node.cluster.annotations = {MPS_THREADS_ANNOTATION: "30"}
+    node.prepare_claim(claim.key)
+    text = node.files_of("uid-c")[1].read_text()
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in text
+
+
+def test_each_refusal_is_an_event_of_the_pods_that_wait(node: ClaimingNode) -> None:
+    forged = allocated("forged", share(0, "9Gi"), pods=("one",))
+    two = allocated("two", share(0, "1Gi"), pods=("a", "b"))
+    node.cluster.claims |= {forged.key: forged, two.key: two}
+    asked = [dra.Claim(namespace="default", name=name, uid=f"uid-{name}") for name in ("forged", "two")]
+    node.call("NodePrepareResources", dra.NodePrepareResourcesRequest(claims=asked).SerializeToString(), None)
+    assert [(about, reason) for about, reason, _ in node.cluster.events] == [
+        ("Pod one", "ClaimNotPrepared"),
+        ("Pod a", "ClaimNotPrepared"),
+        ("Pod b", "ClaimNotPrepared"),
+    ]

@@ -227,6 +227,11 @@ class AllocatedDevice(WireObject):
     consumed_capacity: dict[str, Quantity] = {}
 
     @property
+    def is_instance(self) -> bool:
+        """Whether it is named as a MIG instance: by its GPU and its UUID."""
+        return "-mig-" in self.device
+
+    @property
     def mib(self) -> int:
         """The consumed memory in MiB, rounded up; 0 if it is missing or invalid.
 

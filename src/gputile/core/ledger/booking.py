@@ -248,10 +248,12 @@ def claim_booking(
 ) -> Booking | None:
     """Return the booking of an allocated claim; None if it holds no GPU.
 
-    Devices with admin access do not count. ``node_info`` is that of ``claim_node``. If the node
-    does not have one of the devices, the booking has no GPUs.
+    Devices with admin access do not count, nor MIG instances, which the inventory does not have.
+    ``node_info`` is that of ``claim_node``. If the node does not have one of the devices, the
+    booking has no GPUs.
     """
-    node, held = claim_node(claim), [each for each in claim.gpus if not each.admin_access]
+    node = claim_node(claim)
+    held = [each for each in claim.gpus if not each.admin_access and not each.is_instance]
     if not held:
         return None
     gpus = {gpu.index: gpu for gpu in node_info.inventory.gpus} if node_info is not None else {}

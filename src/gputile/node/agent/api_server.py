@@ -55,9 +55,12 @@ class NodeApi:
         except NotFound:
             return None
 
-    async def apply_slice(self, wanted: ResourceSlice) -> ResourceSlice:
-        """Create or overwrite a ResourceSlice by server-side apply; return it as stored."""
+    async def apply_slice(self, wanted: ResourceSlice, *, dry_run: bool = False) -> ResourceSlice:
+        """Create or overwrite a ResourceSlice by server-side apply; return it as it is stored, or
+        as it would be.
+        """
         path = f"{RESOURCE_SLICES_PATH}/{wanted.metadata.name}?fieldManager={_MANAGER}&force=true"
+        path += "&dryRun=All" if dry_run else ""
         body = msgspec.json.encode(slice_body(wanted))
         return decode(await self._connection.patch(path, body, content_type=APPLY_PATCH), _SLICE)
 

@@ -62,6 +62,16 @@ def test_an_unknown_device_closes_no_node_where_kube_scheduler_counts(node_mode:
     assert ledger.node_arrays.serving_mode[ledger.row_of["n"]] != ServingMode.BLOCKED
 
 
+def test_a_mig_instance_is_not_booked_as_one_by_extended_resources_is_not() -> None:
+    """The inventory has whole GPUs only: `gputile inspect` would say that the node lacks the device."""
+    ledger = ledger_of(gpu_node("n", claims=True))
+    instance = result("n", 0, whole=True) | {"device": "gpu-1-mig-4c8e1f"}
+    ledger.apply_claim(claim("c", instance, devices="small"))
+    assert ledger.booking("uid-c") is None
+    both = booked(ledger, claim("d", instance, result("n", 0, whole=True), devices="small"))
+    assert [(share.index, share.mib) for share in both.gpus] == [(0, 15360)]
+
+
 def test_who_looks_on_takes_nothing() -> None:
     ledger = ledger_of(gpu_node("n", mode="cgpu", claims=True))
     ledger.apply_claim(claim("c", result("n", 0) | {"adminAccess": True}, memory="1Gi"))

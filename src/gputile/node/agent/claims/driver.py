@@ -26,7 +26,7 @@ from gputile.api.core import ObjectReference, Pod
 from gputile.api.quantity import MIB
 from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, known_pod
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.cdi import READABLE, CdiFiles, write_changed
 from gputile.node.agent.claims.prepare import (
@@ -34,6 +34,7 @@ from gputile.node.agent.claims.prepare import (
     answer_of,
     cdi_file,
     cdi_name,
+    claim_of,
     prepared_claim,
     with_containers,
 )
@@ -56,6 +57,7 @@ _PRIVATE: Final = 0o600
 _MOST_BYTES: Final = 64 * MIB
 VERSION: Final = 1
 READ_WITHIN_S: Final = 10.0
+FOLLOWED: Final = "another agent serves this node by now"
 
 
 class ClaimRecordError(ValueError):
@@ -69,6 +71,7 @@ CLAIM_RECORD = VersionedCodec(
 
 class _ClaimInfo(msgspec.Struct, rename="pascal"):
     claim_uid: str = msgspec.field(name="ClaimUID")
+    claim_name: str = ""
     driver_state: dict[str, Any] | None = None
 
 
@@ -104,8 +107,16 @@ class ClaimFiles:
                 found[claim.uid] = claim
         return found
 
-    def kubelet_claims(self) -> set[str] | None:
-        """Return the UIDs of the claims in the kubelet's checkpoint; None if it cannot be read."""
+    def limits(self, uid: str) -> Limits | None:
+        """Return the limits of a claim with a record, which may be damaged; None if it has none."""
+        directory = f"{CLAIM_DIRECTORY_PREFIX}{uid}"
+        there = (self.store.allocations / directory / _RECORD_FILE).exists()
+        return self.store.limits(directory) if there else None
+
+    def kubelet_claims(self) -> dict[str, str] | None:
+        """Return the names of the claims in the kubelet's checkpoint by UID; None if it cannot be
+        read.
+        """
         try:
             checkpoint = msgspec.json.decode(
                 read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState
@@ -117,7 +128,9 @@ class ClaimFiles:
             )
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
+        return {
+            each.claim_uid: each.claim_name for each in found if DRIVER in (each.driver_state or {})
+        }
 
     def write(self, claim: PreparedClaim, cdi: bytes) -> None:
         """Write a claim's CDI file, and then its record, unless they are unchanged.
@@ -181,7 +194,7 @@ class ClaimsDriver:
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
-            return CallRefused(call.number, "UNAVAILABLE", "another agent serves this node by now")
+            return CallRefused(call.number, "UNAVAILABLE", FOLLOWED)
         try:
             match call.method:
                 case "NodePrepareResources":
@@ -216,8 +229,12 @@ class ClaimsDriver:
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:
             found = {uid: claim for uid, claim in found.items() if uid in wanted}
+            for uid in wanted.keys() - found.keys():
+                limits = self._files.limits(uid)
+                if limits is not None and limits.gpus:  # its record is damaged
+                    found[uid] = claim_of(self._state, uid, wanted[uid], limits)
         # The kubelet may not ask for these claims again.
-        self._files.keep_only(found.keys() | (wanted or set()))
+        self._files.keep_only(found.keys() | (wanted or {}).keys())
         hold_claims(self._state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
@@ -259,31 +276,34 @@ class ClaimsDriver:
         if found is None or found.metadata.uid != asked.uid:
             key = f"{asked.namespace}/{asked.name}"
             raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} no longer exists")
-        claim = prepared_claim(
-            state, found, self._node, before.since_ns if before else time.time_ns()
-        )
-        pod = await self._pod_of(claim)
-        # Of many claims in one call, each is prepared before the next one is checked.
-        async with self._turn:
-            await asyncio.sleep(0)
-        claim = with_containers(state, claim, pod)
         try:
+            claim = prepared_claim(
+                state, found, self._node, before.since_ns if before else time.time_ns()
+            )
+            pod = await self._pod_of(claim)
+            # Of many claims in one call, each is prepared before the next one is checked.
+            async with self._turn:
+                await asyncio.sleep(0)
+            claim = with_containers(state, claim, pod)
             # A prepared claim keeps its devices.
             if before is None or before.shares != claim.shares:
                 rules_of(state).check_others(claim)
-        except Occupied as error:
-            about = ObjectReference(
-                api_version="v1",
-                kind="Pod",
-                namespace=claim.namespace,
-                name=claim.name,
-                uid=claim.owner,
-            )
-            self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
+        except (ClaimRefused, Occupied) as error:
+            for each in found.pods:
+                about = ObjectReference(
+                    api_version="v1",
+                    kind="Pod",
+                    namespace=asked.namespace,
+                    name=each.name,
+                    uid=each.uid,
+                )
+                self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
             raise ClaimRefused(str(error)) from error
         hold_claims(state, {**state.claims, claim.uid: claim})
         try:
-            await self._write(claim)
+            await self._write(claim, pod)
+            if not self._files.store.mine:  # the next agent may have read the records before
+                raise NotYet(FOLLOWED)
         except BaseException:
             if before is None:
                 self._drop(claim.uid)
@@ -297,9 +317,10 @@ class ClaimsDriver:
             return known.pod
         return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
-    async def _write(self, claim: PreparedClaim) -> None:
-        state, pod = self._state, self._state.pod_of(claim)
-        answer = answer_of(state.node_config, claim, pod.mps_threads if pod is not None else 0)
+    async def _write(self, claim: PreparedClaim, pod: Pod | None) -> None:
+        state = self._state
+        threads = known_pod(pod, state.configuration).mps_threads if pod is not None else 0
+        answer = answer_of(state.node_config, claim, threads)
         response = self._preparation.response(Mode(claim.mode), answer)
         limits = Limits(
             namespace=claim.namespace,

@@ -19,7 +19,7 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation import AllocateAnswer, environment
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.slices import device_named
-from gputile.node.agent.device_table import PreparedClaim, PreparedDevice
+from gputile.node.agent.device_table import Limits, PreparedClaim, PreparedDevice
 from gputile.node.agent.differences import Correction
 from gputile.node.agent.node_config import MigDevice, NodeConfig
 
@@ -77,6 +77,26 @@ def prepared_claim(
         ),
     )
     return row.used_by("", Phase.APP)
+
+
+def claim_of(state: AllocationState, uid: str, name: str, limits: Limits) -> PreparedClaim:
+    """Return the row of a claim whose record is damaged, from its ``limits``; only the results of
+    its allocation are lacking.
+    """
+    row = PreparedClaim(
+        uid,
+        limits.namespace,
+        limits.pod,
+        limits.unit_mib,
+        limits.mode,
+        state.trust_group(limits.namespace),
+        limits.since_ns,
+        claim=name,
+        owner=limits.uid,
+        whole=not state.node_config.mode.shared,
+        shares=limits.gpus,
+    )
+    return row.used_by(limits.container, limits.phase)
 
 
 def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None) -> PreparedClaim:

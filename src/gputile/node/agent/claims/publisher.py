@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
 APPLY_EVERY_S: Final = 50.0
+GATES_EVERY_S: Final = 600.0
 LOOK_EVERY_S, KUBELET_STARTS_FOR_S = 2.0, 60.0
 HEALTH_EVERY_S: Final = 600
 # a kubelet that hears nothing for so long calls the health of devices unknown
@@ -57,6 +58,7 @@ class SlicePublisher:
         self._apply_again_s = 0.0
         self._may_exist = state.node_config.effective_mode.claims  # written by the previous agent
         self._dropped: frozenset[str] = frozenset()
+        self._gates_again_s = 0.0
         self._problem = ""
 
     async def watch_kubelet(self) -> None:
@@ -105,8 +107,11 @@ class SlicePublisher:
         return time.monotonic() - self._kubelet.state.epoch < KUBELET_STARTS_FOR_S
 
     async def _publish_slice(self, machine: ProbedMachine) -> None:
+        now = time.monotonic()
+        if self._dropped and now >= self._gates_again_s:
+            await self._look_at_gates(machine, now)
         self._problem = self._unable()
-        wanted, now = self._wanted(machine), time.monotonic()
+        wanted = self._wanted(machine)
         if wanted is None:
             if self._may_exist and self._state.node is not None:
                 await self._cluster.delete_slice(slice_name(self._state.node))
@@ -118,7 +123,17 @@ class SlicePublisher:
             self._applied, self._apply_again_s = wanted, now + APPLY_EVERY_S
             if lost - self._dropped:
                 self._dropped |= lost
+                self._gates_again_s = now + GATES_EVERY_S
                 self._publish.wish()
+
+    async def _look_at_gates(self, machine: ProbedMachine, now: float) -> None:
+        """Ask whether the API server still drops fields: their gates may be enabled by now."""
+        state, self._gates_again_s = self._state, now + GATES_EVERY_S
+        if state.node is not None and self._by_claims:
+            most = state.configuration.max_pods_per_gpu
+            full = slice_of(state.node, state.node_config, machine, most)
+            stored = await self._cluster.apply_slice(full, dry_run=True)
+            self._dropped = dropped_fields(full, stored)
 
     def _unable(self) -> str:
         """Return why this node cannot offer its GPUs to claims; "" if it can or need not."""

@@ -39,9 +39,11 @@ class SliceStore(FakeCluster):
         self.gate: Callable[[ResourceSlice], ResourceSlice] = lambda wanted: wanted
         self.fails: KubeError | None = None
 
-    async def apply_slice(self, wanted: ResourceSlice) -> ResourceSlice:
+    async def apply_slice(self, wanted: ResourceSlice, *, dry_run: bool = False) -> ResourceSlice:
         if self.fails is not None:
             raise self.fails
+        if dry_run:
+            return self.gate(wanted)
         self.writes += 1
         stored = self.slices[wanted.metadata.name] = self.gate(wanted)
         return stored
@@ -147,6 +149,24 @@ async def test_without_shares_a_shared_node_offers_nothing_and_says_which_gate(t
     assert "allowMultipleAllocations" in text
     assert here.store.slices == {}
     assert here.store.writes == 1, "it is not tried for ever"
+
+
+async def test_a_gate_that_is_enabled_later_is_found_without_a_slice_that_is_stored_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    here = Scene(tmp_path)
+    here.store.gate = lambda wanted: without(wanted, "allow_multiple_allocations", None)
+    for _ in range(3):
+        await here.publish()
+        now[0] += 600.0
+    assert "DRAConsumableCapacity" in await here.publish()
+    assert (here.store.writes, here.store.slices) == (1, {})
+    here.store.gate = lambda wanted: wanted
+    now[0] += 600.0
+    assert await here.publish() == ""
+    assert len(here.store.slices) == 1
 
 
 async def test_without_taints_sick_gpus_are_left_out(tmp_path: Path) -> None:
