@@ -354,8 +354,7 @@ def html_file(page: "PageAnswer") -> str:
     style, script = files["page.css"].body.decode(), one_script(files)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri "
-        f"'none'; "
-        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        "'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'

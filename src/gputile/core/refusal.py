@@ -91,8 +91,7 @@ class NodeTypeRule(Enum):
     OTHER_PODS = "the pod's affinity or anti-affinity to other pods rules out a new node"
     PAUSED = (
         "such nodes were requested, but the pod still fits none: no node was added, its GPUs "
-        "cannot be used, or other "
-        "pods use them; another node is requested later"
+        "cannot be used, or other pods use them; another node is requested later"
     )
     NOT_AS_DESCRIBED = "node {node} has this label, but could not run the pod even if it were empty"
     TOO_LITTLE = (

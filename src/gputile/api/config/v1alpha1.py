@@ -56,16 +56,14 @@ class Trust(Section, frozen=True):
         Literal["namespace", "cluster"],
         described(
             "Which pods may share a GPU without memory isolation: `namespace`, pods of the same "
-            "namespace, or of "
-            "namespaces in the same group of `trust.groups`; `cluster`, all pods."
+            "namespace, or of namespaces in the same group of `trust.groups`; `cluster`, all pods."
         ),
     ] = "namespace"
     groups: Annotated[
         dict[str, list[Namespace]],
         described(
             "Groups of namespaces whose pods may share a GPU without memory isolation, by the name "
-            "of the group. A "
-            "namespace may be in one group only. Ignored with `trust.by: cluster`."
+            "of the group. A namespace may be in one group only. Ignored with `trust.by: cluster`."
         ),
     ] = msgspec.field(default_factory=dict)
 
@@ -105,9 +103,8 @@ class AdmissionConfiguration(Section, frozen=True):
         tuple[str, ...],
         described(
             "Users of the API server that may write the annotations of allocations and "
-            "reservations, and change the "
-            "gang labels of pods that wait. The default is gputile's ServiceAccounts in the "
-            "namespace `gputile`."
+            "reservations, and change the gang labels of pods that wait. The default is gputile's "
+            "ServiceAccounts in the namespace `gputile`."
         ),
     ] = (
         "system:serviceaccount:gputile:gputile-agent",
@@ -119,16 +116,14 @@ class AdmissionConfiguration(Section, frozen=True):
         bool,
         described(
             "Whether gangs are planned: admission adds a scheduling gate to the pods of a gang, "
-            "and the controller "
-            "removes the gates when it has reserved GPUs for the whole gang."
+            "and the controller removes the gates when it has reserved GPUs for the whole gang."
         ),
     ] = False
     isolation: Annotated[
         Literal["none", "memory"],
         described(
             "The value of `gputile.io/isolation` for GPU pods that do not set it: `memory` keeps "
-            "them off GPUs whose "
-            "memory limits are not enforced; `none` does not."
+            "them off GPUs whose memory limits are not enforced; `none` does not."
         ),
     ] = "none"
 
@@ -140,8 +135,7 @@ class Features(Section, frozen=True):
         bool,
         described(
             "Whether nodes may use the modes `cgpu`, `core_mem`, `share` and `mps`, which offer "
-            "parts of GPUs. If not, "
-            "such nodes offer whole GPUs."
+            "parts of GPUs. If not, such nodes offer whole GPUs."
         ),
     ] = True
     topology: Annotated[
@@ -166,26 +160,22 @@ class GangConfiguration(Section, frozen=True):
         Seconds,
         described(
             "The time in seconds that the GPUs of a planned gang stay reserved. If the gang has "
-            "not begun to start by "
-            "then, it is planned again; 1 to 86400."
+            "not begun to start by then, it is planned again; 1 to 86400."
         ),
     ] = 120
     patience_seconds: Annotated[
         Seconds,
         described(
             "The time in seconds that other gangs may start before the first gang in the queue. "
-            "After that time, GPUs "
-            "that become free are reserved for the first gang; 1 to 86400."
+            "After that time, GPUs that become free are reserved for the first gang; 1 to 86400."
         ),
     ] = 600
     keep_seconds: Annotated[
         Seconds,
         described(
             "The longest time in seconds that GPUs stay reserved for the first gang in the queue; "
-            "1 to 86400. If it is "
-            "unknown whether the gang can ever start, `gangs.patienceSeconds` applies instead. For "
-            "a gang that "
-            "preempts others, see `preemption.keepSeconds`."
+            "1 to 86400. If it is unknown whether the gang can ever start, `gangs.patienceSeconds` "
+            "applies instead. For a gang that preempts others, see `preemption.keepSeconds`."
         ),
     ] = 3600
 
@@ -197,8 +187,7 @@ class PreemptionConfiguration(Section, frozen=True):
         bool,
         described(
             "Whether the controller evicts pods of lower priority for a pod or gang that does not "
-            "fit, and reserves "
-            "their GPUs for it. If not, only kube-scheduler preempts."
+            "fit, and reserves their GPUs for it. If not, only kube-scheduler preempts."
         ),
     ] = True
     keep_seconds: Annotated[
@@ -250,8 +239,7 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
             f"{_LABEL_KEY}={_LABEL_NAME}",
             "KEY=VALUE of a node label",
             "A label, as `KEY=VALUE`, that the nodes of this type have and no others, such as the "
-            "provider's label of "
-            "their node pool.",
+            "provider's label of their node pool.",
         ),
     ]
     gpus: Annotated[NodeTypeGpus, described("The GPUs of each node.")]
@@ -299,9 +287,8 @@ class AutoscalingConfiguration(Section, frozen=True):
         bool,
         described(
             "Whether the controller creates placeholder pods, so that the cluster's autoscaler "
-            "adds GPU nodes that it "
-            "would not add by itself. Admission then also keeps GPU pods off node types that they "
-            "could never fit."
+            "adds GPU nodes that it would not add by itself. Admission then also keeps GPU pods "
+            "off node types that they could never fit."
         ),
     ] = False
     most_nodes: Annotated[
@@ -316,8 +303,7 @@ class AutoscalingConfiguration(Section, frozen=True):
         LongSeconds,
         described(
             "The time in seconds within which a requested node has to join, and after that the "
-            "time within which its "
-            "agent has to report GPUs; 10 to 86400."
+            "time within which its agent has to report GPUs; 10 to 86400."
         ),
     ] = 900
     node_types: Annotated[
@@ -333,16 +319,14 @@ class ControllerConfiguration(Section, frozen=True):
         bool,
         described(
             "Whether the controller adds the taint `nvidia.com/gpu:NoSchedule` to GPU nodes. If "
-            "not, it removes those "
-            "that it has added."
+            "not, it removes those that it has added."
         ),
     ] = True
     agent_silent_seconds: Annotated[
         Seconds,
         described(
             "The time in seconds for which a GPU node may offer no GPUs before the controller sets "
-            "the condition "
-            "`gputile.io/AgentSilent`; 1 to 86400."
+            "the condition `gputile.io/AgentSilent`; 1 to 86400."
         ),
     ] = 120
 
@@ -354,10 +338,8 @@ class GpuTime(Section, frozen=True):
         str | int,
         described(
             "How the containers on a GPU of a `cgpu` node share its time: the name of a policy, or "
-            "its number in ACK. "
-            "The label `gputile.io/gpu-time-policy` of a node overrides it. `core_mem` nodes "
-            "without the label use "
-            "`fixed`.",
+            "its number in ACK. The label `gputile.io/gpu-time-policy` of a node overrides it. "
+            "`core_mem` nodes without the label use `fixed`.",
             extra_json_schema={
                 "enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]
             },
@@ -379,8 +361,7 @@ class GpuTime(Section, frozen=True):
         int,
         described(
             "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000. "
-            "With 1, all pods have "
-            "the same weight.",
+            "With 1, all pods have the same weight.",
             ge=1,
             le=MOST_WEIGHT,
         ),
@@ -412,10 +393,8 @@ class Configuration(Section, frozen=True):
         Placement,
         described(
             "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; "
-            "`packing`, those that "
-            "leave most room for the kinds of pods that come. The node label "
-            "`ack.node.gpu.placement` overrides it for "
-            "the GPUs of that node."
+            "`packing`, those that leave most room for the kinds of pods that come. The node label "
+            "`ack.node.gpu.placement` overrides it for the GPUs of that node."
         ),
     ] = "binpack"
     max_pods_per_gpu: Annotated[
@@ -453,8 +432,7 @@ class Configuration(Section, frozen=True):
         str,
         described(
             "The scheduler that admission sets in GPU pods that name none, or name "
-            "`default-scheduler`. If it is "
-            "empty, admission sets none."
+            "`default-scheduler`. If it is empty, admission sets none."
         ),
     ] = ""
 

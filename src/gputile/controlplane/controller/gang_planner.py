@@ -250,17 +250,15 @@ def _remedy(gang: Gang) -> str:
     )
     return (
         "if no more are created, see the events of their Job (such as those about a "
-        "ResourceQuota); if the other pods "
-        f"have already succeeded, {fewer}"
+        f"ResourceQuota); if the other pods have already succeeded, {fewer}"
     )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
         f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none "
-        f"of the pods; see its "
-        "events on them (such as those about volumes); the GPUs are free for other pods now, and "
-        "reserved again later"
+        "of the pods; see its events on them (such as those about volumes); the GPUs are free for "
+        "other pods now, and reserved again later"
     )
 
 

@@ -109,8 +109,7 @@ def _no_agent(label: str) -> NodeDiagnosis:
     return NodeDiagnosis(
         ConditionReason.NO_AGENT,
         f"the label {MODE_LABEL} sets mode {label}, but no gputile agent has reported GPUs: none "
-        f"runs on the node, or "
-        f"it has found no NVIDIA GPU",
+        "runs on the node, or it has found no NVIDIA GPU",
     )
 
 

@@ -49,13 +49,11 @@ _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
 _REPEATED_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
 _LEFT: Final = (
     "the pod requests more than any node has free, so the autoscaler adds a node by itself; if it "
-    "does not, its events "
-    "and log say why"
+    "does not, its events and log say why"
 )
 _BEYOND_MOST: Final = (
     "no GPU has room for the pod, and autoscaling.mostNodes nodes are already requested for other "
-    "pods: wait, or raise "
-    "autoscaling.mostNodes"
+    "pods: wait, or raise autoscaling.mostNodes"
 )
 
 

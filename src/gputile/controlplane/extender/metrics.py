@@ -108,8 +108,7 @@ class CapacityWatch:
         registry.labelled(
             "gputile_ledger_free_memory_bytes",
             "Free memory on nodes that take pods, bytes, by what its GPU has free: at least so "
-            "many GiB, and less than "
-            "the next value.",
+            "many GiB, and less than the next value.",
             "at_least_gib",
             lambda: [
                 (str(gib), mib * MIB)

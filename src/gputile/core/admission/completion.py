@@ -62,8 +62,7 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
     if is_decided(pod):
         rewriting.warnings.append(
             "the pod asks for GPUs by extended resources and has resourceClaims: no node gives "
-            "GPUs by both, so remove "
-            "one of them if a claim is for GPUs"
+            "GPUs by both, so remove one of them if a claim is for GPUs"
         )
     resources = pod.spec.containers[0].resources if pod.spec.containers else None
     for kind, amounts in (
@@ -96,8 +95,7 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
     elif counts_units and stamped is not None and stamped != unit:
         rule = (
             f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in "
-            f"force is {unit} MiB: "
-            f"remove the annotation, it is written when the pod is created"
+            f"force is {unit} MiB: remove the annotation, it is written when the pod is created"
         )
         rewriting.refusals.append(Refusal(AdmissionRule.UNIT, rule))
     path = ("metadata", "annotations")

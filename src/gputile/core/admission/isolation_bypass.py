@@ -202,8 +202,7 @@ def _environment(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
                 yield Refusal(
                     AdmissionRule.ENVIRONMENT,
                     f"{where}.env[{name}]: which GPUs a container gets, and how much of them, is "
-                    f"decided by its "
-                    f"booking: remove the variable, {_OWNER}",
+                    f"decided by its booking: remove the variable, {_OWNER}",
                 )
 
 
@@ -224,8 +223,7 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
             yield Refusal(
                 AdmissionRule.HOST_PATH,
                 f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs "
-                f"or their limits: "
-                f"remove the volume, {_OWNER}",
+                f"or their limits: remove the volume, {_OWNER}",
             )
 
 
@@ -302,8 +300,7 @@ def _device_annotations(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
             yield Refusal(
                 AdmissionRule.DEVICE_ANNOTATION,
                 f"metadata.annotations[{key}]: devices are added by the device plugin alone: "
-                f"remove the annotation, "
-                f"{_OWNER}",
+                f"remove the annotation, {_OWNER}",
             )
 
 
@@ -316,8 +313,7 @@ def _privileged(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
             yield Refusal(
                 AdmissionRule.PRIVILEGED,
                 f"{where}.securityContext.privileged: a privileged container sees every GPU of its "
-                f"node: set it to "
-                f"false, {_OWNER}",
+                f"node: set it to false, {_OWNER}",
             )
         for name in context.capabilities.add if context.capabilities is not None else ():
             # runtimes convert to upper case by Unicode, which makes an S of a "\N{LATIN SMALL
@@ -326,8 +322,7 @@ def _privileged(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
                 yield Refusal(
                     AdmissionRule.PRIVILEGED,
                     f"{where}.securityContext.capabilities.add: {name} lets a container of a GPU "
-                    f"pod undo its "
-                    f"limits: remove it, {_OWNER}",
+                    f"pod undo its limits: remove it, {_OWNER}",
                 )
 
 
@@ -337,8 +332,7 @@ def _host_namespaces(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
             yield Refusal(
                 AdmissionRule.HOST_NAMESPACE,
                 f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others "
-                f"on its GPUs: set it "
-                f"to false, {_OWNER}",
+                f"on its GPUs: set it to false, {_OWNER}",
             )
 
 
@@ -347,6 +341,5 @@ def _node_name(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
         yield Refusal(
             AdmissionRule.NODE_NAME,
             f"spec.nodeName: {pod.spec.node_name} bypasses the scheduler, so that no GPU is "
-            f"booked: use nodeSelector "
-            f"or affinity, {_OWNER}",
+            f"booked: use nodeSelector or affinity, {_OWNER}",
         )

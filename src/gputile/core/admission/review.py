@@ -108,8 +108,7 @@ class Verdict:
 ALLOWED: Final = Verdict()
 _TOO_LARGE_TEXT = (
     f"the object has more than {MOST_ITEMS} fields and entries of lists, labels and annotations, "
-    f"and is not judged: "
-    "write fewer"
+    "and is not judged: write fewer"
 )
 TOO_LARGE: Final = Verdict(refusals=(Refusal(AdmissionRule.POD, _TOO_LARGE_TEXT),))
 
@@ -204,9 +203,8 @@ def _broken_binding(
         # The API server itself protects this annotation on every other write
         if MIRROR_ANNOTATION in meta.annotations:
             rule = (
-                f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods "
-                f"are "
-                f"static: leave it out"
+                f"metadata.annotations[{MIRROR_ANNOTATION}]: only a kubelet says which pods are "
+                "static: leave it out"
             )
             refusals.append(Refusal(AdmissionRule.FORGED, rule))
     refusals += broken_shares(meta.annotations, policy.time.most_weight(request.namespace))
@@ -307,8 +305,7 @@ def forged(
         Refusal(
             AdmissionRule.FORGED,
             f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and "
-            f"{user or 'this user'} is "
-            f"not one of its accounts: leave the annotation as it is",
+            f"{user or 'this user'} is not one of its accounts: leave the annotation as it is",
         )
         for key in sorted(changed)[:MOST_FOUND]
     ]
@@ -339,8 +336,7 @@ def broken_wait(
         yield Refusal(
             AdmissionRule.GANG_GATE,
             f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when GPUs are reserved for the "
-            f"whole gang: keep "
-            f"it; {_ALONE}",
+            f"whole gang: keep it; {_ALONE}",
         )
     before, after = old.metadata.labels, new.metadata.labels
     for label in FIXED:
@@ -348,8 +344,7 @@ def broken_wait(
             yield Refusal(
                 AdmissionRule.GANG_GATE,
                 f"metadata.labels[{label}]: which pods start together is fixed while the pod waits "
-                f"for them: leave the "
-                f"label; {_ALONE}",
+                f"for them: leave the label; {_ALONE}",
             )
 
 

@@ -90,8 +90,7 @@ def check_inventory(inventory: Inventory) -> Inventory:
             if forward != back or not 0 <= forward < 1e9:
                 raise InventoryError(
                     f"the bandwidth between GPU {i} and GPU {j} is {forward} one way, {back} the "
-                    f"other: it is the same "
-                    "both ways, and 0 GB/s or more"
+                    "other: it is the same both ways, and 0 GB/s or more"
                 )
     if inventory.unit_mib < 0 or inventory.unit_mib > MOST_MIB:
         raise InventoryError(f"the memory unit {inventory.unit_mib} MiB is out of range")

@@ -169,17 +169,15 @@ def parse_request(
     if mib > MOST_MIB:
         count = mib // unit
         said = (
-            f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more "
-            f"than "
-            f"any GPU has"
+            f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more than "
+            "any GPU has"
         )
         raise RequestError(f"{said}{_bytes_meant(count * gpus, unit)}")
     percent = effective(containers, lambda container: container.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has "
-            f"{MOST_PERCENT}: ask less, or "
-            f"more GPUs by the label {GPU_COUNT_LABEL}"
+            f"{MOST_PERCENT}: ask less, or more GPUs by the label {GPU_COUNT_LABEL}"
         )
     isolated = _is_isolated(pod, percent)
     group = trust_group(pod)
@@ -295,8 +293,7 @@ def _gpu_count(pod: Pod) -> int:
     if not 1 <= count <= MOST_SHARED_GPUS:
         raise RequestError(
             f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to "
-            f"{MOST_SHARED_GPUS}: "
-            f"write one, or remove the label"
+            f"{MOST_SHARED_GPUS}: write one, or remove the label"
         )
     return count
 
@@ -374,8 +371,7 @@ def _check_spread(container: ContainerRequest, gpus: int) -> None:
             remedy = f"{low} or {low + gpus}" if low else f"{gpus}"
             raise RequestError(
                 f"container {container.name}: {name} is {amount}, which cannot be divided evenly "
-                f"among {gpus} GPUs "
-                f"({GPU_COUNT_LABEL}): ask {remedy}"
+                f"among {gpus} GPUs ({GPU_COUNT_LABEL}): ask {remedy}"
             )
 
 

@@ -241,9 +241,8 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
     units = -(-shape.mib // node_info.unit_mib) * shape.gpus
     return (
         f"its memory unit is {node_info.unit_mib} MiB; the pod's unit is {shape.unit_mib} MiB, "
-        f"which was in force "
-        f"when it was created: create it again with {units} units for its {shape.mib * shape.gpus} "
-        f"MiB"
+        f"which was in force when it was created: create it again with {units} units for its "
+        f"{shape.mib * shape.gpus} MiB"
     )
 
 

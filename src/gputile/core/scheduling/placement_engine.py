@@ -106,8 +106,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         if self.allocation.whole:
             return ", ".join(f"GPU {share.index}" for share in self.allocation.gpus)
         return ", ".join(
-            f"GPU {share.index} "
-            f"({memory_text(share.mib)}"
+            f"GPU {share.index} ({memory_text(share.mib)}"
             f"{f', {share.percent} % of compute' if share.percent else ''})"
             for share in self.allocation.gpus
         )

@@ -101,8 +101,7 @@ def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
             low = middle + 1
     raise UnitError(
         f"a memory unit of {unit_mib} MiB gives the kubelet more device IDs than it takes in one "
-        f"message; "
-        f"the smallest valid unit on this node is {low} MiB"
+        f"message; the smallest valid unit on this node is {low} MiB"
     )
 
 

@@ -174,8 +174,7 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
         return []
     message = (
         f"the kubelet has lost the GPU allocation of {', '.join(names)}, which runs on but cannot "
-        f"be restarted: "
-        "delete the pod at a convenient time, so that it is admitted again"
+        "be restarted: delete the pod at a convenient time, so that it is admitted again"
     )
     return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
 
@@ -186,8 +185,7 @@ def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []
     message = (
-        "its containers run without the GPUs that they request: delete the pod so that it "
-        "is "
+        "its containers run without the GPUs that they request: delete the pod so that it is "
         "admitted again"
     )
     return [Correction(pod, {}, EventReason.GPU_MISSING, message)]

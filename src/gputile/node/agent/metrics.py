@@ -226,8 +226,7 @@ def _gpus(seen: Observation, holdings: "GpuHoldings") -> Iterator[Metric]:
     compute = GaugeMetricFamily(
         "gputile_agent_gpu_compute_booked_ratio",
         "Part of the GPU's compute that is allocated to pods, by the kubelet's device IDs, from 0 "
-        "to 1; 0 in modes "
-        "that do not allocate compute",
+        "to 1; 0 in modes that do not allocate compute",
         labels=("gpu",),
     )
     pods = GaugeMetricFamily(

@@ -169,8 +169,7 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
         way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
         raise LabelError(
             f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates "
-            f"claims, cannot keep "
-            "trust groups apart on a GPU"
+            "claims, cannot keep trust groups apart on a GPU"
         )
     shared = shared_mib(labels) if Mode(mode).shared else 0
     return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true", shared)

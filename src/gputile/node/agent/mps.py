@@ -185,8 +185,7 @@ class MpsDaemons:
         if shutil.which(self._program) is None:
             return (
                 f"{self._program} is not installed on this node: set agent.mps in the chart, "
-                f"install NVIDIA's MPS, or "
-                "choose another mode"
+                "install NVIDIA's MPS, or choose another mode"
             )
         if (unsafe := self._unsafe()) is not None:
             return unsafe
@@ -240,9 +239,8 @@ class MpsDaemons:
         if length > _LONGEST_SOCKET:
             return (
                 f"its sockets in {self.pipes(gpus)} would have names of {length} bytes, and Linux "
-                f"takes "
-                f"{_LONGEST_SOCKET}: name a shorter directory (--state-dir, agent.stateDir in the "
-                f"chart)"
+                f"takes {_LONGEST_SOCKET}: name a shorter directory (--state-dir, agent.stateDir "
+                "in the chart)"
             )
         logs = self._directory.with_name(LOGS) / daemon_name(gpus)
         for directory in (self.pipes(gpus), logs):

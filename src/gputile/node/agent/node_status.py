@@ -122,9 +122,8 @@ def gpu_condition(
             Problem(
                 ConditionReason.CARD_WITHOUT_MEMORY,
                 f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label "
-                f"{SHARED_MEMORY_LABEL} to the "
-                "machine's memory that pods may share, or use mode default, with time-slicing for "
-                "several pods",
+                f"{SHARED_MEMORY_LABEL} to the machine's memory that pods may share, or use mode "
+                "default, with time-slicing for several pods",
             )
             for gpu in machine.gpus
             if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
@@ -146,8 +145,7 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
     if evidence is not None:
         problem = (
             f"another device plugin serves the GPUs of this node ({evidence}); gputile offers "
-            f"none: "
-            "to use gputile here, keep the other plugin off the node, for example by its "
+            "none: to use gputile here, keep the other plugin off the node, for example by its "
             "nodeSelector"
         )
     well = ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"

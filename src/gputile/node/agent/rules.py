@@ -140,8 +140,7 @@ class AllocationRules:
             if (taken := CORE_PERCENT - percent + pod_devices.percent(gpu.uuid)) > CORE_PERCENT:
                 raise Occupied(
                     f"GPU {gpu.index} would have {taken} of {CORE_PERCENT} percent of its compute "
-                    f"taken; "
-                    f"held by {holders}"
+                    f"taken; held by {holders}"
                 )
 
     def _check_company(self, pod_devices: PodDevices) -> None:

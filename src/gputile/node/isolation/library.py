@@ -56,8 +56,7 @@ def library_path() -> Path:
     if not path.exists():
         raise LibraryMissing(
             f"this gputile has no {NAME}, so it cannot isolate GPUs: install it from a wheel for "
-            f"this machine's "
-            "processor, or with a C compiler"
+            "this machine's processor, or with a C compiler"
         )
     return path
 
@@ -109,10 +108,8 @@ def must_be_loadable(installed: Installed) -> None:
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         raise LibraryNotLoadable(
             f"the file system of {directory} is mounted noexec, so a container could run without "
-            f"the library in it, "
-            "and without limits: mount it without noexec, or name a directory on another one "
-            "(--state-dir, "
-            "agent.stateDir in the chart)"
+            "the library in it, and without limits: mount it without noexec, or name a directory "
+            "on another one (--state-dir, agent.stateDir in the chart)"
         )
 
 

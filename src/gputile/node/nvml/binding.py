@@ -40,15 +40,13 @@ DOWN = frozenset(
 _PROBLEMS: dict[int, Problem] = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Problem(
         ConditionReason.DRIVER_MISSING,
-        "libnvidia-ml.so.1 is not found: install the NVIDIA driver on this node, "
-        "and let the agent see it (the NVIDIA container runtime with "
-        "NVIDIA_DRIVER_CAPABILITIES=utility)",
+        "libnvidia-ml.so.1 is not found: install the NVIDIA driver on this node, and let the agent "
+        "see it (the NVIDIA container runtime with NVIDIA_DRIVER_CAPABILITIES=utility)",
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Problem(
         ConditionReason.DRIVER_NOT_LOADED,
         "the NVIDIA driver is installed, but its kernel module is not loaded: run `modprobe "
-        "nvidia` "
-        "and look for its error in the kernel's log",
+        "nvidia` and look for its error in the kernel's log",
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Problem(
         ConditionReason.DRIVER_VERSION_MISMATCH,
@@ -62,8 +60,7 @@ _PROBLEMS: dict[int, Problem] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: Problem(
         ConditionReason.CARD_LOST,
         "the GPU has fallen off the bus: look for its XID in the kernel's log, reset it "
-        "(`nvidia-smi --gpu-reset`) "
-        "or reboot the node; replace it if it happens again",
+        "(`nvidia-smi --gpu-reset`) or reboot the node; replace it if it happens again",
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: Problem(
         ConditionReason.CARD_NEEDS_RESET,

@@ -66,9 +66,8 @@ GPU_OPERATOR = (
     ShellCommand(
         "kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply "
         "--filename=-",
-        f"The Operator's pods reach GPUs past any booking, which gputile refuses where "
-        f"{UNSAFE_ACCESS_LABEL} does not "
-        "allow it.",
+        "The Operator's pods reach GPUs past any booking, which gputile refuses where "
+        f"{UNSAFE_ACCESS_LABEL} does not allow it.",
     ),
     ShellCommand(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
     ShellCommand(
@@ -114,10 +113,8 @@ def sum_note(pool: NodePool) -> str | None:
     total, each = advertised(pool)[GPU_MEMORY], pool.devices[0].mib // pool.unit_mib
     return (
         f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not "
-        f"that one GPU has "
-        f"{each}. Without autoscaling.nodeTypes a pod that asks for more than {each} on one GPU "
-        f"would bring a node in "
-        "vain."
+        f"that one GPU has {each}. Without autoscaling.nodeTypes a pod that asks for more than "
+        f"{each} on one GPU would bring a node in vain."
     )
 
 
@@ -328,10 +325,8 @@ def _aks_autoscaler_note(pool: NodePool) -> str | None:
         return None
     return (
         "The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not "
-        "promise that its "
-        "managed autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; "
-        "it learns from the "
-        "node."
+        "promise that its managed autoscaler reads them: where a pool of no nodes does not grow, "
+        "set minNodes to 1; it learns from the node."
     )
 
 
@@ -373,14 +368,12 @@ def _gke_setup(pool: NodePool) -> PoolSetup:
 def _gke_plugin_note(own: bool) -> str:
     if own:
         return (
-            f"The label {_GKE_NO_PLUGIN} keeps GKE's device plugin, and the driver installer "
-            f"in "
-            f"its pod, off the nodes."
+            f"The label {_GKE_NO_PLUGIN} keeps GKE's device plugin, and the driver installer in "
+            "its pod, off the nodes."
         )
     return (
         "GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands "
-        "back: nothing is "
-        "advertised twice. For the other modes use own-driver."
+        "back: nothing is advertised twice. For the other modes use own-driver."
     )
 
 
@@ -390,8 +383,7 @@ def _gke_autoscaler_note(pool: NodePool) -> str | None:
         return None
     return (
         f"GKE's autoscaler has no hint for {', '.join(lacking)}: it learns from a node that is "
-        f"there, so that a pool "
-        "of no nodes does not grow. Set minNodes to 1."
+        "there, so that a pool of no nodes does not grow. Set minNodes to 1."
     )
 
 

@@ -147,8 +147,7 @@ def _problems(pool: NodePool) -> list[str]:
     if pool.way == "managed-driver" and pool.mode is not Mode.EXCLUSIVE:
         found.append(
             f"mode is {pool.mode.value!r}: with managed-driver GKE's installer comes in the pod of "
-            f"GKE's device "
-            "plugin, which serves whole GPUs only; use way own-driver, or mode default"
+            "GKE's device plugin, which serves whole GPUs only; use way own-driver, or mode default"
         )
     return found
 

@@ -56,8 +56,7 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 AS_IF_RESUMED: Final = "is suspended: judged as if it were resumed"
 _BY_TEMPLATE = (
     "its controller chooses nodes by the template as it is written, without what admission adds to "
-    "pods: write the "
-    "toleration or the selector into the template"
+    "pods: write the toleration or the selector into the template"
 )
 # The tolerations that the DaemonSet controller adds to its pods.
 _TOLERATIONS = tuple(

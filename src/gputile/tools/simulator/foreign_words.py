@@ -40,8 +40,7 @@ _OF_NODES: Final = (
     "is HAMi's, and gputile does not read it: nodes decide how their GPUs are shared, by their mode"
 )
 _POLICY: Final = (
-    f"is HAMi's, and gputile does not read it: set placement in the configuration, "
-    f"or "
+    "is HAMi's, and gputile does not read it: set placement in the configuration, or "
     f"{PLACEMENT_LABEL} on nodes"
 )
 
@@ -129,8 +128,7 @@ def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iter
         if name in pod["spec"]:
             gang = _GANG.format("NAME", "SIZE")
             yield (
-                f"{before}spec.{name} is a gang of Kubernetes' own, which gputile does not "
-                f"read: "
+                f"{before}spec.{name} is a gang of Kubernetes' own, which gputile does not read: "
                 f"{gang}"
             )
     for name, amount in _limits(pod):

@@ -56,16 +56,14 @@ class PodsOfKind(_TableSection, frozen=True):
         tuple[Path | Count, ...],
         described(
             "Numbers, or their paths in the object, whose product is the number of pods of this "
-            "template. If empty, "
-            "the number follows from the shape of the object."
+            "template. If empty, the number follows from the shape of the object."
         ),
     ] = ()
     name: Annotated[
         str,
         described(
             "The names of the pods: {name} is the name of the object, {key} that of the entry, "
-            "{number} the index of "
-            "the pod."
+            "{number} the index of the pod."
         ),
     ] = ""
     labels: Annotated[
@@ -143,9 +141,8 @@ def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
         for i, each in enumerate(table.kinds):
             if each.kind in kubernetes_kinds().kinds.get(each.api_version, {}):
                 why = (
-                    f"{shown(each.kind)} of {shown(each.api_version)} is Kubernetes' own, and "
-                    f"is "
-                    f"read as it is there"
+                    f"{shown(each.kind)} of {shown(each.api_version)} is Kubernetes' own, and is "
+                    "read as it is there"
                 )
                 raise manifest.origin.error(f"kinds[{i}].kind", why)
         tables.append(table)

@@ -85,9 +85,8 @@ _MOST_OF_AN_OBJECT: Final = 20
 _LONGEST_NAME: Final = 253
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of the cluster"
 _RUNS: Final = (
-    "it has a UID and a node, so it counts as running there, and is not judged: "
-    "without "
-    "both it is judged as a new one"
+    "it has a UID and a node, so it counts as running there, and is not judged: without both it is "
+    "judged as a new one"
 )
 
 
@@ -366,9 +365,8 @@ class _Expander:
         )
         if node := admitted.spec.node_name:
             rule = (
-                f"{node} passes kube-scheduler by, so whether the pod fits there is not "
-                f"judged: "
-                f"use nodeSelector"
+                f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: "
+                "use nodeSelector"
             )
             raise origin.error(f"{prefix}spec.nodeName", rule)
         for meant in filter(None, (mistyped_mode(admitted), self._other_unit(admitted))):

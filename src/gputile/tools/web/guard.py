@@ -30,9 +30,8 @@ _OPEN_AGAIN: Final = (
 )
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    "base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types "
-    "'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for "
+    "'script'; trusted-types 'none'"
 )
 HEADERS: Final = {
     "content-security-policy": CONTENT_POLICY,

@@ -150,10 +150,8 @@ class SlicePublisher:
         if lacking and self._state.node_config.mode.shared:
             return (
                 f"the API server drops {', '.join(lacking)} of ResourceSlices, so that claims "
-                f"cannot share a GPU: that "
-                "needs Kubernetes 1.36 with the feature gate DRAConsumableCapacity; in mode "
-                "default the node gives "
-                "whole GPUs"
+                "cannot share a GPU: that needs Kubernetes 1.36 with the feature gate "
+                "DRAConsumableCapacity; in mode default the node gives whole GPUs"
             )
         return ""
 

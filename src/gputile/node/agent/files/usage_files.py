@@ -61,8 +61,7 @@ def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None
         return f"the directory for what containers write cannot be used: {error}"
     return (
         f"the file system of {directory} is not mounted nosuid, so a container could leave a "
-        f"program there that runs "
-        f"as root for any user of the node: {remedy}"
+        f"program there that runs as root for any user of the node: {remedy}"
     )
 
 
@@ -90,8 +89,7 @@ class UsageFiles:
         """Return why the directory cannot be used for the files of containers; None if it can."""
         remedy = (
             "name a directory on one that is, such as /run/gputile (--usage-dir), or have one "
-            "mounted there "
-            "(agent.usageMiB in the chart)"
+            "mounted there (agent.usageMiB in the chart)"
         )
         return unsafe_for_containers(self.directory, CLOSED, remedy)
 
@@ -134,9 +132,8 @@ class UsageFiles:
             if inodes.f_files - inodes.f_ffree == 1:
                 return place
         text = (
-            f"all {len(places)} places for the files of containers are taken: have more "
-            f"mounted "
-            f"(agent.usageMiB)"
+            f"all {len(places)} places for the files of containers are taken: have more mounted "
+            "(agent.usageMiB)"
         )
         raise OSError(errno.ENOSPC, text)
 
