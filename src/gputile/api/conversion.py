@@ -117,10 +117,7 @@ def _first_mistake(error: Exception) -> FieldMistake:
         return FieldMistake(path, "invalid value")
     kinds = " or ".join(_KINDS.get(each, each) for each in expected[1].split(" | "))
     found = f", is {_KINDS[expected[2]]}" if expected[2] in _KINDS else ""
-    return FieldMistake(
-        path,
-        f"must be {kinds}{found}",
-    )
+    return FieldMistake(path, f"must be {kinds}{found}")
 
 
 def has_more_items(text: bytes, most: int) -> bool:

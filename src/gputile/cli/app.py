@@ -97,9 +97,7 @@ PEOPLE: Mapping[str, Entry] = {
         ),
     ),
     "schema": Entry(
-        "documents",
-        "schema",
-        "Print the JSON Schema of an input file, or of a command's -o json.",
+        "documents", "schema", "Print the JSON Schema of an input file, or of a command's -o json."
     ),
     "version": Entry("documents", "version", "Print the version."),
 }

@@ -11,14 +11,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -143,11 +136,7 @@ class Connection:
     """
 
     def __init__(
-        self,
-        access: Access,
-        *,
-        within: float = 10.0,
-        attempts: Attempts = _ATTEMPTS,
+        self, access: Access, *, within: float = 10.0, attempts: Attempts = _ATTEMPTS
     ) -> None:
         self._access = access
         self._within = within

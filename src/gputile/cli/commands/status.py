@@ -31,12 +31,7 @@ LOOK_EVERY_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions(Reach):
     installed_in: Annotated[
-        str,
-        option(
-            "NAMESPACE",
-            "Where gputile is installed.",
-            callback=namespace,
-        ),
+        str, option("NAMESPACE", "Where gputile is installed.", callback=namespace)
     ] = INSTALLED_IN
     release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = ""
     output: Printed = Output.TABLE

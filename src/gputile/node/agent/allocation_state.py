@@ -358,10 +358,7 @@ class AllocationState:
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
         # Responses to the previous kubelet are checkpointed by now, or lost.
-        if self.kubelet.epoch not in (
-            0.0,
-            epoch,
-        ):
+        if self.kubelet.epoch not in (0.0, epoch):
             self.answered.clear()
         known = self.kubelet.listing if listing is None else listing
         self.kubelet = KubeletStatus(

@@ -45,15 +45,9 @@ KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "gputile-"
 CLIENT_OPTIONS = (
     # Strict servers reject the default, the percent-encoded socket path.
-    (
-        "grpc.default_authority",
-        "localhost",
-    ),
+    ("grpc.default_authority", "localhost"),
     # The kubelet's own limit for PodResources: DefaultMaxMsgSize.
-    (
-        "grpc.max_receive_message_length",
-        16 * MIB,
-    ),
+    ("grpc.max_receive_message_length", 16 * MIB),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -62,10 +56,7 @@ CLIENT_OPTIONS = (
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
     # GetPreferredAllocation can name each device twice.
-    (
-        "grpc.max_receive_message_length",
-        16 * MIB,
-    ),
+    ("grpc.max_receive_message_length", 16 * MIB),
 )
 RECONCILE_EVERY_S = 1.5
 REGISTER_TIMEOUT_S = 5.0

@@ -48,10 +48,7 @@ _SCHEDULERS: Final = (
 )
 _VOLCANO: Final = "batch.volcano.sh"
 # They start the pods of a custom workload together.
-_GANG_MAKERS: Final = (
-    "kai-scheduler",
-    "runai-scheduler",
-)
+_GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _ALL: Final = 100  # percent of a GPU
 _MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"

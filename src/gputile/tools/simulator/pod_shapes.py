@@ -64,12 +64,7 @@ _PLACING: Final = (
     "topologySpreadConstraints",
 )
 # Steps that say nothing about the pods.
-_UNTELLING: Final = (
-    "spec",
-    "template",
-    "podTemplate",
-    "templateRef",
-)
+_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef")
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only
 # bounds.

@@ -27,11 +27,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.wording import broken_label_value, broken_qualified_name, nearest, shown
 from gputile.core.devices.allocation import Allocation, AllocationError, decode_allocation
-from gputile.core.devices.inventory import (
-    Inventory,
-    advertised_units,
-    resources_for_mode,
-)
+from gputile.core.devices.inventory import Inventory, advertised_units, resources_for_mode
 from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests

@@ -86,10 +86,7 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
             for column in zip(*cells, strict=True)
         ]
         # Cut words only if nothing else helps.
-        for narrowest in (
-            words,
-            [_NARROWEST] * len(widths),
-        ):
+        for narrowest in (words, [_NARROWEST] * len(widths)):
             widths = _fitted(widths, narrowest, width - _GAP * (len(widths) - 1))
     lines = []
     for row in cells:

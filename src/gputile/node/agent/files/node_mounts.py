@@ -104,12 +104,7 @@ _PLACE_INODES: Final = 4
 _INODES_A_MIB: Final = 64
 SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon that serves several GPUs
 # Names that an agent creates there if nothing is mounted.
-_OWN: Final = (
-    USAGE,
-    PLACES,
-    "GPU-",
-    SEVERAL,
-)
+_OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)
 
 
 def mount_usage(directory: Path, mib: int) -> None:
