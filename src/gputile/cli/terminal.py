@@ -228,14 +228,10 @@ def write_drawing(lines: Iterable["Line"], on: "Paper") -> None:
     """Print the lines of a drawing."""
     write(
         "".join(
-            "".join(map(_coloured if on.coloured else _plain, line)).rstrip() + "\n"
+            "".join(_coloured(span) if on.coloured else span.text for span in line).rstrip() + "\n"
             for line in lines
         )
     )
-
-
-def _plain(span: "Span") -> str:
-    return span.text
 
 
 def _coloured(span: "Span") -> str:

@@ -240,15 +240,13 @@ SCHEMAS: Final[Mapping[str, str]] = {
 """What the schemas describe, by their names."""
 
 
-def _names() -> list[str]:
-    return list(SCHEMAS)
-
-
 def schema(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="The schema; default: list them.", autocompletion=_names
+            metavar="[NAME]",
+            help="The schema; default: list them.",
+            autocompletion=lambda: list(SCHEMAS),
         ),
     ] = None,
 ) -> None:

@@ -260,7 +260,8 @@ def _why_there(subject: Subject) -> str | None:
     gang = gang_of(pod) if subject.configuration.admission.gangs else None
     if gang is not None:
         return f"The pods of its gang {gang.name} were placed together."
-    in_tree = subject.predicates.reasons(_unbound(pod))
+    unbound = msgspec.structs.replace(pod.spec, node_name="")
+    in_tree = subject.predicates.reasons(msgspec.structs.replace(pod, spec=unbound))
     request = subject.request
     if request is None or node not in in_tree:
         return None
@@ -281,10 +282,6 @@ def _why_there(subject: Subject) -> str | None:
     if ranks[node] >= TOP_SCORE - 1:  # the best node, or an equally good one
         return f"{text}, and {policy} puts this one first."
     return f"{text}, and {policy} would put {max(ranks, key=ranks.__getitem__)} first."
-
-
-def _unbound(pod: Pod) -> Pod:
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
 
 
 def creation_refusal(name: str, events: Iterable[Event]) -> str | None:

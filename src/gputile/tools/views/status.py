@@ -363,11 +363,11 @@ def _node_row(node: InstalledNode, absent: str) -> tuple[str, ...]:
 
 
 def _problems(node: Node) -> list[str]:
-    return [f"{c.reason}: {c.message}" for c in node.status.conditions if _is_bad(c.type, c.status)]
-
-
-def _is_bad(kind: str, status: str) -> bool:
-    return kind.startswith(CONDITION_PREFIX) and status == "True"
+    return [
+        f"{condition.reason}: {condition.message}"
+        for condition in node.status.conditions
+        if condition.type.startswith(CONDITION_PREFIX) and condition.status == "True"
+    ]
 
 
 def _unit(mib: int) -> str:
