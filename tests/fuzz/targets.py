@@ -381,5 +381,6 @@ TARGETS: Mapping[str, Target] = {
     ),
     "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
     "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
+    "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
 }

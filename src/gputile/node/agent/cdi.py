@@ -1,8 +1,9 @@
 """Describes the GPUs as CDI devices, for runtimes with the Container Device Interface.
 
 A runtime with CDI needs no NVIDIA runtime class and does not trust the environment variables of an
-image, so a container gets exactly the devices that the kubelet allocated. Format: CDI specification
-0.5.0.
+image, so a container gets exactly the devices that the kubelet allocated. NVIDIA's own
+specification (``nvidia-ctk cdi generate --format=json``) covers more of the driver than this one,
+and takes precedence. Format: CDI specification 0.5.0.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from gputile.support.files import read_whole, write_whole
 log = logging.getLogger(__name__)
 
 KIND: Final = "gputile.io/gpu"
+NVIDIA_KIND: Final = "nvidia.com/gpu"  # nvidia-container-toolkit
 FILE_NAME: Final = "gputile.io-gpu.json"
 VERSION: Final = "0.5.0"
 MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
@@ -76,6 +78,35 @@ def specification(
         ],
         "containerEdits": edits,
     }
+
+
+class _Device(msgspec.Struct):
+    name: str
+
+
+class _Spec(msgspec.Struct):
+    kind: str
+    devices: list[_Device]
+
+
+def names(text: bytes) -> frozenset[str]:
+    """Return the qualified names of the devices in a specification; none if it is invalid."""
+    try:
+        spec = msgspec.json.decode(text, type=_Spec)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return frozenset()
+    return frozenset(f"{spec.kind}={device.name}" for device in spec.devices)
+
+
+def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
+    """Return each device's qualified name, NVIDIA's if there is one; empty if one has no name."""
+    found: list[str] = []
+    for uuid in uuids:
+        name = next((n for kind in (NVIDIA_KIND, KIND) if (n := f"{kind}={uuid}") in known), None)
+        if name is None:
+            return ()
+        found.append(name)
+    return tuple(found)
 
 
 def read_capabilities(text: str) -> dict[str, int]:
@@ -147,23 +178,24 @@ class CdiFiles:
     def refresh(self, machine: ProbedMachine) -> None:
         nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
         libraries, capabilities = self._libraries(machine.driver), self._capabilities()
-        spec = specification(machine, nodes, libraries, capabilities)
-        self._known = frozenset()
+        spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
+        found = frozenset[str]()
         try:
-            write_changed(self.directory / FILE_NAME, msgspec.json.encode(spec), READABLE)
+            write_changed(self.directory / FILE_NAME, spec, READABLE)
+            for file in sorted(self.directory.glob("*.json")):
+                with contextlib.suppress(OSError):  # another program's, unreadable or too long
+                    found |= names(read_whole(file, MOST_BYTES))
         except OSError as error:
             log.error(
                 "CDI directory %s: %s; containers get their devices by environment only",
                 self.directory,
                 error,
             )
-        else:
-            self._known = frozenset(device["name"] for device in spec["devices"])
+        self._known = found
 
     def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
         """Return the qualified names of devices; empty if the runtime does not know one of them."""
-        wanted = tuple(uuids)
-        return tuple(f"{KIND}={uuid}" for uuid in wanted) if self._known.issuperset(wanted) else ()
+        return choose(uuids, self._known)
 
     def _capabilities(self) -> dict[str, int]:
         try:

@@ -1,6 +1,7 @@
 """The GPUs as CDI devices."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.agent.cdi import CdiFiles, read_capabilities, specification
+from gputile.node.agent.cdi import CdiFiles, choose, read_capabilities, specification
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
 GPUS = tuple(ProbedGpu(i, f"GPU-{i}", "T4", 15360, f"0000:0{i}:00.0", minor=3 + i) for i in range(2))
@@ -42,6 +43,12 @@ def test_whatever_the_driver_says_of_its_capabilities_can_be_read(text: str) -> 
     assert all(minor >= 0 for minor in read_capabilities(text).values())
 
 
+def test_nvidias_own_specification_goes_first_and_nothing_is_made_up() -> None:
+    known = frozenset({"nvidia.com/gpu=GPU-0", "gputile.io/gpu=GPU-0", "gputile.io/gpu=GPU-1"})
+    assert choose(["GPU-0", "GPU-1"], known) == ("nvidia.com/gpu=GPU-0", "gputile.io/gpu=GPU-1")
+    assert choose(["GPU-0", "GPU-2"], known) == ()
+
+
 def test_the_file_follows_the_machine(tmp_path: Path) -> None:
     (tmp_path / "usr/lib64").mkdir(parents=True)
     (tmp_path / "usr/lib64/libcuda.so.570.133.20").touch()
@@ -62,3 +69,17 @@ def test_the_file_follows_the_machine(tmp_path: Path) -> None:
     assert files.devices(["GPU-0"]) == ()
     files.refresh(ProbedMachine(gpus=GPUS[:1], driver="570.133.20"))
     assert files.devices(["GPU-1"]) == ()
+
+
+def test_what_others_left_beside_it_makes_no_difference(tmp_path: Path) -> None:
+    """A link to nothing, a directory, and a pipe that nobody writes to, which would be read for ever."""
+    (tmp_path / "absent.json").symlink_to(tmp_path / "nothing")
+    (tmp_path / "directory.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    with (tmp_path / "long.json").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "nvidia.json").write_text('{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-1"}]}')
+    files = CdiFiles(tmp_path, tmp_path)
+    files.refresh(MACHINE)
+    assert files.devices(["GPU-0"]) == ("gputile.io/gpu=GPU-0",)
+    assert files.devices(["GPU-1"]) == ("nvidia.com/gpu=GPU-1",)
