@@ -126,7 +126,7 @@ def test_victims_of_kube_scheduler_are_not_replaced_before_the_pod_is_bound(
 ) -> None:
     """8 x 55 of 120 units: the node has too little in sum. Successors of 55 units fit the GPU that becomes free.
 
-    kube-scheduler proposes the two that started last, on whatever GPUs they are.
+    kube-scheduler proposes the two that started last, on different GPUs; one of them becomes free with a third.
     """
     before = full(cluster, namespace, 8, 55)
     on_gpu = {gpu: [name for name, indices in before.items() if indices == [gpu]] for gpu in range(4)}
@@ -135,7 +135,7 @@ def test_victims_of_kube_scheduler_are_not_replaced_before_the_pod_is_bound(
     urgent(cluster, namespace, 115)
     cluster.wait(lambda: is_bound(cluster, namespace), "the urgent pod to be bound")
     left = set(before) & set(bound(pods_in(cluster, namespace)))
-    assert len(left) == 6, "two pods left, and nobody else"
+    assert len(left) == 5, "kube-scheduler's two victims left, one beside them, and nobody else"
     assert is_bound(cluster, namespace)
 
 

@@ -43,7 +43,7 @@ def test_an_upgrade_to_an_image_that_is_not_there_is_named_until_it_is_taken_bac
     said = release.status()
     assert said.returncode == 3
     assert said.stdout.startswith("gputile: Failed: agent, controller, scheduler, webhook")
-    assert "Helm release gputile: Helm says that revision" in said.stdout
+    assert "Helm release gputile: Helm reports that revision" in said.stdout
     assert "helm rollback gputile --namespace gputile" in said.stdout
     release.cluster.create(sample_pod("meanwhile", 16))
     assert said_by(release.cluster, "meanwhile") == share_of(2048)
