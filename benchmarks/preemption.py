@@ -302,9 +302,8 @@ class _Replay:
     kinds: Sequence[int]
     runtime: Sequence[float]
     result: Preempted = field(default_factory=Preempted)
-    ends: list[tuple[float, int, int]] = field(
-        default_factory=list
-    )  # end time, pod, and number of its start
+    # The end time of each running pod, its number, and the number of its start.
+    ends: list[tuple[float, int, int]] = field(default_factory=list)
     starts: dict[int, int] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
 

@@ -64,9 +64,8 @@ class Start:
 async def start(nodes: list[bytes], pods: list[bytes]) -> Start:
     """Start an extender on a cluster of these objects, measure it, and stop it."""
     port, own = free_ports(2)
-    runner = web.AppRunner(
-        _api_server(nodes, pods), shutdown_timeout=0.1
-    )  # the watches never end by themselves
+    # The short timeout ends the watches, which do not end by themselves.
+    runner = web.AppRunner(_api_server(nodes, pods), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     reading = await _read_all(port, len(nodes), len(pods))

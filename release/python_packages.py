@@ -77,9 +77,8 @@ def install(target: Path, what: Sequence[str | Path], settings: Mapping[str, str
     ]
     options = ["--link-mode=copy", "--only-binary=:all:", f"--python={sys.executable}"]
     subprocess.run([*command, *options, *what], check=True, env=dict(settings))
-    shutil.rmtree(
-        target / "bin", ignore_errors=True
-    )  # their first line names the Python that installed them
+    # The first line of each script names the Python that installed it.
+    shutil.rmtree(target / "bin", ignore_errors=True)
     for name in (".lock", ".gitignore", "CACHEDIR.TAG"):
         (target / name).unlink(missing_ok=True)
     for recorded in target.glob("*.dist-info"):
@@ -123,9 +122,8 @@ def slim(directory: Path) -> None:
         if (first := seen.setdefault(key, library)) != library:
             library.unlink()
             library.symlink_to(first.name)
-        elif not library.parent.name.endswith(
-            ".libs"
-        ):  # those were changed by patchelf, which strip does not bear
+        # strip damages libraries that patchelf has changed, which are in directories *.libs.
+        elif not library.parent.name.endswith(".libs"):
             subprocess.run([strip, "--strip-unneeded", library], check=True)
 
 

@@ -18,9 +18,8 @@ from packageurl import PackageURL
 
 from release.root_filesystem import SUITE, DebianPackage
 
-_NAMESPACE: Final = uuid.UUID(
-    "7d1c8a56-3f0e-5b52-9d5b-2b6f6f2f2c11"
-)  # of gputile's bills of materials
+# The namespace of the UUIDs of gputile's bills of materials.
+_NAMESPACE: Final = uuid.UUID("7d1c8a56-3f0e-5b52-9d5b-2b6f6f2f2c11")
 
 _LONGEST_NAME: Final = 80  # characters of a licence's name; some packages put its whole text there
 
