@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from gputile.cli.answers import SimulationResult
     from gputile.cli.configuration import GivenConfiguration
     from gputile.cli.reads.live_cluster import Live
+    from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Simulation
     from gputile.tools.simulator.what_if import Fit, MemoryNeeds
-    from gputile.tools.simulator.workloads import Intake
     from gputile.tools.views.inspect import NodeSummary
 
 _NAMES_SHOWN = 5
@@ -121,7 +121,7 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
 def _add_nodes(
     options: SimulateOptions, scenario: "Scenario", configuration: "Configuration"
 ) -> None:
-    from gputile.tools.simulator.described_cluster import nodes_of_text
+    from gputile.tools.simulator.described_nodes import nodes_of_text
     from gputile.tools.simulator.manifests import ManifestError
 
     try:
@@ -182,9 +182,9 @@ def _read(
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
     from gputile.tools.simulator.admission import Admission
     from gputile.tools.simulator.fields import UnknownFields
+    from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.pod_kinds import known_kinds
-    from gputile.tools.simulator.workloads import Intake
 
     try:
         table = known_kinds(options.kinds or ())

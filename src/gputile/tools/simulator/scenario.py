@@ -21,12 +21,9 @@ from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.claims import KnownClaims
 from gputile.tools.simulator.controller_rules import PodGroups
-from gputile.tools.simulator.described_cluster import (
-    MOST_NODES,
-    described_nodes,
-    described_unit,
-    written_node,
-)
+from gputile.tools.simulator.described_cluster import MOST_NODES
+from gputile.tools.simulator.described_nodes import described_nodes, described_unit, written_node
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import (
     STDIN_TWICE,
     Manifest,
@@ -34,7 +31,7 @@ from gputile.tools.simulator.manifests import (
     Note,
     load_manifests,
 )
-from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Intake, Owner, expand, owner_of
+from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Owner, expand, owner_of
 
 DEFAULT_NAMESPACE = "default"
 _BUDGET = ("policy/v1", "PodDisruptionBudget")

@@ -31,7 +31,7 @@ from gputile.core.devices.inventory import Inventory, advertised_units, resource
 from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
-from gputile.tools.simulator.described_cluster import inventory_of
+from gputile.tools.simulator.described_nodes import inventory_of
 from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
 from gputile.tools.simulator.manifests import make_uid
 from gputile.tools.simulator.outcomes import workload_name

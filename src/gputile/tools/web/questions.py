@@ -16,13 +16,13 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.controller_rules import PodGroups
-from gputile.tools.simulator.described_cluster import nodes_of_text
+from gputile.tools.simulator.described_nodes import nodes_of_text
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
 from gputile.tools.simulator.node_reports import unlimited_memory
 from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
-from gputile.tools.simulator.workloads import Intake
 from gputile.tools.web.records import TileShare
 
 MOST_NODES: Final = 100  # in an explanation, the nearest first
