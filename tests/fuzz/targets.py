@@ -19,7 +19,8 @@ import msgspec
 from benchmarks.replay.departures import schedule
 from benchmarks.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.core import Node, Pod
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
 from gputile.api.webhooks import AdmissionReview, ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs

@@ -277,7 +277,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
     """Apply --unit and --no-preemption to the configuration."""
     import msgspec
 
-    from gputile.api.config.v1alpha1 import ConfigurationError
+    from gputile.api.config.section import ConfigurationError
 
     if options.no_preemption:
         off = msgspec.structs.replace(configuration.preemption, enabled=False)

@@ -22,6 +22,7 @@ from gputile.controlplane.controller.gang_queue import (
 )
 from gputile.controlplane.controller.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gang_searches import GangSearches, reachable_nodes
+from gputile.controlplane.controller.pod_preemption import PodPreemption
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
@@ -48,7 +49,8 @@ class GangPlanner:
         self.patience = GangPatience(configuration.gangs)
         self.reports = GangReports()
         self.searches = GangSearches()
-        self.preemption = Preemption(configuration, new_plan_name)
+        self.preemption = Preemption(configuration)
+        self._pod_preemption = PodPreemption(self.preemption, configuration, new_plan_name)
         self.evictions = self.preemption.evictions
         # Why the API server refused a reservation, and when
         self._refused: dict[GangName, tuple[str, int]] = {}
@@ -92,7 +94,7 @@ class GangPlanner:
                 turn.head, turn.closed = gang, reachable_nodes(gang, state)
                 self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
         if self._configuration.preemption.enabled:
-            self.preemption.plan_pods()
+            self._pod_preemption.plan(state, result)
             result.evictions += self.evictions.rest_of_gangs()
         # Gangs for which victims free GPUs are left out.
         self.without_room = self.searches.without_room(state, self.preemption.plan_of)

@@ -27,15 +27,11 @@ from gputile.core.scheduling.eviction_rules import (
     eviction_loss,
     total_loss,
 )
+from gputile.core.scheduling.freeable_gpus import VictimChoice
 from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.reservation_rules import lost_reservation
-from gputile.core.scheduling.victim_choice import (
-    Preemptor,
-    VictimChoice,
-    VictimSearch,
-    lowest_enough,
-)
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch, lowest_enough
 
 _SECOND = 10**9
 _MOST_NODES = 100

@@ -27,14 +27,8 @@ from gputile.tools.simulator.controllers import (
     template_path,
     workload_of,
 )
-from gputile.tools.simulator.fields import (
-    POD_TEMPLATE,
-    broken_fields,
-)
-from gputile.tools.simulator.foreign_words import (
-    uncounted_quota,
-    words_of_gang,
-)
+from gputile.tools.simulator.fields import POD_TEMPLATE, broken_fields
+from gputile.tools.simulator.foreign_words import uncounted_quota, words_of_gang
 from gputile.tools.simulator.gpu_fields import asks_for_gpus
 from gputile.tools.simulator.intake import MISSING, MOST_OF_AN_OBJECT, Intake, IntakeChecks
 from gputile.tools.simulator.manifests import (
