@@ -138,10 +138,7 @@ def has_more_items(text: bytes, most: int) -> bool:
 
 
 def _reaches(text: bytes, most: int) -> bool:
-    """Return whether there are more than ``most`` brackets and commas.
-
-    Counting stops at that number.
-    """
+    """Return whether there are more than ``most`` brackets and commas; stop counting there."""
     if len(text) <= most:  # so most requests of kube-scheduler need not be counted
         return False
     count = 0

@@ -113,10 +113,7 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that is preempted by pods of higher priority.
-
-    ``node`` is null if it only loses a reservation.
-    """
+    """A pod that is preempted. ``node`` is null if it only loses a reservation."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]

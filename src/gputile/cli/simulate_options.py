@@ -14,10 +14,7 @@ from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):
-    """How unknown fields are handled, as in kubectl's --validate.
-
-    SERVER has the API server validate objects.
-    """
+    """How unknown fields are handled, as in kubectl. SERVER has the API server validate objects."""
 
     STRICT = "strict"
     WARN = "warn"

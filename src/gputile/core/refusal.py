@@ -56,10 +56,7 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """A reason why a pod with a reservation, or of a gang, waits.
-
-    ``about`` is the reserved GPU or node, or a pod.
-    """
+    """Why a pod with a reservation, or of a gang, waits; ``about`` is a GPU, a node or a pod."""
 
     NO_PLACE = "no GPUs are reserved for the pod yet"
     PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
@@ -145,10 +142,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource.
-
-        gputile has more detailed reasons for this.
-        """
+        """Whether kube-scheduler finds too little of a GPU resource; gputile's reasons say more."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 

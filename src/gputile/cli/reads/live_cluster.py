@@ -303,10 +303,7 @@ async def _configuration(
 
 
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may use GPUs.
-
-    If not, a missing right to list claims does not matter to the user.
-    """
+    """Return whether claims may use GPUs. If not, a missing right to list them is no problem."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
         pod.spec.resource_claims for pod in pods
     )

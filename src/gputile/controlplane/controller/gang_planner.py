@@ -38,10 +38,7 @@ _SETTLING_SECONDS = 5.0
 
 
 class GangPlanner:
-    """Plans rounds; ``new_plan_name`` returns a unique name.
-
-    Its memory is bounded by the gangs with unbound pods.
-    """
+    """Plans rounds; its memory is bounded by the gangs with unbound pods."""
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self._configuration = configuration
@@ -177,10 +174,7 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang that does not fit waits.
-
-        Reserve what fits if the gang has waited too long to be passed.
-        """
+        """Report why a gang waits. Reserve what fits if others may no longer pass it."""
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = (
                 f"{gang.together} wait for gang {turn.head.name}, which has waited longer than "

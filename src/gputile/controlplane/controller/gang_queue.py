@@ -88,10 +88,7 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs first, then by priority and age.
-
-        Gangs that have ``size`` pods already come last.
-        """
+        """The sort key: started gangs, unstarted ones, surplus pods; then by priority and age."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
@@ -337,10 +334,7 @@ class GangPatience:
         self._noted = set()
 
     def pauses(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, so that no GPUs are reserved for it.
-
-        A clock that is set back ends the pause.
-        """
+        """Return whether a gang pauses, without reservations. A clock set back ends the pause."""
         account = self._accounts.get(gang)
         return (
             account is not None

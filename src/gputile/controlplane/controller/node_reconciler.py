@@ -89,10 +89,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
 
 
 def _has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition.
-
-    An agent writes no inventory if another device plugin serves the GPUs.
-    """
+    """Return whether an agent has set a condition, which it may do without an inventory."""
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
         for c in node.status.conditions
@@ -149,10 +146,7 @@ def condition_patch(
 
 
 class SilentNodes:
-    """Remembers since when nodes have had the condition gputile.io/AgentSilent.
-
-    It is updated when metrics are read.
-    """
+    """Records since when nodes have been AgentSilent; updated when metrics are read."""
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
         self._nodes, self._unix_time = nodes, unix_time
@@ -363,10 +357,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after some time.
-
-        Starting agents and changes of the mode look the same at first.
-        """
+        """Return a diagnosis only after some time: starting agents look the same at first."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

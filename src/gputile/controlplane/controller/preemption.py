@@ -80,10 +80,7 @@ class Preemption:
         self._searches_left = 0
 
     def begin(self, state: ClusterState, gangs: Collection[GangName], result: GangRound) -> None:
-        """Begin a round on a snapshot, for these gangs and the pods that may preempt.
-
-        Writes go to ``result``.
-        """
+        """Begin a round on a snapshot, for gangs and pods that may preempt; write to ``result``."""
         self._state, self._result, self._searches_left = state, result, MOST_SEARCHES
         names = {*gangs, *(gang_of_one(pod).name for pod in state.waiting.preemptors.values())}
         self.evictions.begin(state, names)
@@ -182,10 +179,7 @@ class Preemption:
         return min(ends) - self._state.now_ns <= margin_ns
 
     def search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims found.
-
-        Only a single pod may take over reservations of other pods.
-        """
+        """Return the cheapest victims; only a single pod may take over reservations."""
         state = self._state
         try:
             members = [
@@ -254,10 +248,7 @@ class Preemption:
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
     def rejection(self, pod: Pod, name: str) -> str:
-        """Return why a node no longer accepts the pod, such as a cordon.
-
-        It is "" if the node accepts the pod, or is gone.
-        """
+        """Return why a node no longer accepts the pod; "" if it does, or is gone."""
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None
         return why.text if why is not None else ""

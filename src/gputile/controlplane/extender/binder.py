@@ -91,10 +91,7 @@ class PodApi:
 
 
 class BindError(Exception):
-    """The pod was not bound, or the result is not known yet.
-
-    kube-scheduler gets the message, and retries.
-    """
+    """The pod was not bound, or that is not known yet. kube-scheduler retries."""
 
 
 class Binder:
@@ -159,10 +156,7 @@ class Binder:
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings in progress, and resolve those without a response.
-
-        Return whether none is left.
-        """
+        """Wait for Bindings, resolve those without a response; return whether none is left."""
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
         await self._resolve_all()

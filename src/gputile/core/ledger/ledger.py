@@ -38,10 +38,7 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """The bookings of all pods.
-
-    Not thread-safe: one event loop owns the ledger, and one thread owns each snapshot.
-    """
+    """The bookings of all pods, for a single thread: the event loop's, or that of a snapshot."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration

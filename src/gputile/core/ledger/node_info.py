@@ -130,10 +130,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and what is booked on it.
-
-    That is MiB, percent of compute, pods, and the number of their trust group.
-    """
+    """A GPU and its bookings: MiB, percent of compute, pods, and the number of the trust group."""
 
     gpu: Gpu
     total: int

@@ -1,7 +1,4 @@
-"""Stores reservations, and the plans that they belong to.
-
-A reservation is a booking of GPUs for a pod that is not bound yet.
-"""
+"""Stores reservations (bookings of GPUs for pods that are not bound yet), and their plans."""
 
 from collections.abc import Container, KeysView
 from dataclasses import dataclass, field

@@ -342,10 +342,7 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth between two GPUs of each set: shape [sets].
-
-    It is infinity for sets of one GPU.
-    """
+    """Return the smallest bandwidth in each set of GPUs: shape [sets]; infinity for one GPU."""
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
         slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])

@@ -51,10 +51,7 @@ class PodBinding:
 
     @property
     def body(self) -> Binding:
-        """The body of the request to the API server.
-
-        It sets node and allocation in one write, for this UID only.
-        """
+        """The body of the request: node and allocation in one write, for this UID only."""
         meta = BindingMeta(
             name=self.pod.metadata.name,
             namespace=self.pod.metadata.namespace,

@@ -99,10 +99,7 @@ def total_loss(losses: Iterable[Loss]) -> Loss:
 
 
 class EvictionBudget(NamedTuple):
-    """A limit for evictions, such as a PodDisruptionBudget.
-
-    It ``allows`` so many evictions now; ``name`` identifies it.
-    """
+    """A limit, such as a PodDisruptionBudget, that ``allows`` so many evictions now."""
 
     name: Hashable
     allows: int

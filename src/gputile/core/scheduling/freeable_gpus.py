@@ -148,10 +148,7 @@ def _gpu(
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
 ) -> _LeavingGpu | None:
-    """Return what a GPU lacks and what may leave it.
-
-    None if the GPU is unsuitable, or an incompatible pod must stay.
-    """
+    """Return what a GPU lacks, and what may leave; None if it is unsuitable, or cannot be freed."""
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
         return None
@@ -219,10 +216,7 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return further groups that free enough of the GPU; None if even all do not.
-
-    Their priority is at most ``level``.
-    """
+    """Return more groups, of priority up to ``level``, that free enough; None if none do."""
     missing = gpu.missing_after(gone.groups)
     freed = {
         group: amounts

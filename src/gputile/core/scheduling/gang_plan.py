@@ -54,10 +54,7 @@ def decisions(
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of a gang's pods.
-
-    ``number`` is the kind of each pod; ``asking`` has one pod of each kind.
-    """
+    """The kinds of a gang's pods: ``number`` is each pod's kind, ``asking`` has a pod of each."""
 
     number: tuple[int, ...]
     asking: tuple[GangCandidate, ...]

@@ -65,10 +65,7 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def takes(self, pod: Pod, node: str) -> bool:
-        """Return whether a pod passes kube-scheduler's checks on a node.
-
-        The pod may be placed on the node already.
-        """
+        """Return whether a pod, even if placed there, passes kube-scheduler's checks on a node."""
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -78,10 +75,7 @@ class VictimSearchInput:
 
 @dataclass(frozen=True, slots=True)
 class GangVictims:
-    """The placements of a gang's pods, by UID, and the victims.
-
-    ``withdrawn`` are pods that lose their reservation.
-    """
+    """The gang's placements by UID, the victims, and pods whose reservations are withdrawn."""
 
     places: dict[str, Decision]
     evicted: tuple[str, ...]
@@ -301,10 +295,7 @@ class _Attempt:
     # -- sparing victims
 
     def _spare(self) -> None:
-        """Spare victims that are not needed, the most expensive first.
-
-        A whole gang is spared as a whole.
-        """
+        """Spare victims that are not needed, the most expensive first, and gangs as a whole."""
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
@@ -336,10 +327,7 @@ class _Attempt:
         return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether all pods of a gang are victims.
-
-        Pods that are being evicted or deleted already do not count.
-        """
+        """Return whether all pods of a gang are victims, except those that are leaving already."""
         staying = (
             uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid)
         )

@@ -143,10 +143,7 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, and the pods on them.
-
-    With ``by_sums`` only the sums of a node are checked.
-    """
+    """Nodes that do not exist yet, with pods on them; with ``by_sums`` only sums are checked."""
 
     def __init__(
         self,

@@ -113,10 +113,7 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return the group with which a pod leaves, and that of its whole gang.
-
-        Each is None if it may not leave.
-        """
+        """Return the groups with which a pod or its whole gang leaves; None if it may not leave."""
         if booking.uid == self._preemptor.uid:
             return LEAVING, LEAVING
         if booking.reserved:

@@ -119,10 +119,7 @@ def sum_note(pool: NodePool) -> str | None:
 
 
 def node_type_note(pool: NodePool) -> str:
-    """Return the note on the pool's node type in the configuration.
-
-    The controller requests the pool's nodes with it.
-    """
+    """Return the note on the pool's type in the configuration, by which its nodes are requested."""
     keys = {
         "eks": "karpenter.sh/nodepool"
         if pool.autoscaler == "karpenter"

@@ -129,20 +129,14 @@ def incomplete(
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that is evicted, or a pending pod that loses its reservation.
-
-    ``preemptors`` are ``namespace/name``.
-    """
+    """A pod that is evicted, or loses its reservation, for ``preemptors`` (``namespace/name``)."""
 
     pod: Pod
     preemptors: tuple[str, ...]
 
 
 class VictimFinder:
-    """Finds victims among ``pods``, which are all pods of the cluster.
-
-    ``engine`` and ``predicates`` have counted them.
-    """
+    """Finds victims among all ``pods``, which ``engine`` and ``predicates`` have counted."""
 
     def __init__(
         self,
@@ -215,10 +209,7 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return the eviction budget of a pod, if any.
-
-        As in the Eviction API, a pod with several budgets is never evicted.
-        """
+        """Return the budget of a pod. As in the Eviction API, with several it is never evicted."""
         meta = self.pods[uid].metadata
         guarding = [
             budget

@@ -86,10 +86,7 @@ def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Convert
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """A container's request: MiB and percent of compute on each of ``gpus`` GPUs.
-
-    Whole GPUs have no ``mib``.
-    """
+    """A container's request: MiB (0 for whole GPUs) and percent of compute per GPU."""
 
     gpus: int
     mib: int = 0

@@ -77,10 +77,7 @@ def explain_pod(
     now_ns: int,
     claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
-    """Explain why ``pod``, one of ``pods``, is on its node or pending.
-
-    ``now_ns`` is Unix time in nanoseconds.
-    """
+    """Explain why ``pod``, one of ``pods``, is on its node or pending (``now_ns``: Unix time)."""
     try:
         subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:

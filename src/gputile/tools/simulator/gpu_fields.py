@@ -93,10 +93,7 @@ def asks_for_gpus(spec: Json) -> bool:
 
 
 def names_gpus(value: Json, steps: tuple[str | int, ...]) -> bool:
-    """Return whether a mapping requests GPUs.
-
-    It may do so by a resource, by ``name`` and amount apart, or as a named device.
-    """
+    """Return whether a mapping requests GPUs: by resource, by name and amount, or by device."""
     if any(map(_is_amount, value.items())):
         return True
     if steps[-1] in ("limits", "requests"):
@@ -112,10 +109,7 @@ def names_gpus(value: Json, steps: tuple[str | int, ...]) -> bool:
 
 
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:
-    """Build a container from a mapping.
-
-    It has all fields if they are valid, else only name and resources.
-    """
+    """Build a container from a mapping; without its other fields if they are invalid."""
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
     where, resources = next(
         (key, found) for key, each in value.items() if (found := gpu_requirements(key, each))

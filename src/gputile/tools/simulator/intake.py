@@ -139,10 +139,7 @@ class IntakeChecks:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be judged.
-
-        If such claims are ignored, return the pod without them.
-        """
+        """Refuse a pod with a claim that cannot be judged, or remove claims that are ignored."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         why_not = [
             self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())

@@ -51,10 +51,7 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An object's location.
-
-    ``document`` and ``item``, its position in a List, start at 1; 0 means none.
-    """
+    """Where an object is: its ``document`` and ``item`` (position in a List) from 1; 0 for none."""
 
     file: str
     document: int = 0

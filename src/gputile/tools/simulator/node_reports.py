@@ -35,10 +35,7 @@ from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_req
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a GPU, with its memory (MiB) and compute (percent).
-
-    ``kept`` marks a reservation of an unbound pod.
-    """
+    """A pod on a GPU, with MiB and percent of compute; ``kept`` if only reserved."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
@@ -168,10 +165,7 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of the nodes ``names`` that ``pod`` would fit now.
-
-        ``pod`` would replace the subject's pod.
-        """
+        """Return up to ``most`` of ``names`` that ``pod`` would fit instead of the subject's."""
         try:
             request = self.request_of(pod)
         except RequestError:

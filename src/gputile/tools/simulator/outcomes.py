@@ -90,10 +90,7 @@ class ToldOutcome:
 
 
 def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
-    """Return ``outcomes`` in their order.
-
-    Refused pods of one workload with one reason are merged into the first of them.
-    """
+    """Return the outcomes in order, refusals of a workload with the same reason merged."""
     told: list[ToldOutcome] = []
     groups: dict[tuple[Owner, str], ToldOutcome] = {}
     for outcome in outcomes:

@@ -20,10 +20,7 @@ _UNKNOWN = -2
 
 
 class JudgedNodes:
-    """The node names in the order of all arrays here, and their ledger rows (-1 if unknown).
-
-    The rows have the shape [nodes].
-    """
+    """The nodes' names in the order of all arrays here, and their ledger rows (-1: unknown)."""
 
     def __init__(self, names: Sequence[str], row_of: Mapping[str, int]) -> None:
         self.names = names

@@ -47,10 +47,7 @@ _HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change with its number, encoded for viewers with all rights.
-
-    ``difference`` is None if it concerns no pods.
-    """
+    """A change with its number, encoded for full rights; no ``difference`` if no pods changed."""
 
     revision: int
     encoded: bytes
@@ -97,10 +94,7 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a viewer sees.
-
-    ``shown`` encodes a change for it, ``lasts`` returns whether its rights are unchanged.
-    """
+    """What a viewer sees; ``lasts`` returns whether its rights are unchanged."""
 
     shown: Callable[[Change], bytes]
     lasts: Callable[[], Awaitable[bool]]
@@ -217,10 +211,7 @@ class Feed:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _ask(self) -> None:
-        """Check regularly whether the API server answers.
-
-        If it hangs, watches stay open for minutes without events.
-        """
+        """Check that the API server answers: if it hangs, watches stay open without events."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             try:

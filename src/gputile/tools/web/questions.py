@@ -45,10 +45,7 @@ class Moment:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for a pod of the manifest; if it does not fit, ``reason`` says why.
-
-    ``node`` is then "".
-    """
+    """The result for a pod of the manifest: its ``node``, or "" and the ``reason``."""
 
     namespace: str
     name: str
