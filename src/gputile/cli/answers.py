@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gputile.api.well_known import Mode
     from gputile.core.devices.allocation import Allocation
-    from gputile.tools.simulator.outcomes import ToldOutcome
+    from gputile.tools.simulator.outcomes import OutcomeText
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import PodOutcome, Simulation
     from gputile.tools.simulator.what_if import Fit
@@ -198,7 +198,7 @@ def _decisions(result: SimulationResult) -> list[DecisionAnswer]:
     return [_decision(told) for told in together(result.outcomes)]
 
 
-def _decision(told: "ToldOutcome") -> DecisionAnswer:
+def _decision(told: "OutcomeText") -> DecisionAnswer:
     outcome = told.outcome
     meta = outcome.pod.metadata
     return DecisionAnswer(

@@ -174,11 +174,11 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
         names.setdefault(why, []).append(name)
     shown = list(names.items())[:most]
     left = asked - sum(len(alike) for _, alike in shown)
-    texts = [told_of_first(first_few(alike), len(alike), why) for why, alike in shown]
+    texts = [refused_nodes_text(first_few(alike), len(alike), why) for why, alike in shown]
     return texts + ([f"and {left} more"] if left > 0 else [])
 
 
-def told_of_first(first: Sequence[str], count: int, why: str) -> str:
+def refused_nodes_text(first: Sequence[str], count: int, why: str) -> str:
     """Return "NODE: why", or "4 nodes (NODE, ...): why" for several nodes.
 
     ``first`` are the nodes to name, ``count`` is the number of all nodes.

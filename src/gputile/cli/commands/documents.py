@@ -184,7 +184,7 @@ def convert(options: ConvertOptions) -> None:
     Exit code: 0, also if nothing had to be converted; 2 if the input cannot be used.
     """
     from gputile.tools.simulator.converted import converted
-    from gputile.tools.simulator.manifests import ManifestError, Note, load_manifests, told_together
+    from gputile.tools.simulator.manifests import ManifestError, Note, load_manifests, merged_notes
 
     unit_mib = _size("--unit", options.unit)
     gpu_mib = _size("--gpu-memory", options.gpu_memory) if options.gpu_memory else None
@@ -204,7 +204,7 @@ def convert(options: ConvertOptions) -> None:
             options.output,
         )
     pairs = zip(manifests, found, strict=True)
-    for text in told_together(
+    for text in merged_notes(
         Note(told, manifest.origin) for manifest, each in pairs for told in each.told
     ):
         note(text)

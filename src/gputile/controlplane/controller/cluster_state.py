@@ -340,7 +340,7 @@ class ClusterState:
             ledger.apply_node(node)
         if before is None or _schedulable(before) != _schedulable(node):
             for placement in (self.placement, self.empty_placement):
-                placement.predicates.put_node(node)
+                placement.predicates.set_node(node)
             self._room_changed()
 
     def _forget_node(self, name: str) -> None:

@@ -73,8 +73,8 @@ class GangPlanner:
         self.preemption.begin(state, names, result)
         self.starting_on = set()
         for gang in gangs:
-            if gang.kept_since_ns and _has_reservation(gang, state):
-                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+            if gang.reserved_since_ns and _has_reservation(gang, state):
+                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             self.starting_on.update(
@@ -89,7 +89,7 @@ class GangPlanner:
                 continue
             if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
                 turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
         if self._configuration.preemption.enabled:
             self._pod_preemption.plan(state, result)
             result.evictions += self.evictions.rest_of_gangs()
@@ -118,7 +118,7 @@ class GangPlanner:
             return False
         preempting = self.preemption.plan_of(gang.name)
         if preempting is not None:
-            progress = self.preemption.go_on(gang, preempting, turn)
+            progress = self.preemption.advance(gang, preempting, turn)
             if progress is PreemptionState.FREE:
                 self._start(gang, preempting.plan, turn)
                 return True

@@ -99,7 +99,7 @@ class GangTurns:
                     expires_ns=self._expires_ns,
                     allocation=place.allocation,
                     first=pod.metadata.uid == first,
-                    since_ns=gang.kept_since_ns or self.state.now_ns,
+                    since_ns=gang.reserved_since_ns or self.state.now_ns,
                 )
                 writes.append(ReservationPatch(pod, reservation))
             elif RESERVATION_ANNOTATION in pod.metadata.annotations:

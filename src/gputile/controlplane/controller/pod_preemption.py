@@ -25,7 +25,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
 from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import Decision
-from gputile.core.scheduling.pod_filter import takes_now
+from gputile.core.scheduling.pod_filter import accepts_now
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 
 _SECOND = 10**9
@@ -157,7 +157,7 @@ class PodPreemption:
             or found.withdrawn
             or self._evictions.leaving_at(place.node, uuids, below=gang.priority)
         )
-        return bool(leave) and takes_now(self._state.ledger, gang.pod, place.node)
+        return bool(leave) and accepts_now(self._state.ledger, gang.pod, place.node)
 
     def _reserve(self, gang: Gang, found: GangVictims) -> None:
         pod, place = gang.pod, found.places[gang.pod.metadata.uid]

@@ -36,7 +36,7 @@ from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan
 from gputile.core.scheduling.gang_victims import GangVictims, choose_gang_victims, is_enough
-from gputile.core.scheduling.pod_filter import takes_now
+from gputile.core.scheduling.pod_filter import accepts_now
 from gputile.core.scheduling.reservation_rules import lost_reservation
 
 _SECOND = 10**9
@@ -115,7 +115,7 @@ class Preemption:
         turn.plan(gang, plan, len(plan.places), starts=False)
         return plan
 
-    def go_on(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> PreemptionState:
+    def advance(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> PreemptionState:
         """Evict the remaining victims, or give the plan up; forget it if all its GPUs are free."""
         state, why = self._gang_progress(gang, preempting)
         if state is PreemptionState.LOST:
@@ -241,7 +241,7 @@ class Preemption:
             return PreemptionState.LOST, why
         taken = all(refusal.rule is ReservationRule.GPU_TAKEN for refusal in lost)
         open_nodes = all(
-            takes_now(state.ledger, pod, name)
+            accepts_now(state.ledger, pod, name)
             for pod, name in planned
             if pod.metadata.uid in bookings
         )

@@ -137,7 +137,7 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
     small = [gpu for gpu in healthy if gpu.total < shape.mib]
     if len(healthy) - len(small) < shape.gpus:
         return _too_large(healthy, small, shape)
-    return _taken(healthy, shape, node_info)
+    return _shortage(healthy, shape, node_info)
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
@@ -154,7 +154,9 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
     )
 
 
-def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
+def _shortage(
+    healthy: list[GpuState], shape: Shape, node_info: NodeInfo
+) -> Refusal[FitRule] | None:
     """Name the GPU with the fewest shortages and how many GPUs have room; None if they suffice."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]

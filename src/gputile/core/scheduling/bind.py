@@ -97,7 +97,7 @@ class PodBinding:
         if self.plan:
             self.ledger.confirm(self.pod.metadata.uid)
 
-    def take_back(self, *, gone: bool = False) -> None:
+    def forget(self, *, gone: bool = False) -> None:
         """Record that the Binding was certainly not executed.
 
         With ``gone``, the pod does not exist any more. The pod's GPUs are free again; a reservation

@@ -163,6 +163,6 @@ def eviction_loss(booking: Booking, ledger: Ledger, facts: EvictionFacts, now_s:
         for share in booking.gpus:
             column = info.column(share.uuid)
             total = info.gpu_total(column) if column is not None else 0
-            mib, percent = booking.takes(share, total, info.replicas)
+            mib, percent = booking.amounts(share, total, info.replicas)
             milli_gpus += max(1000 * mib // max(1, total), 10 * percent)
     return Loss(booking.priority, 1, facts.cost, seconds * milli_gpus)

@@ -88,7 +88,7 @@ class _Departures:
         self.groups: dict[VictimGroup, None] = {}
         self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
 
-    def lets(self, group: VictimGroup) -> bool:
+    def allows(self, group: VictimGroup) -> bool:
         """Return whether the budgets allow the group to leave in addition to the others."""
         return all(
             self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions
@@ -157,7 +157,7 @@ def _gpu(
     incompatible_pods = 0
     for booking in bookings:
         share = next(each for each in booking.gpus if each.uuid == gpu.gpu.uuid)
-        mib, percent = booking.takes(share, gpu.total, info.replicas)
+        mib, percent = booking.amounts(share, gpu.total, info.replicas)
         incompatible = int(alone or (info.grouped and booking.trust_group != shape.trust_group))
         incompatible_pods += incompatible
         group = groups[booking.uid]
@@ -233,7 +233,7 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimG
     for group in sorted(freed, key=order):
         if missing.nothing:
             break
-        if gone.lets(group):
+        if gone.allows(group):
             gone.add(group)
             taken.append(group)
             missing = missing.without(freed[group])

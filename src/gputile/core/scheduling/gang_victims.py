@@ -59,12 +59,12 @@ class VictimSearchInput:
         self.engine.ledger.remove_pod(uid)
         self.predicates.remove(uid)
 
-    def put_back(self, booking: Booking) -> None:
+    def restore(self, booking: Booking) -> None:
         self.engine.ledger.assume(booking)
         if (pod := self.pods.get(booking.uid)) is not None:
             self.predicates.place(pod, booking.node)
 
-    def takes(self, pod: Pod, node: str) -> bool:
+    def accepts(self, pod: Pod, node: str) -> bool:
         """Return whether a pod, even if placed there, passes kube-scheduler's checks on a node."""
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
@@ -141,7 +141,7 @@ def is_enough(
         lost_reservation(cluster.engine.ledger, booking) is not None for booking in places.values()
     ):
         return False
-    return all(cluster.takes(pod, node) for pod, node in pods)
+    return all(cluster.accepts(pod, node) for pod, node in pods)
 
 
 class _Attempt:
@@ -177,7 +177,7 @@ class _Attempt:
             place = self._free(self._asking[kind]) or self._freed(self._asking[kind], kind)
             if place is None:
                 return None
-            self._put(member, place)
+            self._assign(member, place)
         self._spare()
         places = {uid: place for uid, (_, place) in self._places.items()}
         loss = total_loss(map(self._loss, self._victims.values()))
@@ -212,7 +212,7 @@ class _Attempt:
                 self._leave_for_good(bookings)
                 return self._engine.decision(request, info, choice.gpus, self._now_ns)
             for booking in bookings:
-                self._cluster.put_back(booking)
+                self._cluster.restore(booking)
         return None
 
     def _leave_for_good(self, bookings: Iterable[Booking]) -> None:
@@ -274,7 +274,7 @@ class _Attempt:
             else None
         )
 
-    def _put(self, member: GangCandidate, place: Decision) -> None:
+    def _assign(self, member: GangCandidate, place: Decision) -> None:
         booking = place.booking(member.pod, member.request, 0.0)
         if booking is not None:
             self._ledger.assume(booking)
@@ -301,7 +301,7 @@ class _Attempt:
             on_node.setdefault(place.node, []).append((pod, place))
         for bookings in self._sets():
             for booking in bookings:
-                self._cluster.put_back(booking)
+                self._cluster.restore(booking)
             nodes = {booking.node for booking in bookings}
             stand = all(
                 self._stands(pod, place) for node in nodes for pod, place in on_node.get(node, ())
@@ -338,4 +338,4 @@ class _Attempt:
         booking = self._ledger.booking(pod.metadata.uid)
         if booking is not None and lost_reservation(self._ledger, booking) is not None:
             return False
-        return self._cluster.takes(pod, place.node)
+        return self._cluster.accepts(pod, place.node)

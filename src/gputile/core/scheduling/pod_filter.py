@@ -139,7 +139,7 @@ def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
     return shape, replace(shape, percent=MOST_PERCENT)
 
 
-def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
+def accepts_now(ledger: Ledger, pod: Pod, name: str) -> bool:
     """Return whether a node takes the pod now: ready, with GPUs, suitable labels and taints."""
     info = ledger.info_of(name)
     if info is None or info.checked is None:

@@ -18,7 +18,7 @@ from gputile.core.devices.gang_membership import (
     GangName,
     gang_of,
     gated,
-    held_by_others,
+    has_other_gates,
     needed_members,
     queue_priority,
     started,
@@ -31,7 +31,7 @@ from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import takes_now
+from gputile.core.scheduling.pod_filter import accepts_now
 
 _NAMED: Final = 5  # the most victims that a text names
 
@@ -94,7 +94,7 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
 
 def member_of(pod: Pod) -> GangName | None:
     """Return the gang that a pod counts for; None without a gang, or if others gate the pod."""
-    return gang_of(pod) if not held_by_others(pod) else None
+    return gang_of(pod) if not has_other_gates(pod) else None
 
 
 def is_gated(pod: Pod) -> bool:
@@ -174,7 +174,7 @@ class VictimFinder:
             return None
         pods = {member.pod.metadata.uid: member.pod for member in members}
         if not all(
-            takes_now(self._engine.ledger, pods[uid], place.node)
+            accepts_now(self._engine.ledger, pods[uid], place.node)
             for uid, place in found.places.items()
         ):
             return None

@@ -147,7 +147,7 @@ class Note:
         return f"{self.origin}: {self.text}" if self.origin is not None else self.text
 
 
-def told_together(notes: Iterable[Note]) -> list[str]:
+def merged_notes(notes: Iterable[Note]) -> list[str]:
     """Return the notes as printed: notes of one text on objects of one file are one sentence."""
     alike: dict[tuple[str, str], list[Note]] = {}
     for note in notes:

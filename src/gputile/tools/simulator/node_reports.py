@@ -197,7 +197,7 @@ class Subject:
     def fits_new(self, request: Request, node: Node) -> bool:
         """Return whether the pod would fit ``node`` if it were added."""
         name = node.metadata.name
-        self.predicates.put_node(node)
+        self.predicates.set_node(node)
         self.ledger.apply_node(node)
         try:
             return (
@@ -345,7 +345,7 @@ def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
 
 def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
     share = next(share for share in booking.gpus if share.uuid == gpu.gpu.uuid)
-    mib, percent = booking.takes(share, gpu.total, replicas)
+    mib, percent = booking.amounts(share, gpu.total, replicas)
     return HolderReport(booking.namespace, booking.name, mib, percent, booking.reserved)
 
 

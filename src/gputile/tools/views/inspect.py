@@ -153,7 +153,7 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
         pods.append(_pod(booking, index_of))
         for share in booking.gpus:
             if (i := position.get(share.uuid)) is not None:
-                taken = booking.takes(share, totals[i], info.replicas)
+                taken = booking.amounts(share, totals[i], info.replicas)
                 mib[i] += taken[0]
                 percent[i] += taken[1]
                 count[i] += 1

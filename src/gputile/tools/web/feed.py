@@ -86,7 +86,7 @@ class ChangeLog:
             return None
         return [self._kept[number] for number in range(len(self._kept) - behind, len(self._kept))]
 
-    async def news(self, revision: int) -> None:
+    async def wait_for_change(self, revision: int) -> None:
         """Wait until there is a change after ``revision``."""
         while self.revision <= revision:
             await self._news.wait()
@@ -137,7 +137,7 @@ class Viewer:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
-                    await log.news(revision)
+                    await log.wait_for_change(revision)
 
 
 class Feed:
@@ -167,7 +167,7 @@ class Feed:
                 self._pods.run(),
                 self._nodes.run(),
                 self._publish(),
-                self._look(),
+                self._tick(),
                 self._ask(),
             ):
                 group.create_task(work)
@@ -180,7 +180,7 @@ class Feed:
         Page and log agree after each part.
         """
         while True:
-            difference = self.state.take_difference(_MOST_AT_ONCE)
+            difference = self.state.next_difference(_MOST_AT_ONCE)
             if difference:
                 self.log.append(change_event(self.log.revision + 1, difference), difference)
             if not self.state.differs:
@@ -194,7 +194,7 @@ class Feed:
             self._dirty.clear()
             await self.publish()
 
-    async def _look(self) -> None:
+    async def _tick(self) -> None:
         """Expire reservations, and check whether the cluster answers."""
         while True:
             self.state.time_passed(time.time_ns())

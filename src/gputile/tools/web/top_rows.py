@@ -260,7 +260,7 @@ class UsageOfNodes:
         self.unknown = ""
         if len(nodes) > len(asked):
             self.unknown = f"use is shown of the {MOST_NODES} nodes with most pods, of {len(nodes)}"
-        self._meter.keep_only(asked)
+        self._meter.retain(asked)
         reader = UsageReader(connection, self._installed_in)
         found, counts_time = await self._round(reader, asked)
         if twice and counts_time:

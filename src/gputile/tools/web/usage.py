@@ -161,7 +161,7 @@ class UsageMeter:
             pods, {index: mib(used) for index, used in sorted(reading.gpu_bytes.items())}
         )
 
-    def keep_only(self, nodes: Collection[str]) -> None:
+    def retain(self, nodes: Collection[str]) -> None:
         for name in self._latest.keys() - set(nodes):
             del self._latest[name]
 
@@ -241,7 +241,7 @@ class UsageReader:
             ) from error
         except KubeError as error:
             self._doubted.add(node)
-            raise UsageUnknown(f"the agent cannot be asked: {_said(error)}") from error
+            raise UsageUnknown(f"the agent cannot be asked: {_error_text(error)}") from error
 
     async def _agent(self, node: str) -> str:
         async with self._listing:
@@ -283,7 +283,7 @@ def _quoted(answer: bytes) -> str:
     return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (
         error.server_message if isinstance(error, ApiError) and error.server_message else str(error)
     )
@@ -390,7 +390,7 @@ class UsageFeed:
         self._followed = {
             name: each for name, each in self._followed.items() if each.until_s > now_s
         }
-        self._meter.keep_only(self._followed)
+        self._meter.retain(self._followed)
         for line in [line for line in self._samples if line[0] not in self._followed]:
             del self._samples[line]
 
@@ -409,10 +409,10 @@ class UsageFeed:
                 self._refused = ""
                 followed.usage = self._meter.measure(name, time.monotonic(), reading, made)
                 followed.made = made
-                self._keep(name, followed.usage, made)
+                self._store(name, followed.usage, made)
         followed.due_s = time.monotonic() + EVERY_S
 
-    def _keep(self, node: str, usage: NodeUsage, made: Made) -> None:
+    def _store(self, node: str, usage: NodeUsage, made: Made) -> None:
         now = int(time.time())
         lines = {(node, key, made.get(key, 0)): pod for key, pod in usage.pods.items()}
         # A pod that is not measured has an entry without samples.
