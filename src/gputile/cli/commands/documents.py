@@ -127,7 +127,7 @@ def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str
         path, equals, value = text.partition("=")
         *parents, name = path.split(".")
         if not equals or not name:
-            fail(f"--set {text}: use FIELD=VALUE, as mode=cgpu or gpus.count=4")
+            fail(f"--set {text}: use FIELD=VALUE, such as mode=cgpu or gpus.count=4")
         place = description
         for parent in parents:
             below = place.get(parent)
@@ -160,13 +160,13 @@ class ConvertOptions:
         ),
     ]
     unit: Annotated[
-        str, option("SIZE", "The memory unit, as 128MiB; it is the chart's gpuMemoryUnit.")
+        str, option("SIZE", "The memory unit, such as 128MiB; it is the chart's gpuMemoryUnit.")
     ] = "1GiB"
     gpu_memory: Annotated[
         str | None,
         option(
             "SIZE",
-            "The memory of a GPU, as 80GiB; without it, fractions of GPUs are not converted.",
+            "The memory of a GPU, such as 80GiB; without it, fractions of GPUs are not converted.",
         ),
     ] = None
     output: Annotated[ObjectFormat, typer.Option("--output", "-o", help="What to print.")] = (
@@ -220,7 +220,7 @@ def _size(name: str, text: str) -> int:
     except QuantityError as error:
         fail(f"{name} {text}: {error}")
     if not mib:
-        fail(f"{name} {text}: say a size, as 1GiB")
+        fail(f"{name} {text}: use a size such as 1GiB")
     return mib
 
 

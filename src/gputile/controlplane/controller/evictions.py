@@ -223,7 +223,7 @@ class Evictions:
         """Record that a gang must leave as a whole if all of its remaining pods are ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
-        staying = [uid for uid in members if not rules.was_told_to_leave(uid)]
+        staying = [uid for uid in members if not rules.is_being_removed(uid)]
         if not set(staying).issubset(chosen):
             return
         size = (

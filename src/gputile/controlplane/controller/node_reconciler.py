@@ -24,7 +24,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, changed_conditions, node_condition
 from gputile.api.quantity import count_of
 from gputile.api.well_known import (
-    CONDITION_PREFIX,
     GPU_CORE,
     GPU_MEMORY,
     INVENTORY_ANNOTATION,
@@ -47,6 +46,7 @@ from gputile.core.devices.inventory import (
     resources_for_mode,
     unknown_mode,
 )
+from gputile.core.ledger.node_info import has_agent_condition
 from gputile.kube.client import Backoff
 from gputile.kube.errors import Invalid, KubeError, NotFound
 
@@ -65,7 +65,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
-        return None if label is None or _has_agent_condition(node) else _no_agent(label)
+        return None if label is None or has_agent_condition(node) else _no_agent(label)
     try:
         inventory = decode_inventory(text)
     except InventoryError as error:
@@ -85,14 +85,6 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
         return _no_agent(mode)
     return _offers_nothing(
         node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib
-    )
-
-
-def _has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition, which it may do without an inventory."""
-    return any(
-        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
-        for c in node.status.conditions
     )
 
 

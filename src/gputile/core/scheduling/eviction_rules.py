@@ -137,7 +137,7 @@ class EvictionRules:
                 begun[budget.name] += 1
         return over
 
-    def was_told_to_leave(self, uid: str) -> bool:
+    def is_being_removed(self, uid: str) -> bool:
         """Return whether a pod is being deleted or evicted, so that its gang does not count it."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))

@@ -329,7 +329,7 @@ class _Attempt:
     def _leaves_whole(self, gang: GangName) -> bool:
         """Return whether all pods of a gang are victims, except those that are leaving already."""
         staying = (
-            uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid)
+            uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.is_being_removed(uid)
         )
         return all(self._ledger.booking(uid) is None for uid in staying)
 

@@ -152,7 +152,7 @@ class VictimSearch:
         size = self._rules.gang_size(name)
         for uid in sorted(self._rules.gangs.get(name, ())):
             booking, facts = self._ledger.booking(uid), self._rules.facts.get(uid)
-            if booking is None or facts is None or self._rules.was_told_to_leave(uid):
+            if booking is None or facts is None or self._rules.is_being_removed(uid):
                 continue
             staying.append(booking)
             evictable = evictable and self._may_be_evicted(booking, facts)

@@ -232,7 +232,6 @@ def joining_labels(pool: NodePool) -> dict[str, str]:
 
 
 def agent_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that the agent sets."""
     model = model_label_value(pool.gpus.model)
     own = {f"{MODEL_COUNT_PREFIX}{model}": str(pool.gpus.count)} if model else {}
     return model_labels(pool.devices) | own

@@ -44,7 +44,7 @@ _REMEDIES: Final = (
     ),
     (
         r"failed quota: ([a-z0-9.-]{1,253}): must specify ",
-        "ResourceQuota {} counts what the pod does not name: name it, or have a LimitRange give a "
+        "ResourceQuota {} counts a resource that the pod does not set: set it, or add a LimitRange "
         "default",
     ),
     (

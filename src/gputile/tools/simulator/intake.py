@@ -85,7 +85,7 @@ class IntakeChecks:
         self._notes += (Note(each, origin) for each in self._mistyped.in_spec(prefix, spec))
         if node := admitted.spec.node_name:
             rule = (
-                f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: "
+                f"the pod bypasses kube-scheduler, so whether it fits {node} is not checked: "
                 "use nodeSelector"
             )
             raise origin.error(f"{prefix}spec.nodeName", rule)

@@ -277,7 +277,7 @@ class Subject:
 def asks(request: Request | None) -> str:
     """Describe what a request asks for."""
     if request is None:
-        return "asks for no GPU: gputile has no say in where it goes"
+        return "asks for no GPU, so gputile does not choose its node"
     shape = request.shape
     gpus = "one GPU" if shape.gpus == 1 else f"each of {shape.gpus} GPUs of one node"
     if shape.kind is not RequestKind.SHARED and shape.by_claims:

@@ -318,7 +318,7 @@ def _still_pending(
         if replaced := len(alive) - len(kept):
             said += f"; {replaced} that ask for something else are replaced"
         if len(running) > len(asked):
-            said += "; more than are asked for: all of them count"
+            said += "; that is more than it asks for, and all of them count"
         scenario.notes.append(Note(said))
     return [*(pod for pod in kept if not pod.spec.node_name), *missing]
 

@@ -15,7 +15,6 @@ from gputile.api.well_known import (
     CONTROLLER_LEASE,
     EXTENDER_LEASE,
     INVENTORY_ANNOTATION,
-    ConditionType,
 )
 from gputile.api.wording import described, first_of
 from gputile.api.workloads import (
@@ -28,6 +27,7 @@ from gputile.api.workloads import (
     WebhookEntry,
 )
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
+from gputile.core.ledger.node_info import has_agent_condition
 from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.rollout import (
     COMPONENT_LABEL,
@@ -316,12 +316,7 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 def _has_reported(node: Node) -> bool:
     """Return whether an agent has set an inventory or a condition: without GPUs it sets neither."""
-    if INVENTORY_ANNOTATION in node.metadata.annotations:
-        return True
-    return any(
-        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
-        for c in node.status.conditions
-    )
+    return INVENTORY_ANNOTATION in node.metadata.annotations or has_agent_condition(node)
 
 
 def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> list[RunningPod]:
