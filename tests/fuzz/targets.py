@@ -61,7 +61,7 @@ from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.pool import DescriptionError, load_nodepool
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
-from gputile.tools.web.usage import UnreadableMetrics, agent_reading
+from gputile.tools.web.agent_usage import UnreadableMetrics, agent_reading
 from tests.fakes.agents import metrics_text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

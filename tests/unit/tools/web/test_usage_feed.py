@@ -7,8 +7,9 @@ import pytest
 
 from gputile.kube.client import Attempts, Connection
 from gputile.tools.web import usage
+from gputile.tools.web.agent_usage import UsageReader, UsageUnknown
 from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer
-from gputile.tools.web.usage import UsageFeed, UsageReader, UsageUnknown
+from gputile.tools.web.usage import UsageFeed
 from tests.fakes.agents import PODS, agent_pod, metrics_path, metrics_text, put_agent
 from tests.fakes.apiserver import FakeApiServer
 
