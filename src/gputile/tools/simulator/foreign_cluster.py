@@ -47,7 +47,7 @@ from gputile.core.devices.inventory import (
     encode_inventory,
 )
 from gputile.core.devices.request import RequestError, parse_request
-from gputile.tools.simulator.described_cluster import usual_mib
+from gputile.tools.simulator.described_nodes import usual_mib
 from gputile.tools.simulator.fields import with_containers
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 

@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import known_kinds
-from gputile.tools.simulator.workloads import Expansion, Intake, expand
+from gputile.tools.simulator.workloads import Expansion, expand
 from tests.unit.tools.simulator.builders import expand_text, load_text, write
 from tests.unit.tools.simulator.manifests import Json, changed, pod_template
 
