@@ -252,7 +252,8 @@ def _make_pods(
     if live is not None:
         recognise(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
-    found = adopted(scenario.nodes, scenario.bound, intake.admission.configuration.unit_mib)
+    unit_mib = intake.admission.configuration.unit_mib
+    found = adopted(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
     return more

@@ -31,7 +31,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
-from gputile.api.wording import unsupported
+from gputile.api.wording import nearest, unsupported
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_MIB,
@@ -54,13 +54,14 @@ from gputile.tools.simulator.described_cluster import (
 )
 from gputile.tools.simulator.manifests import Manifest, Origin, check_name, make_gpu_uuid, make_uid
 
-# By a pattern in the model's name, the memory of a GPU in MiB as nvidia-smi prints it. Used if no
-# memory is stated.
+# By a pattern of whole words in the model's name, the memory of a GPU in MiB as nvidia-smi prints
+# it. Used if no memory is stated.
 _USUAL_MIB: Final = (
+    ("gb200", 189471),
     ("b200", 183359),
     ("h200", 143771),
-    ("h100-nvl", 95830),
-    ("h20-", 97871),
+    ("h100.nvl", 95830),
+    ("h20", 97871),
     ("h100", 81559),
     ("h800", 81559),
     ("a100.*80gb", 81920),
@@ -68,11 +69,11 @@ _USUAL_MIB: Final = (
     ("a800", 81920),
     ("a30", 24576),
     ("a40", 46068),
-    ("a10", 23028),
-    ("l40", 46068),
+    ("a10g?", 23028),
+    ("l40s?", 46068),
     ("l4", 23034),
     ("t4", 15360),
-    ("v100.*32gb", 32768),
+    ("v100s?.*32gb", 32768),
     ("v100", 16384),
     ("p100", 16384),
     ("p40", 23040),
@@ -124,7 +125,9 @@ def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> 
 
 def usual_mib(model: str) -> int:
     """Return the memory of a GPU of this model in MiB; 0 if it is unknown."""
-    return next((mib for pattern, mib in _USUAL_MIB if re.search(pattern, f"{model.lower()}-")), 0)
+    words = (rf"(?<![a-z0-9]){pattern}(?![a-z0-9])" for pattern, _ in _USUAL_MIB)
+    found = (re.search(each, model.lower()) is not None for each in words)
+    return next((mib for (_, mib), is_it in zip(_USUAL_MIB, found, strict=True) if is_it), 0)
 
 
 def nodes_of_text(
@@ -148,10 +151,9 @@ def nodes_of_text(
     if len(counts) < 2 or not all(decimal(count, 5) > 0 for count in counts) or not model:
         raise origin.error("", form)
     if not memory and not usual_mib(model):
-        raise origin.error(
-            "",
-            f"how much memory a {model} has is not known: say it, as {written}=48GiB{colon}{mode}",
-        )
+        known = (re.split("[^a-z0-9]", pattern)[0].upper() for pattern, _ in _USUAL_MIB)
+        said = f"say it, as {written}=48GiB{colon}{mode}{nearest(model, known)}"
+        raise origin.error("", f"how much memory a {model} has is not known: {said}")
     node = {"name": f"new-{number}", "count": int(counts[0])} | ({"mode": mode} if colon else {})
     gpus = {"count": int(counts[1]), "model": model, "memory": memory or f"{usual_mib(model)}MiB"}
     body = {"apiVersion": API_VERSION, "kind": "Cluster", "nodes": [node | {"gpus": gpus}]}

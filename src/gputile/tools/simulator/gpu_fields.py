@@ -104,8 +104,22 @@ def names_gpus(value: Json, steps: tuple[str | int, ...]) -> bool:
         for said in ("gpu", "nvidia")
     ):
         return True
+    profile = str(value.get("resourceProfile")).lower()  # KubeAI's
+    if "gpu" in profile or "nvidia" in profile:
+        return True
     others = (each for key, each in value.items() if key != "name")
     return any(_is_amount((value.get("name"), each)) for each in others)
+
+
+def with_claims(value: Json) -> Json:
+    """Return a pod's spec for a mapping with ResourceClaims whose containers are written elsewhere.
+
+    Other mappings are returned unchanged.
+    """
+    claims = value.get("resourceClaims")
+    if "containers" in value or not is_containers(claims) or not any(map(name_of, claims)):
+        return value
+    return {**value, "containers": [{"name": "main"}]}
 
 
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from gputile.tools.simulator.gpu_fields import (
     name_of,
     names_gpus,
     placing_fields,
+    with_claims,
 )
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
@@ -59,7 +60,7 @@ _EACH: Final = "*"
 # here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
 # Steps that say nothing about the pods.
-_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef")
+_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only
 # bounds.
@@ -303,6 +304,7 @@ class _ShapeSearch:
             self._found.told.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
             return
+        value = with_claims(value)
         count = self._count(value, steps, count)
         if is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
