@@ -170,7 +170,7 @@ def _who_leads(holder: str) -> str:
 
 
 class LeaderGate:
-    """Admits calls while this replica leads, and wants the Lease for a time after each call."""
+    """Admits calls while this replica leads; wants the Lease for a while after each call."""
 
     def __init__(
         self,

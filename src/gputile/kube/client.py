@@ -62,7 +62,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time of day with its zone (``now``), and seconds (``monotonic``, ``sleep``)."""
+    """A clock: time of day with its time zone (``now``), and seconds (``monotonic``, ``sleep``)."""
 
     now: Callable[[], datetime] = utc_now
     monotonic: Callable[[], float] = time.monotonic

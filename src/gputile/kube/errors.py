@@ -36,7 +36,7 @@ class ConnectionFailed(KubeError):
 
 
 class AnswerLost(KubeError):
-    """A request that may have been sent has no complete response, as after a timeout."""
+    """The request may have been executed: it has no complete response, as after a timeout."""
 
     may_have_been_executed = True
 

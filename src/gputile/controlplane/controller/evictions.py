@@ -183,7 +183,7 @@ class Evictions:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the due evictions, first those refused before, so that no pod leaves in vain."""
+        """Return the due evictions; those refused before come first: no pod leaves in vain."""
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
             return []

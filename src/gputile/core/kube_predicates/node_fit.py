@@ -37,7 +37,7 @@ def static_obstacles(spec: PodSpec, node: Node) -> Iterator[Refusal[PredicateRul
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[Refusal[PredicateRule] | None]:
-    """Return ``static_reason`` for each node, in full only for nodes that the affinity names."""
+    """Return ``static_reason`` for each node; in full only for nodes that the affinity names."""
     names = _named_nodes(spec)
     if names is None:
         return [static_reason(spec, node) for node in nodes]

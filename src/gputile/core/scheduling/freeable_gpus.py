@@ -216,7 +216,7 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return more groups, of priority up to ``level``, that free enough; None if none do."""
+    """Return further groups of priority up to ``level`` that free enough; None if they do not."""
     missing = gpu.missing_after(gone.groups)
     freed = {
         group: amounts

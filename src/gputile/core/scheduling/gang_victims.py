@@ -75,7 +75,7 @@ class VictimSearchInput:
 
 @dataclass(frozen=True, slots=True)
 class GangVictims:
-    """The gang's placements by UID, the victims, and pods whose reservations are withdrawn."""
+    """Placements of a gang's pods by UID, victims, and pods whose reservations are withdrawn."""
 
     places: dict[str, Decision]
     evicted: tuple[str, ...]

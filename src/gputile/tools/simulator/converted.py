@@ -86,7 +86,7 @@ def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Convert
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """A container's request: MiB (0 for whole GPUs) and percent of compute per GPU."""
+    """A container's request: number of GPUs; MiB (0: whole GPUs) and percent of compute of each."""
 
     gpus: int
     mib: int = 0

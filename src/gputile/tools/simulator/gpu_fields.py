@@ -93,7 +93,7 @@ def asks_for_gpus(spec: Json) -> bool:
 
 
 def names_gpus(value: Json, steps: tuple[str | int, ...]) -> bool:
-    """Return whether a mapping requests GPUs: by resource, by name and amount, or by device."""
+    """Return whether a mapping requests GPUs: as a resource, by name and amount, or as a device."""
     if any(map(_is_amount, value.items())):
         return True
     if steps[-1] in ("limits", "requests"):

@@ -28,7 +28,7 @@ _USUAL_CELL = 5  # characters of "15/15"; a wider cell widens its heading
 
 
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU: its allocatable and booked memory in MiB, percent of compute, and number of pods."""
+    """A GPU: allocatable and booked memory in MiB, booked percent of compute, number of pods."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
