@@ -320,18 +320,9 @@ _RECOVERIES: Final = {
     3: "end the work that uses its peers",
     4: "drain the node and reset the GPU",
 }
-_ARCHITECTURES: Final = {  # by nvmlDeviceArchitecture_t
-    2: "Kepler",
-    3: "Maxwell",
-    4: "Pascal",
-    5: "Volta",
-    6: "Turing",
-    7: "Ampere",
-    8: "Ada Lovelace",
-    9: "Hopper",
-    10: "Blackwell",
-    13: "Rubin",
-}
+_ARCHITECTURES: Final = dict(  # by nvmlDeviceArchitecture_t
+    enumerate(("Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"), 4)
+)
 _PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
 _GIB: Final = 1 << 30
 

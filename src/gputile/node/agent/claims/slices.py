@@ -129,12 +129,8 @@ def _devices(config: NodeConfig, machine: ProbedMachine, most_pods: int) -> Iter
 def _attributes(
     gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bool
 ) -> dict[str, DeviceAttribute]:
-    texts = {
-        "uuid": uuid,
-        "model": gpu.model,
-        "architecture": gpu.architecture,
-        BUS_ID: _bus_id(gpu.bus_id),
-    }
+    texts = {"uuid": uuid, "model": gpu.model, "architecture": gpu.architecture}
+    texts[BUS_ID] = _bus_id(gpu.bus_id)
     versions = {
         "driverVersion": _version(machine.driver),
         "cudaVersion": _version(".".join(map(str, machine.cuda))),
