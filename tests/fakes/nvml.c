@@ -5,7 +5,7 @@
  *
  *   driver <version> | cuda <integer> | init <code>          init: what every call answers, 0 for success
  *   gpu <i> uuid|name|bus <text>
- *   gpu <i> memory|minor|numa|error <integer>                memory in bytes; error: what every call on it answers
+ *   gpu <i> memory|minor|numa|architecture|error <integer>   memory in bytes; error: what every call on it answers
  *   gpu <i> used|busy|celsius|milliwatts <integer>           what it measures: bytes, percent; -1: it does not know
  *   gpu <i> ecc <corrected> <uncorrected>
  *   gpu <i> capability|pcie|mig|rows <integer> <integer>     pcie: generation, width; mig: current, pending
@@ -60,7 +60,7 @@ typedef struct {
     char uuid[96], name[96], bus[32];
     ulong64 memory;
     long long used, busy, celsius, milliwatts, ecc[2];
-    int minor, numa, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
+    int minor, numa, architecture, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
     Link links[MOST_LINKS];
     Instance instance[MOST_INSTANCES];
 } Gpu;
@@ -140,6 +140,7 @@ static void take_gpu(char **w, int n) {
     else if (!strcmp(key, "milliwatts")) c->milliwatts = atoll(w[3]);
     else if (!strcmp(key, "minor")) c->minor = atoi(w[3]);
     else if (!strcmp(key, "numa")) c->numa = atoi(w[3]);
+    else if (!strcmp(key, "architecture")) c->architecture = atoi(w[3]);
     else if (!strcmp(key, "error")) c->error = atoi(w[3]);
     else if (!strcmp(key, "recovery")) c->recovery = atoi(w[3]);
     else if (n < 5) return;
@@ -341,6 +342,11 @@ int nvmlDeviceGetMinorNumber(void *device, uint *minor) {
     GPU(device);
     *minor = (uint)c->minor;
     return leave(OK);
+}
+int nvmlDeviceGetArchitecture(void *device, uint *architecture) {
+    GPU(device);
+    *architecture = (uint)c->architecture;
+    return leave(c->architecture ? OK : NOT_SUPPORTED);
 }
 int nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) {
     GPU(device);

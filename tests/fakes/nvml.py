@@ -81,6 +81,7 @@ class FakeGpu:
     bus: str
     minor: int = 0
     numa: int = -1
+    architecture: int = 0
     capability: tuple[int, int] = (7, 0)
     pcie: tuple[int, int] = (3, 16)
     mig: tuple[int, int] | None = None
@@ -103,6 +104,7 @@ class FakeGpu:
         yield *gpu, "memory", self.mib * _MIB
         yield *gpu, "minor", self.minor
         yield *gpu, "numa", self.numa
+        yield *gpu, "architecture", self.architecture
         yield *gpu, "error", self.error
         yield *gpu, "capability", *self.capability
         yield *gpu, "pcie", *self.pcie

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import pynvml  # type: ignore[import-untyped]
@@ -51,6 +51,7 @@ class RealProbe:
     def __init__(self) -> None:
         self._listed: tuple[Listed, ...] = ()
         self._bandwidth: tuple[tuple[float, ...], ...] = ()
+        self._groups: tuple[int, ...] = ()  # for each listed GPU its ``nvlink_group``
         self._events: Any = None
         self._open = True
 
@@ -76,7 +77,10 @@ class RealProbe:
             self._listen(self._listed)
         cuda = _machine_wide(optional, 0, nvml.nvmlSystemGetCudaDriverVersion)
         return ProbedMachine(
-            gpus=tuple(gpu for _, gpu in self._listed),
+            gpus=tuple(
+                replace(gpu, nvlink_group=group)
+                for (_, gpu), group in zip(self._listed, self._groups, strict=True)
+            ),
             bandwidth=self._bandwidth,
             driver=_machine_wide(optional, "", nvml.nvmlSystemGetDriverVersion),
             cuda=(cuda // 1000, cuda % 1000 // 10),
@@ -143,10 +147,17 @@ class RealProbe:
             except CallError:  # ``examine`` reports the reason
                 wirings.append(Wiring(handle, gpu.bus_id))
         rows = [[0.0] * len(wirings) for _ in wirings]
+        groups = [-1] * len(wirings)
         for i, one in enumerate(wirings):
             for j, other in enumerate(wirings[:i]):
-                speed = _nvlink_speed(one, other) or _pcie_speed(other, one)
-                rows[i][j] = rows[j][i] = round(speed, 1)
+                nvlink = _nvlink_speed(one, other)
+                rows[i][j] = rows[j][i] = round(nvlink or _pcie_speed(other, one), 1)
+                if nvlink:
+                    joined = {groups[i], groups[j]} - {-1}
+                    lowest = min({self._listed[j][1].index} | joined)
+                    groups = [lowest if each in joined else each for each in groups]
+                    groups[i] = groups[j] = lowest
+        self._groups = tuple(groups)
         return tuple(tuple(row) for row in rows)
 
     def _listen(self, listed: tuple[Listed, ...]) -> None:
@@ -309,6 +320,9 @@ _RECOVERIES: Final = {
     3: "end the work that uses its peers",
     4: "drain the node and reset the GPU",
 }
+_ARCHITECTURES: Final = dict(  # by nvmlDeviceArchitecture_t
+    enumerate(("Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"), 4)
+)
 _PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
 _GIB: Final = 1 << 30
 
@@ -341,6 +355,7 @@ def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
         mig=mig,
         instances=tuple(_instances(handle, total)) if mig is Mig.ON else (),
         unified=own < MIB,
+        architecture=_ARCHITECTURES.get(optional(0, nvml.nvmlDeviceGetArchitecture, handle), ""),
     )
 
 

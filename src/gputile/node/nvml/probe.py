@@ -52,7 +52,9 @@ class ProbedGpu:
 
     ``model``, ``mib`` and ``bus_id`` are the values of ``nvidia-smi
     --query-gpu=gpu_name,memory.total,pci.bus_id``. ``numa`` and ``minor`` (of /dev/nvidiaN) are -1
-    if unknown. A ``unified`` GPU, such as GB10, has no memory of its own: ``mib`` is then the
+    if unknown. ``architecture`` is NVIDIA's name of it, such as Hopper, or "". ``nvlink_group`` is
+    the lowest index of the GPUs that NVLink connects it with, over others too; -1 without NVLink.
+    A ``unified`` GPU, such as GB10, has no memory of its own: ``mib`` is then the
     machine's memory.
     """
 
@@ -66,6 +68,8 @@ class ProbedGpu:
     mig: Mig = Mig.INCAPABLE
     instances: tuple[MigInstance, ...] = ()
     unified: bool = False
+    architecture: str = ""
+    nvlink_group: int = -1
 
     @property
     def uuids(self) -> tuple[str, ...]:

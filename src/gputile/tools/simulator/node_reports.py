@@ -194,15 +194,19 @@ class Subject:
             for uid in gone:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 
-    def fits_new(self, request: Request, node: Node) -> bool:
-        """Return whether the pod would fit ``node`` if it were added."""
+    def fits_new(self, request: Request | None, node: Node) -> bool:
+        """Return whether the pod would fit ``node`` if it were added; None: by its claims."""
         name = node.metadata.name
         self.predicates.set_node(node)
         self.ledger.apply_node(node)
         try:
+            refused = (
+                self.engine.refusal(request, name)
+                if request is not None
+                else allocate_claims(self.engine, self.pod, name)
+            )
             return (
-                self.engine.refusal(request, name) is None
-                and self.predicates.reason(self.pod, name) is None
+                not isinstance(refused, Refusal) and self.predicates.reason(self.pod, name) is None
             )
         finally:
             self.predicates.drop_node(name)

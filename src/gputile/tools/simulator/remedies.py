@@ -21,6 +21,7 @@ from gputile.api.core import (
 )
 from gputile.api.quantity import count_of, parse_mib
 from gputile.api.well_known import (
+    CLAIMS_LABEL,
     GPU_CORE,
     GPU_RESOURCES,
     INVENTORY_ANNOTATION,
@@ -79,7 +80,27 @@ class Proposal:
 
 def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
     """Return the changes that would make room for a pod that fits nowhere, the smallest first."""
+    if subject.shapes:
+        return _by_claims(subject)
     return [proposal.remedy for proposal in proposals(subject, reports)]
+
+
+def _by_claims(subject: Subject) -> list[Remedy]:
+    """Propose to offer the GPUs of a node by claims, if no node does so."""
+    if any(info.by_claims for _, info in subject.ledger.nodes()):
+        return []
+    names = []
+    for node in subject.nodes:
+        info = subject.ledger.info_of(node.metadata.name)
+        if info is None or info.mode is Mode.SHARE or info.sliced:
+            continue
+        inventory = encode_inventory(msgspec.structs.replace(info.inventory, claims=True))
+        annotations = {**node.metadata.annotations, INVENTORY_ANNOTATION: inventory}
+        meta = msgspec.structs.replace(node.metadata, name=_COMING, annotations=annotations)
+        if subject.fits_new(None, msgspec.structs.replace(node, metadata=meta)):
+            names.append(node.metadata.name)
+    change = f'a node gets the label {CLAIMS_LABEL}: "true", and its GPU pods have ended'
+    return [Remedy(change, names[:_NAMES_SHOWN])] if names else []
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:

@@ -21,6 +21,30 @@ def test_a_gpu_is_told_as_nvidia_smi_prints_it(probe_of: ProbeOf) -> None:
     assert (gpu.mig, gpu.instances) == (Mig.INCAPABLE, ())
 
 
+def test_an_architecture_is_told_where_nvml_knows_it(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    machine.gpus[0].architecture, machine.gpus[1].architecture = 9, 200
+    machine.write()
+    assert [gpu.architecture for gpu in probe.inventory().gpus] == ["Hopper", "", "", ""]
+
+
+@pytest.mark.parametrize(("kind", "groups"), [("a100", [0] * 8), ("v100", [0] * 8), ("t4", [-1] * 4)])
+def test_gpus_that_nvlink_connects_over_others_too_are_one_group(
+    probe_of: ProbeOf, kind: str, groups: list[int]
+) -> None:
+    _, probe = probe_of(kind)
+    assert [gpu.nvlink_group for gpu in probe.inventory().gpus] == groups
+
+
+def test_pairs_by_nvlink_are_groups_and_gpus_without_a_link_have_none(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("v100")
+    for place, gpu in enumerate(machine.gpus):
+        partner = machine.gpus[(1, 0, 4, 7, 2, 5, 6, 3)[place]]
+        gpu.links = [fake.Link(2, fake.TO_GPU, partner.bus)] if partner is not gpu else []
+    machine.write()
+    assert [gpu.nvlink_group for gpu in probe.inventory().gpus] == [0, 0, 2, 3, 2, -1, -1, 3]
+
+
 def test_nvswitch_connects_every_pair_at_full_speed(probe_of: ProbeOf) -> None:
     _, probe = probe_of("a100")
     rows = probe.inventory().bandwidth

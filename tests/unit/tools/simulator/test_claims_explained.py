@@ -56,3 +56,13 @@ def test_what_is_not_judged_is_said() -> None:
     assert "Not judged: claim nic," in said
     assert "Not judged: 1 claim(s) that have not been made yet." in said
     assert "selectors: they are evaluated by kube-scheduler" in said
+
+
+def test_a_node_is_labelled_where_none_serves_claims() -> None:
+    slow = gpu_node("s", mode="share", sizes=[80 * GIB], allocatable={"pods": "110"})
+    found = explained(pod_with_claims("p", "c"), [claim("c", memory="16Gi")], [OTHER, slow])
+    (remedy,) = found.changes
+    assert remedy.change == 'a node gets the label gputile.io/claims: "true", and its GPU pods have ended'
+    assert remedy.nodes == ["o"]
+    assert not explained(pod_with_claims("p", "c"), [claim("c", memory="90Gi")], [OTHER, slow]).changes
+    assert not explained(pod_with_claims("p", "c"), [claim("c", memory="16Gi")]).changes, "a node serves claims"

@@ -224,7 +224,9 @@ class ClaimsDriver:
     def restore(self) -> None:
         """Restore the claims that previous agents prepared, if the kubelet still has them.
 
-        A reboot removes the CDI files; the kubelet then has all claims prepared again.
+        A reboot removes the CDI files; the kubelet then has all claims prepared again. A claim
+        whose record and limits are both damaged is not counted here. kube-scheduler still counts
+        its allocation, and gives its memory to no other claim.
         """
         found, wanted = self._files.records(), self._files.kubelet_claims()
         if wanted is not None:

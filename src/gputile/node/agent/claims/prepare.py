@@ -143,10 +143,11 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
     # An amount that is not set is all of the device: an API server without shares stores no
     # amounts.
     mib = result.mib if MEMORY in result.consumed_capacity else device.mib
-    percent = 0
+    percent = least = 0  # 0 percent is no limit
     if config.mode is Mode.CORE_MEM:
         percent = result.percent if CORES in result.consumed_capacity else CORE_PERCENT
-    if not 0 < mib <= device.mib or not 0 <= percent <= CORE_PERCENT:
+        least = 1
+    if not 0 < mib <= device.mib or not least <= percent <= CORE_PERCENT:
         text = (
             f"{result.consumed_capacity} of device {result.device} is no amount of {device.mib} MiB"
         )

@@ -30,7 +30,7 @@ from gputile.api.resource_claims import (
 from gputile.api.well_known import DRIVER, MIG_PREFIX, Mode
 from gputile.core.devices.inventory import CORE_PERCENT, Gpu
 from gputile.node.agent.node_config import MigDevice, NodeConfig
-from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
+from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
 
 BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 UNHEALTHY_TAINT: Final = "gputile.io/unhealthy"
@@ -129,12 +129,15 @@ def _devices(config: NodeConfig, machine: ProbedMachine, most_pods: int) -> Iter
 def _attributes(
     gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bool
 ) -> dict[str, DeviceAttribute]:
-    texts = {"uuid": uuid, "model": gpu.model, BUS_ID: _bus_id(gpu.bus_id)}
+    texts = {"uuid": uuid, "model": gpu.model, "architecture": gpu.architecture}
+    texts[BUS_ID] = _bus_id(gpu.bus_id)
     versions = {
         "driverVersion": _version(machine.driver),
         "cudaVersion": _version(".".join(map(str, machine.cuda))),
     }
-    numbers = {"index": gpu.index} | ({"numaNode": gpu.numa} if gpu.numa >= 0 else {})
+    numbers = {"index": gpu.index, "numaNode": gpu.numa}
+    if gpu.mig is not Mig.ON:  # instances have no NVLink
+        numbers["nvlinkGroup"] = gpu.nvlink_group
     return {
         **{
             name: DeviceAttribute(string_value=text[:_LONGEST_STRING])
@@ -146,7 +149,11 @@ def _attributes(
             for name, version in versions.items()
             if version
         },
-        **{name: DeviceAttribute(int_value=number) for name, number in numbers.items()},
+        **{
+            name: DeviceAttribute(int_value=number)
+            for name, number in numbers.items()
+            if number >= 0
+        },
         "shared": DeviceAttribute(bool_value=shared),
     }
 

@@ -166,8 +166,10 @@ def test_what_is_refused(claim: ResourceClaim, text: str) -> None:
     assert text in refusal(claims_node(Mode.CGPU, MACHINE), claim)
 
 
-def test_more_compute_than_there_is_is_refused() -> None:
-    assert "no amount" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores="101")))
+@pytest.mark.parametrize("cores", ["101", "0", "-5", "lots", "1e300", ""])
+def test_compute_that_is_none_or_more_than_there_is_is_refused(cores: str) -> None:
+    """A limit of 0 percent would be no limit."""
+    assert "no amount" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores=cores)))
 
 
 def test_a_node_of_extended_resources_prepares_nothing() -> None:

@@ -121,7 +121,10 @@ def test_a_sick_gpu_has_a_taint_or_is_left_out() -> None:
 def test_bus_and_driver_are_written_as_others_do(bus: str, driver: str, told: tuple[str | None, str | None]) -> None:
     there = machine([1024])
     there = replace(there, driver=driver, gpus=(replace(there.gpus[0], bus_id=bus, numa=1),))
+    there = replace(there, gpus=(replace(there.gpus[0], architecture="Hopper", nvlink_group=0),))
     (device,) = slice_of(NODE, config_of(Mode.CGPU, there), there, 16).spec.devices
+    assert device.attributes["architecture"].string_value == "Hopper"
+    assert device.attributes["nvlinkGroup"].int_value == 0
     attributes = {name: each.string_value or each.version_value for name, each in device.attributes.items()}
     assert (attributes.get(BUS_ID), attributes.get("driverVersion")) == told
     assert device.attributes["numaNode"].int_value == 1
