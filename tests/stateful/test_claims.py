@@ -116,7 +116,7 @@ class ClaimingNode(RuleBasedStateMachine):
         cdi.refresh(there)
         arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
         daemons = RunningDaemons(self.paths.state / "mps", "none")
-        self.preparation = preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
+        self.preparation = preparation = ContainerPreparation(self.store, daemons, cdi, arbiter)
         files = ClaimFiles(self.store, cdi, self.paths.kubelet)
         self.driver = ClaimsDriver(NODE, self.state, files, preparation, self.cluster, Wakeup())
         self.driver.restore()
