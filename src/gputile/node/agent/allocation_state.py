@@ -8,6 +8,7 @@ by key, with requests and bookings. The watch may lag behind direct reads.
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, is_older, unversioned
@@ -22,6 +23,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
 from gputile.core.devices.request import (
     ContainerRequest,
+    Phase,
     Request,
     RequestError,
     RequestKind,
@@ -265,6 +267,18 @@ class Caller:
     request: ContainerRequest | None = None
     sure: bool = False
 
+    @property
+    def uid(self) -> str:
+        """The UID of its pod; "" if that is unknown."""
+        return self.pod.uid if self.pod is not None else ""
+
+    @property
+    def phase(self) -> Phase:
+        return self.request.phase if self.request is not None else Phase.APP
+
+
+UNKNOWN_CALLER: Final = Caller("", "")
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
@@ -275,7 +289,7 @@ class ExpectedAllocation:
 
     resource: str
     ids: frozenset[str]
-    caller: Caller | None
+    caller: Caller
     epoch: float
 
 
@@ -438,16 +452,17 @@ class AllocationState:
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
 
-    def expect(self, resource: str, ids: Iterable[str], caller: Caller | None) -> None:
+    def expect(self, resource: str, ids: Iterable[str], caller: Caller) -> None:
         self.expected_call = ExpectedAllocation(
             resource, frozenset(ids), caller, self.kubelet.epoch
         )
-        self.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
+        self.last_uid = caller.uid
 
-    def expected(
-        self, resource: str, ids: Iterable[str], epoch: float
-    ) -> ExpectedAllocation | None:
-        """Return the expected allocation if this call matches it and its pod exists, else None."""
+    def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
+        """Return the caller of the expected allocation if this call matches it, else None.
+
+        It does not match if the caller's pod no longer exists.
+        """
         found = self.expected_call
         if found is None or (found.resource, found.ids, found.epoch) != (
             resource,
@@ -455,7 +470,7 @@ class AllocationState:
             epoch,
         ):
             return None
-        asked = found.caller.pod if found.caller is not None else None
+        asked = found.caller.pod
         now = self.pods.get(asked.key) if asked is not None else None
         gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
-        return None if gone else found
+        return None if gone else found.caller
