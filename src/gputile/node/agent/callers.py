@@ -14,8 +14,9 @@ relies on the kubelet's checkpoint.
 
 from collections.abc import Set
 
-from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod
+from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_table import ListedPod, Listing
+from gputile.node.agent.known_pods import KnownPod
 
 
 def callers(

@@ -17,12 +17,13 @@ import time
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation import allocate, preferred, record_mounts
-from gputile.node.agent.allocation_state import UNKNOWN_CALLER, Caller, answered_pod
+from gputile.node.agent.allocation_state import UNKNOWN_CALLER, Caller
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.holdings import derive, forget_unwritten
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway import kubelet_pb2 as pb

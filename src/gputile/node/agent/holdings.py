@@ -17,7 +17,7 @@ import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod
+from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_table import (
     ContainerDevices,
     DeviceTable,
@@ -27,6 +27,7 @@ from gputile.node.agent.device_table import (
     PreparedClaim,
     directory_name,
 )
+from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import is_served
 
 _MOST_KEPT = 1024

@@ -10,13 +10,14 @@ from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.allocation import AllocateAnswer, allocate, preferred
-from gputile.node.agent.allocation_state import UNKNOWN_CALLER, AllocationState, Caller, KnownPod, known_pod, remove_pod
+from gputile.node.agent.allocation_state import UNKNOWN_CALLER, AllocationState, Caller
 from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, prestart
 from gputile.node.agent.device_table import KubeletEntry, Limits, ListedPod, part_id
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
+from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway.link import NodeLock
