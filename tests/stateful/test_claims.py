@@ -8,6 +8,7 @@ those that the kubelet has. When all are released nothing is left on the node.
 import asyncio
 import itertools
 import json
+import shutil
 import tempfile
 import time
 import zlib
@@ -273,6 +274,7 @@ class ClaimingNode(RuleBasedStateMachine):
             assert list((self.directory / "cdi").glob("gputile.io-claim-*")) == []
             assert len(self.state.device_table) == 0
         self.loop.close()
+        shutil.rmtree(self.directory)
 
 
 TestClaimingNode = ClaimingNode.TestCase

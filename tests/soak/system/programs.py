@@ -56,8 +56,10 @@ class Programs:
                 self._begin(self._choice.choice(free))
 
     def _begin(self, allocation: Path) -> None:
-        uuid = json.loads((allocation / "limits.json").read_text())["cards"][0]["uuid"]
-        gpu = self._gpus.uuids.index(uuid)
+        gpus = json.loads((allocation / "limits.json").read_text()).get("cards", [])
+        if not gpus:  # the container has not started
+            return
+        gpu = self._gpus.uuids.index(gpus[0]["uuid"])
         busy = Busy(self._gpus, allocation / "time.sock", kernel_ns=KERNEL_NS, indices=(gpu,))
         busy.begin()
         now = time.monotonic()

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from gputile.cli.answers import SimulationResult
     from gputile.cli.configuration import GivenConfiguration
     from gputile.cli.reads.live_cluster import Live
+    from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Simulation
     from gputile.tools.simulator.what_if import Fit, MemoryNeeds
-    from gputile.tools.simulator.workloads import Intake
     from gputile.tools.views.inspect import NodeSummary
 
 _NAMES_SHOWN = 5
@@ -62,7 +62,7 @@ def simulate(options: SimulateOptions) -> None:
     2 if the input cannot be used or the cluster would refuse it, 1 if the cluster does not answer.
     """
     from gputile.cli.simulation_report import write_result
-    from gputile.tools.simulator.manifests import told_together
+    from gputile.tools.simulator.manifests import merged_notes
 
     _check(options)
     given = read_given(options.config)
@@ -91,7 +91,7 @@ def simulate(options: SimulateOptions) -> None:
         )
     result = dataclasses.replace(result, before=before, mode=options.mode)
     write_result(options.output, result, other, plain=options.plain)
-    for text in told_together(scenario.notes):
+    for text in merged_notes(scenario.notes):
         note(text)
     if _is_unplaced(result):
         raise typer.Exit(NOT_PLACED)
@@ -121,7 +121,7 @@ def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live
 def _add_nodes(
     options: SimulateOptions, scenario: "Scenario", configuration: "Configuration"
 ) -> None:
-    from gputile.tools.simulator.described_cluster import nodes_of_text
+    from gputile.tools.simulator.described_nodes import nodes_of_text
     from gputile.tools.simulator.manifests import ManifestError
 
     try:
@@ -182,9 +182,9 @@ def _read(
 def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake":
     from gputile.tools.simulator.admission import Admission
     from gputile.tools.simulator.fields import UnknownFields
+    from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.pod_kinds import known_kinds
-    from gputile.tools.simulator.workloads import Intake
 
     try:
         table = known_kinds(options.kinds or ())
@@ -252,7 +252,8 @@ def _make_pods(
     if live is not None:
         recognise(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
-    found = adopted(scenario.nodes, scenario.bound, intake.admission.configuration.unit_mib)
+    unit_mib = intake.admission.configuration.unit_mib
+    found = adopted(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
     return more
@@ -277,7 +278,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
     """Apply --unit and --no-preemption to the configuration."""
     import msgspec
 
-    from gputile.api.config.v1alpha1 import ConfigurationError
+    from gputile.api.config.section import ConfigurationError
 
     if options.no_preemption:
         off = msgspec.structs.replace(configuration.preemption, enabled=False)

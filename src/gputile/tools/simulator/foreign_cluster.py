@@ -47,8 +47,9 @@ from gputile.core.devices.inventory import (
     encode_inventory,
 )
 from gputile.core.devices.request import RequestError, parse_request
-from gputile.tools.simulator.described_cluster import usual_mib
+from gputile.tools.simulator.described_nodes import usual_mib
 from gputile.tools.simulator.fields import with_containers
+from gputile.tools.simulator.foreign_words import ASKING, FOREIGN_RESOURCES
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 # annotation of nodes with other systems' GPUs; never written to the API server
@@ -94,11 +95,13 @@ class AdoptedCluster:
     notes: list[Note] = field(default_factory=list)
 
 
-def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> AdoptedCluster:
+def adopted(
+    nodes: Iterable[Node], pods: Sequence[Pod], unit_mib: int, pending: Sequence[Pod] = ()
+) -> AdoptedCluster:
     """Return the cluster with inventories and allocations for the GPUs that gputile does not serve.
 
     ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so no pod fits
-    that did not fit before.
+    that did not fit before. The ``pending`` pods are not changed; notes may be about them.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
@@ -110,7 +113,11 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
         if facts is None:
             found.nodes.append(node)
             capacity = node.status.capacity
-            offers = count_of(capacity, WHOLE_GPU) > 0 or _is_split(capacity)
+            offers = any(
+                count_of(capacity, name)
+                for name in capacity
+                if name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
+            )
             if INVENTORY_ANNOTATION not in node.metadata.annotations and offers:
                 unknown.append(node.metadata.name)
             continue
@@ -123,8 +130,8 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
         )
     if unknown:
         said = (
-            "its GPUs are not shown: no label tells how much memory they have, or they are "
-            "split by MIG"
+            "its GPUs are not shown: no label tells how much memory they have, another system "
+            "shares them, or they are split by MIG"
         )
         found.notes.append(Note(f"node {first_of(unknown, 3)}: {said}"))
     holders = {name: Counter[str]() for name in known}
@@ -141,7 +148,21 @@ def adopted(nodes: Iterable[Node], pods: Iterable[Pod], unit_mib: int) -> Adopte
         found.notes.append(
             Note("NVIDIA's plugin tells nobody which GPUs pods have: they are assumed")
         )
+    uncounted = {pod.key: name for pod in (*found.pods, *pending) if (name := _other_words(pod))}
+    if uncounted:
+        asked = first_of(sorted(set(uncounted.values())), 3)
+        said = f"its GPUs are not counted: it asks for them by {asked}, which gputile does not read"
+        found.notes.append(Note(f"pod {first_of(list(uncounted), 3)}: {said}"))
     return found
+
+
+def _other_words(pod: Pod) -> str:
+    """Return the annotation or resource by which a pod asks only another system for GPUs, or ""."""
+    asked = {name for each in pod.spec.containers for name in each.resources.limits}
+    if pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations or asked & _GPU_NAMES:
+        return ""
+    annotated = (name for name in ASKING if name in pod.metadata.annotations)
+    return next(iter((*annotated, *sorted(asked & FOREIGN_RESOURCES.keys()))), "")
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:

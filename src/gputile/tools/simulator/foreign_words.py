@@ -51,6 +51,7 @@ class ForeignAmount(StrEnum):
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
     PERCENT_OF_COMPUTE = f"{GPU_CORE}: {{count}}, beside {GPU_MEMORY}"
+    BYTES = f"{GPU_MEMORY}: this memory, in units of {{unit}} MiB"
     GPUS = f"{GPU_MEMORY} for parts of a GPU, or {WHOLE_GPU}: {{count}}"
 
 
@@ -65,15 +66,18 @@ FOREIGN_RESOURCES: Final = {
     "volcano.sh/vgpu-number": ForeignAmount.GPUS,
     "volcano.sh/gpu-number": ForeignAmount.GPUS,
     "nvidia.com/gpu.shared": ForeignAmount.GPUS,
+    "koordinator.sh/gpu": ForeignAmount.PERCENT_OF_MEMORY,
+    "koordinator.sh/gpu-memory": ForeignAmount.BYTES,
     "koordinator.sh/gpu-memory-ratio": ForeignAmount.PERCENT_OF_MEMORY,
     "koordinator.sh/gpu-core": ForeignAmount.PERCENT_OF_COMPUTE,
     "koordinator.sh/gpu-shared": ForeignAmount.GPUS,
+    "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
 # Annotations that request a GPU: the unit of their values, and what the limit for gputile must
 # cover.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
-_ASKING: Final = {
+ASKING: Final = {
     KAI_FRACTION: ("of a GPU", "that part of a GPU's memory"),
     KAI_MEMORY: ("MiB of a GPU", "that memory"),
 }
@@ -109,8 +113,8 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
     if any(name in GPU_RESOURCES for name, _ in _limits(pod)):
         return
     for name, where, value in _annotations(path, pod):
-        if name in _ASKING:
-            unit, remedy = _ASKING[name]
+        if name in ASKING:
+            unit, remedy = ASKING[name]
             asked = _ASKED.format(f"{value[:20]} {unit}")
             yield where, f"{asked} {remedy}; or leave the annotation out"
 

@@ -11,23 +11,31 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import msgspec
 
-from gputile.api.quantity import QuantityError, parse_quantity
-from gputile.api.well_known import GPU_RESOURCES, MIG_PREFIX, WHOLE_GPU
+from gputile.api.well_known import GPU_RESOURCES
 from gputile.api.wording import kind_of
-from gputile.tools.simulator.fields import Json, broken_fields, names_of_fields
-from gputile.tools.simulator.foreign_words import FOREIGN_RESOURCES
+from gputile.tools.simulator.fields import Json, names_of_fields
+from gputile.tools.simulator.gpu_fields import (
+    POD_SPEC,
+    asks_for_gpus,
+    container_of,
+    gpu_amounts,
+    gpu_requirements,
+    is_containers,
+    name_of,
+    names_gpus,
+    placing_fields,
+    with_claims,
+)
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
 
 Step = str | int
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
 _LONGEST_KEY: Final = 63  # characters of a key in a pod's name
-_POD: Final = "core.v1.PodSpec"
-_CONTAINER: Final = "core.v1.Container"
 # Fields whose product is the number of pods; the first existing one of each tuple counts.
 _COUNTS: Final = (
     (
@@ -46,25 +54,13 @@ _COUNTS: Final = (
 # Kueue's podSets, RoleBasedGroups; may mean anything elsewhere.
 _BESIDE_TEMPLATES: Final = (("count", "size"),)
 _TEMPLATES: Final = ("template", "templateRef")
-_WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
-_AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
 _EACH: Final = "*"
 # Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a
 # LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
 # here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
-# PodSpec fields that decide the node; they may appear next to a container that is not in a pod
-# spec.
-_PLACING: Final = (
-    "affinity",
-    "nodeSelector",
-    "priorityClassName",
-    "schedulerName",
-    "tolerations",
-    "topologySpreadConstraints",
-)
 # Steps that say nothing about the pods.
-_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef")
+_UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only
 # bounds.
@@ -116,10 +112,7 @@ class Group:
 
 @dataclass(slots=True)
 class ShapedPods:
-    """The pods that were found, and notes for the user.
-
-    ``unturned`` are the paths of GPU amounts outside of pods.
-    """
+    """The pods found, notes for the user, and paths of GPU amounts outside of pods."""
 
     groups: list[Group] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -311,16 +304,18 @@ class _ShapeSearch:
             self._found.told.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
             return
+        value = with_claims(value)
         count = self._count(value, steps, count)
-        if _is_containers(value.get("containers")):
+        if is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
-        elif any(_requirements(*item) for item in value.items()):
-            container = _container(value, steps)
-            spec = {**_placing(above or {}), **_placing(value), "containers": [container]}
+        elif any(gpu_requirements(*item) for item in value.items()):
+            container = container_of(value, steps)
+            placing = placing_fields(above or {}) | placing_fields(value)
+            spec = {**placing, "containers": [container]}
             self._add(spec, {}, steps, count)
             self._walk_rest(value, steps, count, skip=("limits", "requests"))
         else:
-            if _names_gpus(value, steps):
+            if names_gpus(value, steps):
                 self._found.unturned.append(written(steps))
             self._walk_rest(value, steps, count)
 
@@ -346,11 +341,11 @@ class _ShapeSearch:
         self, value: Json, steps: tuple[Step, ...], count: _PodCount, skip: tuple[str, ...] = ()
     ) -> None:
         for key, item in value.items():
-            if key == "templateRef" and (template := self._named.get(_name(item))):
+            if key == "templateRef" and (template := self._named.get(name_of(item))):
                 self.walk(template, (*steps, key), count, value)
             elif (
                 key not in skip
-                and not _requirements(key, item)
+                and not gpu_requirements(key, item)
                 and not _is_list_of(item, self._named)
             ):
                 self.walk(item, (*steps, key), count, value)
@@ -363,17 +358,17 @@ class _ShapeSearch:
         """
         if not any("image" in each for each in spec["containers"]) and not asks_for_gpus(spec):
             return
-        known = names_of_fields(_POD)
+        known = names_of_fields(POD_SPEC)
         kept = {key: item for key, item in spec.items() if key in known and key != "resources"}
         beside = {key: item for key, item in spec.items() if key not in known}
         within = [
             key
             for key, item in beside.items()
-            if isinstance(item, dict) and any(_requirements(*each) for each in item.items())
+            if isinstance(item, dict) and any(gpu_requirements(*each) for each in item.items())
         ]
         kept["containers"] = [
             *spec["containers"],
-            *(_container(beside[key], (key,)) for key in within),
+            *(container_of(beside[key], (key,)) for key in within),
         ]
         metadata = above.get("metadata") if steps[-1] == "spec" else None
         template_steps = steps[:-1] if steps[-1] == "spec" and len(steps) > 1 else steps
@@ -391,7 +386,7 @@ class _ShapeSearch:
                 (each.lower() for each in reversed(steps[: telling[-1]]) if isinstance(each, str)),
                 key,
             )
-        gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(_gpus(spec).items()))
+        gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(gpu_amounts(spec).items()))
         gpus = gpus or ("devices by claims" if asks_for_gpus(spec) else "no GPU")
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
         told = f"{count.pods} pod{'' if count.pods == 1 else 's'} of {written(steps)}{by}, {gpus}"
@@ -400,15 +395,8 @@ class _ShapeSearch:
         )
 
 
-def _is_containers(value: Any) -> TypeGuard[list[Json]]:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
-
-
 def _named_templates(body: Json) -> dict[str, Any]:
-    """Return the templates in ``spec.*Templates`` by name.
-
-    Other parts of the spec refer to them by ``templateRef``.
-    """
+    """Return the templates in ``spec.*Templates`` by name, as ``templateRef`` refers to them."""
     spec = body.get("spec")
     lists = (
         [value for key, value in spec.items() if key.endswith("Templates")]
@@ -422,131 +410,11 @@ def _named_templates(body: Json) -> dict[str, Any]:
         for each in listed
         if isinstance(each, dict)
     )
-    return {_name(each): each["template"] for each in entries if _name(each) and "template" in each}
-
-
-def _name(value: Any) -> str:
-    name = value.get("name") if isinstance(value, dict) else None
-    return name if isinstance(name, str) else ""
+    return {
+        name: each["template"] for each in entries if (name := name_of(each)) and "template" in each
+    }
 
 
 def _is_list_of(value: Any, named: Mapping[str, Any]) -> bool:
     """Return whether a value is the list of the ``named`` templates."""
-    return isinstance(value, list) and bool(named) and all(_name(each) in named for each in value)
-
-
-def _requirements(key: Any, value: Any) -> dict[str, Json] | None:
-    """Return the ``resources`` of a container with GPUs; None for any other value.
-
-    Whole GPUs may be called ``gpu`` or ``gpus``. A mapping under the key ``resources`` may have the
-    amounts directly instead of in ``limits``; a ``name`` may have its ``quantity`` beside it. The
-    result has the Kubernetes form.
-    """
-    if not isinstance(value, dict):
-        return None
-    found = {
-        kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)
-    }
-    if not found and key == "resources":
-        found = {
-            "limits": {
-                name: value[name]
-                for name in value
-                if name in _AMOUNTS or _is_amount((name, value[name]))
-            }
-        }
-    if not found and value.keys() == {"name", "quantity"}:  # the GPUs of a Spark executor
-        found = {"limits": {_name(value): value["quantity"]}}
-    written: dict[str, Json] = {
-        kind: {
-            WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()
-        }
-        for kind, bounds in found.items()
-    }
-    return (
-        written
-        if any(_is_amount(item) for bounds in written.values() for item in bounds.items())
-        else None
-    )
-
-
-def _is_amount(item: tuple[Any, Any]) -> bool:
-    """Return whether a mapping's entry is an amount of GPUs, not a label or taint of that name."""
-    name, amount = item
-    if (
-        not isinstance(name, str)
-        or isinstance(amount, bool)
-        or not isinstance(amount, str | int | float)
-    ):
-        return False
-    if name not in (*GPU_RESOURCES, *FOREIGN_RESOURCES) and not name.startswith(MIG_PREFIX):
-        return False
-    try:
-        return parse_quantity(amount) > 0
-    except QuantityError:
-        return False
-
-
-def asks_for_gpus(spec: Json) -> bool:
-    """Return whether a pod's spec requests GPUs, or devices by claims, which may be GPUs."""
-    return bool(_gpus(spec) or spec.get("resourceClaims"))
-
-
-def _names_gpus(value: Json, steps: tuple[Step, ...]) -> bool:
-    """Return whether a mapping requests GPUs.
-
-    It may do so by a resource, by ``name`` and amount apart, or as a named device.
-    """
-    if any(map(_is_amount, value.items())):
-        return True
-    if steps[-1] in ("limits", "requests"):
-        return any(_is_amount((WHOLE_GPU, value.get(name))) for name in _WHOLE_GPUS)
-    if any(
-        said in str(value.get(name))
-        for name in ("deviceClassName", "deviceName")
-        for said in ("gpu", "nvidia")
-    ):
-        return True
-    others = (each for key, each in value.items() if key != "name")
-    return any(_is_amount((value.get("name"), each)) for each in others)
-
-
-def _container(value: Json, steps: tuple[Step, ...]) -> dict[str, Any]:
-    """Build a container from a mapping.
-
-    It has all fields if they are valid, else only name and resources.
-    """
-    key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
-    where, resources = next(
-        (key, found) for key, each in value.items() if (found := _requirements(key, each))
-    )
-    name = value.get("name")
-    whole = {"name": key.lower()[:63], **value, where: resources}
-    if not broken_fields(_CONTAINER, whole):
-        return whole
-    return {
-        "name": name if isinstance(name, str) and name else key.lower()[:63],
-        "resources": resources,
-    }
-
-
-def _placing(value: Json) -> dict[str, Any]:
-    """Return those fields of a mapping that are valid in a PodSpec and decide the pod's node."""
-    found = {key: value[key] for key in _PLACING if key in value}
-    return {
-        key: item
-        for key, item in found.items()
-        if not broken_fields(_POD, {"containers": [{"name": "x"}], key: item})
-    }
-
-
-def _gpus(spec: Json) -> dict[str, Any]:
-    """Return the GPU amounts that the containers of a pod request."""
-    found: dict[str, Any] = {}
-    initial = spec.get("initContainers")
-    for container in (*(initial if _is_containers(initial) else ()), *spec["containers"]):
-        resources = container.get("resources")
-        for kind in ("requests", "limits"):
-            bounds = resources.get(kind) if isinstance(resources, dict) else None
-            found |= dict(filter(_is_amount, bounds.items() if isinstance(bounds, dict) else ()))
-    return found
+    return isinstance(value, list) and bool(named) and all(name_of(each) in named for each in value)

@@ -1,4 +1,4 @@
-"""Checks objects and expands workloads into the pods that their controllers would make.
+"""Expands workloads into the pods that their controllers would make.
 
 It checks what affects GPUs: kinds, names and types of fields, amounts, and gputile's own admission.
 Everything else is left to the API server. The same input always yields the same pod names and UIDs.
@@ -9,20 +9,14 @@ modify it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.kubernetes import kubernetes_kinds
-from gputile.api.quantity import count_of
-from gputile.api.well_known import GPU_MEMORY, SMALLEST_UNIT_MIB
-from gputile.api.wording import broken_label_name, memory_text, nearest, shown
+from gputile.api.wording import broken_label_name, nearest, shown
 from gputile.api.workloads import POD_GROUP_API
-from gputile.core.devices.request import RequestError, RequestKind, parse_request
-from gputile.tools.simulator.admission import Admission
-from gputile.tools.simulator.claims import KnownClaims
 from gputile.tools.simulator.controllers import (
     AS_IF_RESUMED,
     CONTROLLERS,
@@ -33,23 +27,10 @@ from gputile.tools.simulator.controllers import (
     template_path,
     workload_of,
 )
-from gputile.tools.simulator.described_cluster import inventory_of
-from gputile.tools.simulator.fields import (
-    POD_TEMPLATE,
-    Broken,
-    Json,
-    MistypedResources,
-    UnknownFields,
-    broken_amounts,
-    broken_fields,
-    mistyped_mode,
-)
-from gputile.tools.simulator.foreign_words import (
-    asked_of_others,
-    uncounted_quota,
-    words_of_gang,
-    words_of_others,
-)
+from gputile.tools.simulator.fields import POD_TEMPLATE, broken_fields
+from gputile.tools.simulator.foreign_words import uncounted_quota, words_of_gang
+from gputile.tools.simulator.gpu_fields import asks_for_gpus
+from gputile.tools.simulator.intake import MISSING, MOST_OF_AN_OBJECT, Intake, IntakeChecks
 from gputile.tools.simulator.manifests import (
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
@@ -63,12 +44,10 @@ from gputile.tools.simulator.manifests import (
     make_uid,
     suffixes,
 )
-from gputile.tools.simulator.pod_kinds import PodKind, PodKinds, known_kinds
-from gputile.tools.simulator.pod_shapes import Group, asks_for_gpus, is_suspended, pods_by_shape
+from gputile.tools.simulator.pod_kinds import PodKind
+from gputile.tools.simulator.pod_shapes import Group, is_suspended, pods_by_shape
 
 MOST_PODS: Final = 200_000
-MISSING: Final = "Required value"
-_USUAL_UNITS: Final = (1024, 128, 1)  # MiB
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
 # Former or mistaken API groups of the kinds that create pods: an unknown kind in one is probably
 # Kubernetes' own.
@@ -81,7 +60,6 @@ _NAMED_BY: Final = {
 }
 _METADATA: Final = "meta.v1.ObjectMeta"
 _MOST_SHOWN: Final = 50
-_MOST_OF_AN_OBJECT: Final = 20
 _LONGEST_NAME: Final = 253
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of the cluster"
 _RUNS: Final = (
@@ -91,10 +69,7 @@ _RUNS: Final = (
 
 
 class Owner(NamedTuple):
-    """An object that owns pods, or a Pod without a controller.
-
-    ``group`` is its API group, "" for the core group.
-    """
+    """An object that owns pods, or a Pod without controller; the core ``group`` is ""."""
 
     group: str
     kind: str
@@ -113,26 +88,6 @@ def owner_of(pod: Pod) -> Owner:
                 owner.api_version.rpartition("/")[0], owner.kind, pod.metadata.namespace, owner.name
             )
     return Owner("", "Pod", pod.metadata.namespace, pod.metadata.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """How objects are checked and admitted; ``kinds`` is the table of kinds not in Kubernetes.
-
-    ``accepted`` are objects that an API server accepted in a dry run, so their unknown fields are
-    ignored. With ``ignore_unknown``, objects of unknown kinds are left out. ``tell_kinds`` tells
-    the user how to describe an unknown kind. ``claims`` are those that pods may reference.
-    """
-
-    admission: Admission = field(default_factory=Admission)
-    kinds: PodKinds = field(default_factory=known_kinds)
-    unknown_fields: UnknownFields = UnknownFields.REFUSED
-    ignore_unknown: bool = False
-    accepted: frozenset[Origin] = frozenset()
-    claims: KnownClaims = field(default_factory=KnownClaims)
-    tell_kinds: str = (
-        "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
-    )
 
 
 class _OnlyMetadata(msgspec.Struct):
@@ -189,7 +144,7 @@ class _Expander:
         self.expansion = Expansion(intake=intake)
         self._intake = intake
         self._nodes = nodes
-        self._mistyped = MistypedResources(nodes)
+        self._checks = IntakeChecks(intake, nodes, self.expansion.notes)
         self._seen: dict[Owner, Origin] = {}
         self._names: set[str] = set()
 
@@ -212,7 +167,7 @@ class _Expander:
         own = kubernetes_kinds().kinds.get(manifest.api_version, {})
         if kind in own:
             if own[kind]:
-                self._refuse(manifest, broken_fields(own[kind], manifest.body))
+                self._checks.refuse(manifest, broken_fields(own[kind], manifest.body))
             else:
                 self._check_metadata(manifest)
             if kind == "Node" and not manifest.described:
@@ -249,7 +204,7 @@ class _Expander:
             "namespace": meta.namespace,
             "uid": meta.uid,
         }
-        yield self._admitted(manifest.origin, "", body)
+        yield self._checks.admit(manifest.origin, "", body)
 
     def _of_workload(self, manifest: Manifest) -> Iterator[Pod]:
         origin, kind = manifest.origin, manifest.kind
@@ -265,7 +220,7 @@ class _Expander:
         written: Any = manifest.body
         for step in steps:
             written = written.get(step, {})
-        template = self._template(origin, ".".join(steps), written, owner.namespace)
+        template = self._checks.template(origin, ".".join(steps), written, owner.namespace)
         labels = common_labels(kind, owner, template)
         make = PodMaker(manifest, owner, template, labels)
         spec = decode(origin, ".".join(steps), written, Pod).spec
@@ -287,7 +242,7 @@ class _Expander:
         for text in found.told:
             self._note(f"by its shape: {text}", manifest)
         if found.unturned:
-            where = ", ".join(found.unturned[:_MOST_OF_AN_OBJECT])
+            where = ", ".join(found.unturned[:MOST_OF_AN_OBJECT])
             said = (
                 f"it asks for GPUs, and which pods ask for them is not known: "
                 f"{self._intake.tell_kinds}"
@@ -324,8 +279,10 @@ class _Expander:
     def _of_group(
         self, manifest: Manifest, owner: ObjectMeta, group: Group, count: int
     ) -> Iterator[Pod]:
-        self._refuse(manifest, broken_fields(POD_TEMPLATE, group.template, group.path))
-        template = self._template(manifest.origin, group.path, group.template, owner.namespace)
+        self._checks.refuse(manifest, broken_fields(POD_TEMPLATE, group.template, group.path))
+        template = self._checks.template(
+            manifest.origin, group.path, group.template, owner.namespace
+        )
         make = PodMaker(manifest, owner, template, dict(template.metadata.labels))
         for number in range(count):
             name = _shortened(group.name(owner.name, number))
@@ -342,135 +299,10 @@ class _Expander:
         self._seen[key] = manifest.origin
         return owner
 
-    def _template(self, origin: Origin, path: str, template: Json, namespace: str) -> Pod:
-        """Return the pod that admission makes of a template; all pods of the template share it.
-
-        Raises:
-            ManifestError: the template has no containers, or its pods are refused.
-        """
-        metadata = template.get("metadata", {}) | {"namespace": namespace}
-        return self._admitted(origin, path, {"metadata": metadata, "spec": template.get("spec")})
-
-    def _admitted(self, origin: Origin, path: str, pod: Json) -> Pod:
-        prefix, spec = f"{path}." if path else "", pod.get("spec")
-        if not spec or not spec.get("containers"):
-            raise origin.error(f"{prefix}spec.containers", MISSING)
-        pod = self._with_judged_claims(origin, f"{prefix}spec.resourceClaims", pod)
-        self._refuse_words_of_others(origin, path, pod)
-        admitted = self._intake.admission.admit(origin, path, pod, self.expansion.notes)
-        if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
-            raise ManifestError("\n".join(map(str, broken[:_MOST_OF_AN_OBJECT])))
-        self.expansion.notes += (
-            Note(each, origin) for each in self._mistyped.in_spec(prefix, spec)
-        )
-        if node := admitted.spec.node_name:
-            rule = (
-                f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: "
-                "use nodeSelector"
-            )
-            raise origin.error(f"{prefix}spec.nodeName", rule)
-        for meant in filter(None, (mistyped_mode(admitted), self._other_unit(admitted))):
-            self.expansion.notes.append(Note(f"{path}: {meant}" if path else meant, origin))
-        return admitted
-
-    def _other_unit(self, pod: Pod) -> str:
-        """Return a hint for a memory request above all GPUs or below 1 % of the smallest, or ""."""
-        unit = self._intake.admission.configuration.unit_mib
-        try:
-            request = parse_request(pod, unit)
-        except RequestError:
-            return ""
-        if request is None or request.shape.kind is not RequestKind.SHARED or not self._gpu_sizes:
-            return ""
-        least, most, asked = self._gpu_sizes[0] // 100, self._gpu_sizes[-1], request.shape.mib
-        if least <= asked <= most:
-            return ""
-        largest = max(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
-        if asked > most >= largest * request.unit_mib:
-            said = (
-                f"its containers get the same GPU and ask for {memory_text(asked)} together, "
-                f"and GPUs here have up to"
-            )
-            return (
-                f"{said} {memory_text(most)}; put containers that are to be on different GPUs "
-                f"into pods of their own"
-            )
-        count = asked // request.unit_mib
-        others = [other for other in _USUAL_UNITS if least <= count * other <= most]
-        if not others:
-            return ""
-        said = (
-            f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs "
-            f"here have up to"
-        )
-        instead = (
-            f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
-        )
-        if others[0] < SMALLEST_UNIT_MIB:
-            instead = (
-                f"did you mean {count} MiB? Then write {-(-count // request.unit_mib)} for each GPU"
-            )
-        return f"{said} {memory_text(most)}; {instead}"
-
-    @cached_property
-    def _gpu_sizes(self) -> list[int]:
-        """The sizes of the nodes' GPUs in MiB, ascending, as far as they are known."""
-        inventories = filter(None, map(inventory_of, self._nodes))
-        return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
-
-    def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be judged.
-
-        If such claims are ignored, return the pod without them.
-        """
-        spec, namespace = pod["spec"], pod["metadata"]["namespace"]
-        why_not = [
-            self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
-        ]
-        if not any(why_not):
-            return pod
-        if not self._intake.ignore_unknown:
-            raise origin.error(path, next(filter(None, why_not)))
-        self.expansion.notes += (Note(f"{path}: ignored: {why}", origin) for why in why_not if why)
-        kept = [each for each, why in zip(spec["resourceClaims"], why_not, strict=True) if not why]
-        return {**pod, "spec": {**spec, "resourceClaims": kept}}
-
-    def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests other systems' GPUs; note its other settings for them."""
-        for where, rule in asked_of_others(path, pod):
-            if not self._intake.ignore_unknown:
-                raise origin.error(where, f"{rule}; gputile convert writes them")
-            self.expansion.notes.append(Note(f"ignored: {where} {rule}", origin))
-        unit_mib = self._intake.admission.configuration.unit_mib
-        words = words_of_others(path, pod, unit_mib, "; gputile convert writes it")
-        self.expansion.notes += (Note(text, origin) for text in words)
-
     def _check_metadata(self, manifest: Manifest) -> None:
-        self._refuse(
+        self._checks.refuse(
             manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata")
         )
-
-    def _refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
-        if not broken:
-            return
-        unknown = [each for each in broken if each[1].startswith("unknown field")]
-        way = self._intake.unknown_fields
-        if manifest.origin in self._intake.accepted:
-            way = UnknownFields.IGNORED
-        elif manifest.stored and way is UnknownFields.REFUSED:
-            way = UnknownFields.NOTED
-        if way is UnknownFields.NOTED:
-            self.expansion.notes += [
-                Note(f"{path}: {rule}", manifest.origin) for path, rule in unknown
-            ]
-        refused = (
-            broken
-            if way is UnknownFields.REFUSED
-            else [each for each in broken if each not in unknown]
-        )
-        if refused:
-            lines = [str(manifest.origin.error(*each)) for each in refused[:_MOST_OF_AN_OBJECT]]
-            raise ManifestError("\n".join(lines))
 
     def _unknown(self, manifest: Manifest) -> str:
         """Return why an unknown kind cannot be used, and what to do."""

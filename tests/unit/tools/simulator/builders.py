@@ -32,7 +32,7 @@ def write(tmp_path: Path, text: str | bytes, name: str = "m.yaml") -> str:
 
 
 def node(name: str = "n", labels: dict[str, str] | None = None, **described: Any) -> Node:
-    from gputile.tools.simulator.described_cluster import described_nodes
+    from gputile.tools.simulator.described_nodes import described_nodes
     from gputile.tools.simulator.manifests import Origin
 
     entry = {"name": name, "labels": labels or {}, **described}

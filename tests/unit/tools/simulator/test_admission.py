@@ -7,8 +7,9 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
-from gputile.tools.simulator.workloads import Expansion, Intake, expand
+from gputile.tools.simulator.workloads import Expansion, expand
 from tests.unit.tools.simulator.builders import load_text
 from tests.unit.tools.simulator.manifests import POD, Json, changed
 

@@ -8,11 +8,12 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.tools.simulator.claims import BOTH_WAYS
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.what_if import without_nodes
-from gputile.tools.simulator.workloads import Intake, expand
+from gputile.tools.simulator.workloads import expand
 from tests.fakes.claimbuilders import claim, result
 from tests.unit.tools.simulator.builders import load_text
 

@@ -186,6 +186,27 @@ def test_an_annotation_that_says_nothing_is_no_gpu(annotation: str) -> None:
     assert found == json_node(foreign)
 
 
+@pytest.mark.parametrize(
+    ("limits", "annotations", "by"),
+    [
+        ({}, {"gpu-fraction": "0.5"}, "gpu-fraction"),
+        ({"koordinator.sh/gpu-memory-ratio": 50}, {}, "koordinator.sh/gpu-memory-ratio"),
+        (WHOLE, {"gpu-fraction": "0.5"}, ""),
+    ],
+)
+def test_pods_that_ask_another_system_are_named(
+    tmp_path: Path, limits: dict[str, Any], annotations: dict[str, str], by: str
+) -> None:
+    """Those that run, and those that are pending; their node is named too."""
+    runs = pod("a", limits, annotations)
+    waits = pod("b", limits, annotations) | {"spec": {"containers": runs["spec"]["containers"]}}
+    shared = node({}, {"koordinator.sh/gpu-memory-ratio": "200"})
+    output = simulated(tmp_path, [shared, runs, waits], "--mode", "cgpu").output
+    assert "node n: its GPUs are not shown" in output
+    said = f"pod default/a, default/b: its GPUs are not counted: it asks for them by {by}"
+    assert (said in output) == bool(by)
+
+
 def json_node(body: dict[str, Any]) -> Node:
     import msgspec
 

@@ -9,11 +9,12 @@ from gputile.api.core import ObjectMeta
 from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.controller_rules import PodGroups
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError, load_manifests
 from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.what_if import fit_more
-from gputile.tools.simulator.workloads import Intake, expand
+from gputile.tools.simulator.workloads import expand
 from tests.unit.tools.simulator.builders import write
 
 pytestmark = pytest.mark.requirement("B4", "M13")

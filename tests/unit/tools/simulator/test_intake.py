@@ -11,9 +11,10 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.app import app
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.fields import UnknownFields
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import PodKind, PodKinds
-from gputile.tools.simulator.workloads import Intake, expand
+from gputile.tools.simulator.workloads import expand
 from tests.unit.tools.simulator.builders import load_text, node, write
 from tests.unit.tools.simulator.manifests import (
     DEPLOYMENT,

@@ -8,7 +8,7 @@ import pytest
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, NodeStatus, Pod, PodSpec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, GPU_RESOURCES, MODE_LABEL, WHOLE_GPU
-from gputile.tools.simulator.described_cluster import described_nodes
+from gputile.tools.simulator.described_nodes import described_nodes
 from gputile.tools.simulator.fields import MistypedResources, mistyped_mode
 from gputile.tools.simulator.workloads import expand
 from tests.unit.tools.simulator.builders import load_text

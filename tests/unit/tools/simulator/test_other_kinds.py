@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
+from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import known_kinds
-from gputile.tools.simulator.workloads import Expansion, Intake, expand
+from gputile.tools.simulator.workloads import Expansion, expand
 from tests.unit.tools.simulator.builders import expand_text, load_text, write
 from tests.unit.tools.simulator.manifests import Json, changed, pod_template
 
@@ -387,12 +388,20 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
             r"devices.gpus\[0\]",
         ),
         ("example.com/v1/Service", "{devices: [{deviceClassName: gpu.nvidia.com}]}", r"spec.devices\[0\]"),
+        ("kubeai.org/v1/Model", "{engine: VLLM, minReplicas: 1, resourceProfile: 'nvidia-gpu-l4:1'}", "spec"),
         ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),
     ],
 )
 def test_gpus_of_which_no_pod_can_be_made_are_an_error(tmp_path: Path, kind: str, spec: str, where: str) -> None:
     with pytest.raises(ManifestError, match=f"{where}: it asks for GPUs, and which pods ask for them is not known"):
         by_shape(tmp_path, kind, spec)
+
+
+def test_claims_beside_a_model_without_containers_are_a_pods(tmp_path: Path) -> None:
+    claims = "[{name: gpu, resourceClaimTemplateName: one}]"
+    spec = f"{{predictor: {{resourceClaims: {claims}, model: {{resources: {{claims: [{{name: gpu}}]}}}}}}}}"
+    with pytest.raises(ManifestError, match=r"spec\.predictor\.spec\.resourceClaims: there is no"):
+        by_shape(tmp_path, "serving.kserve.io/v1beta1/InferenceService", spec)
 
 
 def test_a_template_with_gpus_that_is_wrong_is_an_error(tmp_path: Path) -> None:

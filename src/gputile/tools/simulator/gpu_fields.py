@@ -1,0 +1,160 @@
+"""Recognizes containers and GPU requests in the fields of custom resources.
+
+Such fields need not have the names and types that Kubernetes gives them in a pod.
+"""
+
+from typing import Any, Final, TypeGuard
+
+from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.well_known import GPU_RESOURCES, MIG_PREFIX, WHOLE_GPU
+from gputile.tools.simulator.fields import Json, broken_fields
+from gputile.tools.simulator.foreign_words import FOREIGN_RESOURCES
+
+POD_SPEC: Final = "core.v1.PodSpec"
+_CONTAINER: Final = "core.v1.Container"
+_WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
+_AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
+# PodSpec fields that decide the node; they may appear next to a container that is not in a pod
+# spec.
+_PLACING: Final = (
+    "affinity",
+    "nodeSelector",
+    "priorityClassName",
+    "schedulerName",
+    "tolerations",
+    "topologySpreadConstraints",
+)
+
+
+def is_containers(value: Any) -> TypeGuard[list[Json]]:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def name_of(value: Any) -> str:
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
+    """Return the ``resources`` of a container with GPUs; None for any other value.
+
+    Whole GPUs may be called ``gpu`` or ``gpus``. A mapping under the key ``resources`` may have the
+    amounts directly instead of in ``limits``; a ``name`` may have its ``quantity`` beside it. The
+    result has the Kubernetes form.
+    """
+    if not isinstance(value, dict):
+        return None
+    found = {
+        kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)
+    }
+    if not found and key == "resources":
+        found = {
+            "limits": {
+                name: value[name]
+                for name in value
+                if name in _AMOUNTS or _is_amount((name, value[name]))
+            }
+        }
+    if not found and value.keys() == {"name", "quantity"}:  # the GPUs of a Spark executor
+        found = {"limits": {name_of(value): value["quantity"]}}
+    written: dict[str, Json] = {
+        kind: {
+            WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()
+        }
+        for kind, bounds in found.items()
+    }
+    return (
+        written
+        if any(_is_amount(item) for bounds in written.values() for item in bounds.items())
+        else None
+    )
+
+
+def _is_amount(item: tuple[Any, Any]) -> bool:
+    """Return whether a mapping's entry is an amount of GPUs, not a label or taint of that name."""
+    name, amount = item
+    if (
+        not isinstance(name, str)
+        or isinstance(amount, bool)
+        or not isinstance(amount, str | int | float)
+    ):
+        return False
+    if name not in (*GPU_RESOURCES, *FOREIGN_RESOURCES) and not name.startswith(MIG_PREFIX):
+        return False
+    try:
+        return parse_quantity(amount) > 0
+    except QuantityError:
+        return False
+
+
+def asks_for_gpus(spec: Json) -> bool:
+    """Return whether a pod's spec requests GPUs, or devices by claims, which may be GPUs."""
+    return bool(gpu_amounts(spec) or spec.get("resourceClaims"))
+
+
+def names_gpus(value: Json, steps: tuple[str | int, ...]) -> bool:
+    """Return whether a mapping requests GPUs: by resource, by name and amount, or by device."""
+    if any(map(_is_amount, value.items())):
+        return True
+    if steps[-1] in ("limits", "requests"):
+        return any(_is_amount((WHOLE_GPU, value.get(name))) for name in _WHOLE_GPUS)
+    if any(
+        said in str(value.get(name))
+        for name in ("deviceClassName", "deviceName")
+        for said in ("gpu", "nvidia")
+    ):
+        return True
+    profile = str(value.get("resourceProfile")).lower()  # KubeAI's
+    if "gpu" in profile or "nvidia" in profile:
+        return True
+    others = (each for key, each in value.items() if key != "name")
+    return any(_is_amount((value.get("name"), each)) for each in others)
+
+
+def with_claims(value: Json) -> Json:
+    """Return a pod's spec for a mapping with ResourceClaims whose containers are written elsewhere.
+
+    Other mappings are returned unchanged.
+    """
+    claims = value.get("resourceClaims")
+    if "containers" in value or not is_containers(claims) or not any(map(name_of, claims)):
+        return value
+    return {**value, "containers": [{"name": "main"}]}
+
+
+def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:
+    """Build a container from a mapping; without its other fields if they are invalid."""
+    key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
+    where, resources = next(
+        (key, found) for key, each in value.items() if (found := gpu_requirements(key, each))
+    )
+    name = value.get("name")
+    whole = {"name": key.lower()[:63], **value, where: resources}
+    if not broken_fields(_CONTAINER, whole):
+        return whole
+    return {
+        "name": name if isinstance(name, str) and name else key.lower()[:63],
+        "resources": resources,
+    }
+
+
+def placing_fields(value: Json) -> dict[str, Any]:
+    """Return those fields of a mapping that are valid in a PodSpec and decide the pod's node."""
+    found = {key: value[key] for key in _PLACING if key in value}
+    return {
+        key: item
+        for key, item in found.items()
+        if not broken_fields(POD_SPEC, {"containers": [{"name": "x"}], key: item})
+    }
+
+
+def gpu_amounts(spec: Json) -> dict[str, Any]:
+    """Return the GPU amounts that the containers of a pod request."""
+    found: dict[str, Any] = {}
+    initial = spec.get("initContainers")
+    for container in (*(initial if is_containers(initial) else ()), *spec["containers"]):
+        resources = container.get("resources")
+        for kind in ("requests", "limits"):
+            bounds = resources.get(kind) if isinstance(resources, dict) else None
+            found |= dict(filter(_is_amount, bounds.items() if isinstance(bounds, dict) else ()))
+    return found

@@ -1,0 +1,188 @@
+"""Checks the fields of objects, and admits pods, as the API server would do it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from gputile.api.core import Node, Pod
+from gputile.api.quantity import count_of
+from gputile.api.well_known import GPU_MEMORY, SMALLEST_UNIT_MIB
+from gputile.api.wording import memory_text
+from gputile.core.devices.request import RequestError, RequestKind, parse_request
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.claims import KnownClaims
+from gputile.tools.simulator.described_nodes import inventory_of
+from gputile.tools.simulator.fields import (
+    Broken,
+    Json,
+    MistypedResources,
+    UnknownFields,
+    broken_amounts,
+    mistyped_mode,
+)
+from gputile.tools.simulator.foreign_words import asked_of_others, words_of_others
+from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin
+from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
+
+MISSING: Final = "Required value"
+MOST_OF_AN_OBJECT: Final = 20
+_USUAL_UNITS: Final = (1024, 128, 1)  # MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """How objects are checked and admitted; ``kinds`` is the table of kinds not in Kubernetes.
+
+    ``accepted`` are objects that an API server accepted in a dry run, so their unknown fields are
+    ignored. With ``ignore_unknown``, objects of unknown kinds are left out. ``tell_kinds`` tells
+    the user how to describe an unknown kind. ``claims`` are those that pods may reference.
+    """
+
+    admission: Admission = field(default_factory=Admission)
+    kinds: PodKinds = field(default_factory=known_kinds)
+    unknown_fields: UnknownFields = UnknownFields.REFUSED
+    ignore_unknown: bool = False
+    accepted: frozenset[Origin] = frozenset()
+    claims: KnownClaims = field(default_factory=KnownClaims)
+    tell_kinds: str = (
+        "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
+    )
+
+
+class IntakeChecks:
+    """Checks objects and pods; ``notes`` tell the user what was simplified or omitted."""
+
+    def __init__(self, intake: Intake, nodes: Sequence[Node], notes: list[Note]) -> None:
+        self._intake = intake
+        self._nodes = nodes
+        self._notes = notes
+        self._mistyped = MistypedResources(nodes)
+
+    def template(self, origin: Origin, path: str, template: Json, namespace: str) -> Pod:
+        """Return the pod that admission makes of a template; all pods of the template share it.
+
+        Raises:
+            ManifestError: the template has no containers, or its pods are refused.
+        """
+        metadata = template.get("metadata", {}) | {"namespace": namespace}
+        return self.admit(origin, path, {"metadata": metadata, "spec": template.get("spec")})
+
+    def admit(self, origin: Origin, path: str, pod: Json) -> Pod:
+        """Return the pod as admission changes it; ``path`` is that of its template, if any.
+
+        Raises:
+            ManifestError: the pod has no containers, is refused, or names its node.
+        """
+        prefix, spec = f"{path}." if path else "", pod.get("spec")
+        if not spec or not spec.get("containers"):
+            raise origin.error(f"{prefix}spec.containers", MISSING)
+        pod = self._with_judged_claims(origin, f"{prefix}spec.resourceClaims", pod)
+        self._refuse_words_of_others(origin, path, pod)
+        admitted = self._intake.admission.admit(origin, path, pod, self._notes)
+        if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
+            raise ManifestError("\n".join(map(str, broken[:MOST_OF_AN_OBJECT])))
+        self._notes += (Note(each, origin) for each in self._mistyped.in_spec(prefix, spec))
+        if node := admitted.spec.node_name:
+            rule = (
+                f"the pod bypasses kube-scheduler, so whether it fits {node} is not checked: "
+                "use nodeSelector"
+            )
+            raise origin.error(f"{prefix}spec.nodeName", rule)
+        for meant in filter(None, (mistyped_mode(admitted), self._other_unit(admitted))):
+            self._notes.append(Note(f"{path}: {meant}" if path else meant, origin))
+        return admitted
+
+    def _other_unit(self, pod: Pod) -> str:
+        """Return a hint for a memory request above all GPUs or below 1 % of the smallest, or ""."""
+        unit = self._intake.admission.configuration.unit_mib
+        try:
+            request = parse_request(pod, unit)
+        except RequestError:
+            return ""
+        if request is None or request.shape.kind is not RequestKind.SHARED or not self._gpu_sizes:
+            return ""
+        least, most, asked = self._gpu_sizes[0] // 100, self._gpu_sizes[-1], request.shape.mib
+        if least <= asked <= most:
+            return ""
+        largest = max(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
+        if asked > most >= largest * request.unit_mib:
+            said = (
+                f"its containers get the same GPU and ask for {memory_text(asked)} together, "
+                f"and GPUs here have up to"
+            )
+            return (
+                f"{said} {memory_text(most)}; put containers that are to be on different GPUs "
+                f"into pods of their own"
+            )
+        count = asked // request.unit_mib
+        others = [other for other in _USUAL_UNITS if least <= count * other <= most]
+        if not others:
+            return ""
+        said = (
+            f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs "
+            f"here have up to"
+        )
+        instead = (
+            f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
+        )
+        if others[0] < SMALLEST_UNIT_MIB:
+            instead = (
+                f"did you mean {count} MiB? Then write {-(-count // request.unit_mib)} for each GPU"
+            )
+        return f"{said} {memory_text(most)}; {instead}"
+
+    @cached_property
+    def _gpu_sizes(self) -> list[int]:
+        """The sizes of the nodes' GPUs in MiB, ascending, as far as they are known."""
+        inventories = filter(None, map(inventory_of, self._nodes))
+        return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
+
+    def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
+        """Refuse a pod with a claim that cannot be judged, or remove claims that are ignored."""
+        spec, namespace = pod["spec"], pod["metadata"]["namespace"]
+        why_not = [
+            self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
+        ]
+        if not any(why_not):
+            return pod
+        if not self._intake.ignore_unknown:
+            raise origin.error(path, next(filter(None, why_not)))
+        self._notes += (Note(f"{path}: ignored: {why}", origin) for why in why_not if why)
+        kept = [each for each, why in zip(spec["resourceClaims"], why_not, strict=True) if not why]
+        return {**pod, "spec": {**spec, "resourceClaims": kept}}
+
+    def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
+        """Refuse a pod that requests other systems' GPUs; note its other settings for them."""
+        for where, rule in asked_of_others(path, pod):
+            if not self._intake.ignore_unknown:
+                raise origin.error(where, f"{rule}; gputile convert writes them")
+            self._notes.append(Note(f"ignored: {where} {rule}", origin))
+        unit_mib = self._intake.admission.configuration.unit_mib
+        words = words_of_others(path, pod, unit_mib, "; gputile convert writes it")
+        self._notes += (Note(text, origin) for text in words)
+
+    def refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
+        """Refuse an object with ``broken`` fields; unknown fields may only be noted, or ignored.
+
+        Raises:
+            ManifestError: a field is invalid, or unknown and refused.
+        """
+        if not broken:
+            return
+        unknown = [each for each in broken if each[1].startswith("unknown field")]
+        way = self._intake.unknown_fields
+        if manifest.origin in self._intake.accepted:
+            way = UnknownFields.IGNORED
+        elif manifest.stored and way is UnknownFields.REFUSED:
+            way = UnknownFields.NOTED
+        if way is UnknownFields.NOTED:
+            self._notes += [Note(f"{path}: {rule}", manifest.origin) for path, rule in unknown]
+        refused = (
+            broken
+            if way is UnknownFields.REFUSED
+            else [each for each in broken if each not in unknown]
+        )
+        if refused:
+            lines = [str(manifest.origin.error(*each)) for each in refused[:MOST_OF_AN_OBJECT]]
+            raise ManifestError("\n".join(lines))
