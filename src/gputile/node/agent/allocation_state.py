@@ -171,20 +171,6 @@ class AllocationState:
         self.configuration = configuration
         read_again(self.pods, configuration)
 
-    def take_over(
-        self,
-        records: Mapping[str, Limits],
-        started: frozenset[str],
-        effective_mode: EffectiveMode | None,
-    ) -> None:
-        """Take over the records of the previous agent.
-
-        The kubelet may not have checkpointed the last responses of that agent yet.
-        """
-        self.records, self.started = dict(records), started
-        self.answered = records.keys() - started
-        self.advertised.effective_mode = effective_mode
-
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
         # Responses to the previous kubelet are checkpointed by now, or lost.
