@@ -44,8 +44,8 @@ from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent import cdi
-from gputile.node.agent.allocation_state import known_pod
 from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.arbiter import messages
 from gputile.node.arbiter.messages import (
     AssignedContainer,

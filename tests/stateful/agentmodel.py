@@ -459,7 +459,7 @@ class ModelAgent:
         self.hardware = NodeHardware(self.monitor, mps, paths.device_plugins, None)
         self.state = self.records.starting_state(self.hardware.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
-        files = ContainerPreparation(store, paths, mps, None, arbiter)
+        files = ContainerPreparation(store, mps, None, arbiter)
         self.advertiser = Advertiser(self.state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         self.advertiser.closed_for = CLOSED_FOR_S
         self.handler = AllocationHandler(self.advertiser, NODE, files, self.wakeups.compare, self.metrics)

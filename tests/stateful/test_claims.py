@@ -112,12 +112,14 @@ class ClaimingNode(RuleBasedStateMachine):
         there = machine([GPU_MIB] * GPUS)
         self.state = claims_node(self.mode, there)
         self.store = NodeFiles(self.paths.state, NodeLock(self.paths.claim, ""), UsageFiles(self.paths.usage))
-        self.state.take_over(self.store.records(), self.store.started(), self.state.node_config.effective_mode)
+        self.state.records, self.state.started = self.store.records(), self.store.started()
+        self.state.answered = self.state.records.keys() - self.state.started
+        self.state.advertised.effective_mode = self.state.node_config.effective_mode
         cdi = CdiFiles(self.directory / "cdi", self.directory)
         cdi.refresh(there)
         arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
         daemons = RunningDaemons(self.paths.state / "mps", "none")
-        self.preparation = preparation = ContainerPreparation(self.store, self.paths, daemons, cdi, arbiter)
+        self.preparation = preparation = ContainerPreparation(self.store, daemons, cdi, arbiter)
         files = ClaimFiles(self.store, cdi, self.paths.kubelet)
         self.driver = ClaimsDriver(NODE, self.state, files, preparation, self.cluster, Wakeup())
         self.driver.restore()

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from gputile.node.gateway import kubelet_pb2 as dra
-from gputile.node.gateway.registration import ClaimsPlugin, RefusedError
+from gputile.node.gateway.plugins import ClaimsPlugin, RefusedError
 from tests.conftest import HANGS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B8")]

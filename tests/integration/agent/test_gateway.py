@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY
-from gputile.node.gateway import gateway, registration
+from gputile.node.gateway import gateway, plugins, registration
 from gputile.node.gateway.link import NodeLock
-from gputile.node.gateway.registration import KUBELET_SOCKET, Plugin, Registrar
+from gputile.node.gateway.plugins import Plugin
+from gputile.node.gateway.registration import KUBELET_SOCKET, Registrar
 from tests.conftest import HANGS_S
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
@@ -130,7 +131,7 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plugin is there meanwhile, and the kubelet is asked again."""
-    monkeypatch.setattr(registration, "REGISTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(plugins, "REGISTER_TIMEOUT_S", 0.2)
     monkeypatch.setattr(registration, "RECONCILE_EVERY_S", 0.05)
     callers: list[asyncio.StreamWriter] = []
     asked_thrice = asyncio.Event()
@@ -162,7 +163,7 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
             writer.close()
         (directory / KUBELET_SOCKET).unlink(missing_ok=True)
         kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
-        monkeypatch.setattr(registration, "REGISTER_TIMEOUT_S", 10.0)  # this one answers, however busy the machine
+        monkeypatch.setattr(plugins, "REGISTER_TIMEOUT_S", 10.0)  # this one answers, however busy the machine
         await kubelet.start({})
         async with asyncio.timeout(HANGS_S):
             await registered

@@ -82,12 +82,9 @@ class AgentOptions:
     pod_resources_socket: Annotated[Path, option("FILE", "The kubelet's PodResources socket.")] = (
         Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     )
-    state_dir: Annotated[Path, option("DIR", "Where the agent stores its state, on the host.")] = (
-        Path("/var/lib/gputile")
-    )
-    host_state_dir: Annotated[
-        Path | None, option("DIR", "The path of --state-dir on the host, if it differs.")
-    ] = None
+    state_dir: Annotated[
+        Path, option("DIR", "Where the agent stores its state; at the same path on the host.")
+    ] = Path("/var/lib/gputile")
     usage_dir: Annotated[
         Path,
         option(
@@ -140,7 +137,6 @@ def agent(options: AgentOptions) -> None:
         options.device_plugin_dir,
         options.pod_resources_socket,
         options.state_dir,
-        options.host_state_dir,
         options.cdi_dir,
         options.host_root,
         options.usage_dir,

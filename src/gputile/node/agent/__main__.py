@@ -9,6 +9,7 @@ such call, and need none.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import logging
@@ -36,7 +37,7 @@ from gputile.node.agent.agent import Agent, Host
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.kubelet import GatewayGoneError
-from gputile.node.agent.monitoring import monitoring_app, start_monitoring
+from gputile.node.agent.monitoring import monitoring
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, decode_settings
 from gputile.node.gateway.link import LINK, NodeLock, to_gateway
@@ -71,7 +72,8 @@ async def serve(
     # Otherwise each of gRPC's threads keeps a malloc arena of its own.
     _libc("mallopt", _M_ARENA_MAX, 1)
     gateway = to_gateway(*await asyncio.open_connection(sock=link))
-    async with Connection(access) as connection:
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(Connection(access))
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = NodeApi(connection, events, name)
         monitor = GpuMonitor(open_probe, await _published(connection, name))
@@ -84,8 +86,11 @@ async def serve(
         )
         agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
-            app = monitoring_app(agent.metrics.registry, agent.not_healthy, agent.not_ready)
-            start_monitoring(settings.health_port, app)
+            stack.enter_context(
+                monitoring(
+                    settings.health_port, agent.metrics.registry, agent.not_healthy, agent.not_ready
+                )
+            )
         of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
         of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
         nodes = Reflector(connection, "/api/v1/nodes", Node, agent.news.on_node, settings=of_node)

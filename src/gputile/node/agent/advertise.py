@@ -9,12 +9,13 @@ from pathlib import Path
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory, answered_pod
+from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_lists import devices, expected_memory
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import Records
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mode import SOCKET_PATTERNS, decide_effective_mode, find_other_plugin
 from gputile.node.agent.mps import GpuUuids, MpsDaemons

@@ -104,7 +104,7 @@ class Agent:
             state, self.hardware, self.kubelet, self.records, cluster, self.wakeups
         )
         advertiser.closed_for, self.advertiser = closed_for, advertiser
-        preparation = ContainerPreparation(store, paths, mps, cdi, self.arbiter)
+        preparation = ContainerPreparation(store, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(
             advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics
         )

@@ -1,15 +1,4 @@
-"""Identifies the container of a kubelet's call, prefers GPUs for it, and answers ``Allocate``.
-
-The calls of the device plugin API do not name the container. The kubelet admits one pod at a time,
-and ``List`` shows that pod with containers that have no devices yet. So the pod is bound here,
-requests GPUs, and has none in the list. The container is the next one in the order of admission
-that requests exactly this number of IDs of the resource and has none in the kubelet's checkpoint.
-Containers that have not started yet take precedence over those that have: a kubelet that has
-forgotten the devices of a running container requests no new ones for it (``devicesToAllocate`` in
-pkg/kubelet/cm/devicemanager). If all containers have started, the caller is in the youngest listed
-pod: a kubelet that has just started admits pods by age, and does not list those that it has yet to
-admit. The caller only determines the preferred GPU and the environment: ``PreStartContainer``
-relies on the kubelet's checkpoint.
+"""Prefers GPUs for the container of a kubelet's call, and answers ``Allocate``.
 
 Preferred are the GPUs that the pod already has, then the booked ones, then GPUs with room. The
 booking can be out of date: the GPU may have failed, or the kubelet may have allocated it to another
@@ -31,7 +20,7 @@ Variables" and "Device Memory Limit").
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,15 +30,13 @@ from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod
+from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_table import (
     CONTAINER_DIRECTORY,
     LIMITS_FILE,
     ContainerDevices,
     DeviceTable,
     Limits,
-    ListedPod,
-    Listing,
     PodDevices,
     by_gpu,
     in_order,
@@ -66,8 +53,6 @@ from gputile.node.agent.rules import (
     rules_of,
 )
 
-Written = Set[tuple[str, str, str]]
-
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
 CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - CUDA's default
 LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -81,114 +66,9 @@ _DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
 _INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
 
 
-def callers(
-    state: AllocationState, listing: Listing | None, resource: str, size: int
-) -> list[Caller]:
-    """Return the possible callers for ``size`` IDs of ``resource``, the likeliest first.
-
-    There are none without a listing.
-    """
-    written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
-    found: list[tuple[tuple[object, ...], Caller]] = []
-    again: list[tuple[tuple[str, str], Caller]] = []
-    for key, listed in (listing or {}).items():
-        pod = state.pods.get(key)
-        if pod is None or not pod.alive or pod.invalid:
-            if bare := _first_bare(listed, resource):
-                found.append(
-                    (
-                        (2, "", key),
-                        Caller(key, bare, pod if pod is not None and pod.alive else None),
-                    )
-                )
-        elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
-            created = pod.pod.metadata.creation_timestamp or ""
-            pending = pod.pod.status.phase in ("", "Pending")
-            if caller.sure:
-                found.append(
-                    ((0 if pending else 1, pod.uid != state.last_uid, created, key), caller)
-                )
-            else:
-                again.append(((created, key), caller))
-    found.sort(key=lambda pair: pair[0])
-    again.sort(key=lambda pair: pair[0], reverse=True)
-    return [caller for _, caller in (*found, *again)]
-
-
-def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
-    """Return the keys of the pods to read from the API server to identify an uncertain caller."""
-    found = callers(state, listing, resource, size)
-    if sum(caller.sure for caller in found) == 1:
-        return []
-    unlike = [
-        key
-        for key, listed in (listing or {}).items()
-        if (pod := state.pods.get(key)) is not None and pod.alive and _unlike(listed, pod, resource)
-    ]
-    return list(dict.fromkeys([*(caller.key for caller in found if not caller.sure), *unlike]))
-
-
-def _next(
-    state: AllocationState,
-    listed: ListedPod,
-    pod: KnownPod,
-    written: Written,
-    resource: str,
-    size: int,
-) -> Caller | None:
-    """Return the next container of ``pod``; those before one with devices have been admitted."""
-    containers = pod.request.containers if pod.request is not None else ()
-    reached = max(
-        (place for place, each in enumerate(containers) if listed.containers.get(each.name)),
-        default=0,
-    )
-    again = None
-    for container in containers[reached:]:
-        had = (pod.kubelet_uid, container.name, resource) in written or listed.ids(
-            container.name, resource
-        )
-        if had or pod.demand(container, resource) != size:
-            continue
-        if not state.device_table.runs(pod.uid, container.name):
-            return Caller(listed.key, container.name, pod, container, sure=True)
-        again = again or Caller(listed.key, container.name, pod, container)
-    return again
-
-
-def _first_bare(listed: ListedPod, resource: str) -> str:
-    """Return the first container after the last one with IDs; earlier ones have been admitted."""
-    names = list(listed.containers)
-    reached = max(
-        (place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0
-    )
-    return next(iter(names[reached:]), "")
-
-
-def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
-    """Return whether the listed pod may be a later pod of the same name than the cached one.
-
-    It may be if it has a container without devices, and the cached pod requests no GPUs, lacks this
-    container, or requests the resource for it.
-    """
-    bare = [name for name, resources in listed.containers.items() if not resources]
-    if pod.request is None:
-        return bool(bare)
-    names = {
-        container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
-    }
-    return any(
-        name not in names
-        or (
-            (container := pod.container_request(name)) is not None
-            and pod.demand(container, resource) > 0
-        )
-        for name in bare
-    )
-
-
 def preferred(
     state: AllocationState,
-    caller: Caller | None,
+    caller: Caller,
     resource: str,
     available: Iterable[str],
     must: Iterable[str],
@@ -215,15 +95,14 @@ def preferred(
 
 
 def _in_use(
-    state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller | None
+    state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller
 ) -> set[str]:
     """Return the IDs that this container may not use, even if the kubelet regards them as free.
 
     An init container may use the IDs of its pod's other containers: these inherit its IDs, and if
     they run already, it does not run again.
     """
-    own = caller.container if caller is not None else ""
-    init = caller is not None and caller.request is not None and caller.request.phase is Phase.INIT
+    init = caller.phase is Phase.INIT
     table = state.device_table
     return {
         device_id
@@ -234,7 +113,7 @@ def _in_use(
             held.uid != uid
             or (
                 not init
-                and each.container != own
+                and each.container != caller.container
                 and each.phase is not Phase.INIT
                 and each.directory in table.started
             )
@@ -273,29 +152,25 @@ def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ..
     return tuple(chosen)
 
 
-def _row_of(state: AllocationState, caller: Caller | None) -> PodDevices:
+def _row_of(state: AllocationState, caller: Caller) -> PodDevices:
     """Return the row of the caller's pod, which may be empty."""
-    pod, key = (caller.pod, caller.key) if caller is not None else (None, "")
-    before = state.device_table.get(pod.uid) if pod is not None else None
-    return before or state.new_row(pod.uid if pod is not None else "", key, pod)
+    before = state.device_table.get(caller.uid)
+    return before or state.new_row(caller.uid, caller.key, caller.pod)
 
 
-def _devices(caller: Caller | None, resource: str, ids: tuple[str, ...]) -> ContainerDevices:
-    container, request = (caller.container, caller.request) if caller is not None else ("", None)
-    return ContainerDevices(
-        container, request.phase if request is not None else Phase.APP, resource, ids
-    )
+def _devices(caller: Caller, resource: str, ids: tuple[str, ...]) -> ContainerDevices:
+    return ContainerDevices(caller.container, caller.phase, resource, ids)
 
 
 def _check(
     state: AllocationState,
-    caller: Caller | None,
+    caller: Caller,
     resource: str,
     ids: tuple[str, ...],
     *,
     reused: bool = False,
 ) -> None:
-    devices, pod = _devices(caller, resource, ids), caller.pod if caller is not None else None
+    devices, pod = _devices(caller, resource, ids), caller.pod
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
     rules_of(state).check(_row_of(state, caller).replaced(devices), devices, gpus, reused=reused)
 
@@ -304,12 +179,11 @@ def _check(
 class _Choice:
     """One choice of device IDs, based on the current state of the node.
 
-    ``held`` is the current row of the pod; ``caller`` is the container that will get the IDs, None
-    if it is unknown.
+    ``held`` is the current row of the pod; ``caller`` is the container that will get the IDs.
     """
 
     state: AllocationState
-    caller: Caller | None
+    caller: Caller
     resource: str
     size: int
     held: PodDevices
@@ -317,7 +191,7 @@ class _Choice:
     must: IdsByGpu
 
     def __post_init__(self) -> None:
-        self.pod = self.caller.pod if self.caller else None
+        self.pod = self.caller.pod
         self.rules = rules_of(self.state)
 
     def options(self) -> Iterator[tuple[str, ...]]:
@@ -328,7 +202,7 @@ class _Choice:
         if they need more.
         """
         pod, request = self.pod, self.pod.request if self.pod else None
-        of_container = pod.booked(self.caller.container) if pod and self.caller else ()
+        of_container = pod.booked(self.caller.container) if pod else ()
         of_pod = pod.allocation.gpus if pod and pod.allocation else ()
         known = [tuple(share.uuid for share in shares) for shares in (of_container, of_pod)]
         if self.resource not in SHARED_RESOURCES:
@@ -362,12 +236,7 @@ class _Choice:
         The kubelet allocates the resources of a container one after the other.
         """
         last = self.state.device_table.get(self.state.last_uid)
-        if (
-            self.caller is not None
-            or last is None
-            or last.identified
-            or self.resource in last.ids_by_gpu
-        ):
+        if self.caller.key or last is None or last.identified or self.resource in last.ids_by_gpu:
             return ()
         return tuple(sorted(last.gpus))
 
@@ -418,7 +287,7 @@ class AllocateAnswer:
 
 
 def allocate(
-    state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
+    state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
     """Record the allocation of ``ids`` to the container being admitted; return the response.
 
@@ -434,14 +303,14 @@ def allocate(
         for device_id in each.ids
     }
     reused = bool(state.unread) or handed_on.issuperset(ids)
-    pod, container = (caller.pod, caller.container) if caller is not None else (None, "")
+    pod = caller.pod
     row = _row_of(state, caller).replaced(_devices(caller, resource, ids))
     with contextlib.suppress(Occupied):
         _check(state, caller, resource, ids, reused=reused)
     directory = answer(state, caller, resource, ids, now_ns)
-    state.last_uid = pod.uid if pod is not None else directory
-    on = state.gpus(row, container, pod)
-    shares = state.shares(row, container)
+    state.last_uid = caller.uid or directory
+    on = state.gpus(row, caller.container, pod)
+    shares = state.shares(row, caller.container)
     uuids = state.node_config.visible(ids, on)
     mib = row.mib(min(on, default=""))
     if pod is not None and pod.request is not None:

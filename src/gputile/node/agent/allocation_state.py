@@ -1,32 +1,18 @@
 """Defines the agent's state of the node, on which each of its decisions is based.
 
 It is plain data: pods, devices, what is advertised, and which call the kubelet is expected to make
-next. Functions that decide get the state as an argument; they never wait or do I/O. Pods are stored
-by key, with requests and bookings. The watch may lag behind direct reads.
+next. Functions that decide get the state as an argument; they never wait or do I/O.
 """
 
-import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Final
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, is_older, unversioned
-from gputile.api.quantity import parse_active_threads
-from gputile.api.well_known import (
-    ALLOCATION_ANNOTATION,
-    GPU_CORE,
-    GPU_MEMORY,
-    MIRROR_ANNOTATION,
-    MPS_THREADS_ANNOTATION,
-)
-from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
-from gputile.core.devices.request import (
-    ContainerRequest,
-    Request,
-    RequestError,
-    RequestKind,
-    parse_request,
-)
+from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.allocation import GpuShare
+from gputile.core.devices.request import ContainerRequest, Phase
 from gputile.node.agent.device_table import (
     DeviceTable,
     KubeletEntry,
@@ -37,176 +23,8 @@ from gputile.node.agent.device_table import (
     directory_name,
     gpus_of,
 )
+from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPod:
-    """A pod bound to this node.
-
-    ``request`` is None for a pod without GPUs, or if the request is ``invalid``. ``allocation`` is
-    None if there is none, or if it cannot be read.
-    """
-
-    pod: Pod
-    trust_group: str
-    request: Request | None = None
-    allocation: Allocation | None = None
-    invalid: bool = False
-
-    @property
-    def uid(self) -> str:
-        return self.pod.metadata.uid
-
-    @property
-    def kubelet_uid(self) -> str:
-        """The kubelet's UID of the pod; for a static pod, ``uid`` is that of the mirror pod."""
-        return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
-
-    @property
-    def key(self) -> str:
-        """``namespace/name``; the kubelet's list identifies pods only by these."""
-        return self.pod.key
-
-    @property
-    def alive(self) -> bool:
-        """Whether its containers may still run or start."""
-        return not self.pod.finished
-
-    @property
-    def shared_gpus(self) -> int:
-        """How many GPUs each container shares; 0 for whole GPUs, 1 if the request is unknown."""
-        if self.request is None:
-            return 1
-        return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
-
-    @property
-    def mps_threads(self) -> int:
-        """The valid percentage of a GPU's threads that the pod requests in mode mps, or else 0."""
-        try:
-            return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
-        except (KeyError, ValueError):
-            return 0
-
-    def demand(self, container: ContainerRequest, resource: str) -> int:
-        if self.request is None:
-            return 0
-        kind = self.request.shape.kind
-        if kind is RequestKind.SHARED:
-            return (
-                container.units
-                if resource == GPU_MEMORY
-                else container.percent
-                if resource == GPU_CORE
-                else 0
-            )
-        return container.gpus if resource == kind.value else 0
-
-    def container_request(self, name: str) -> ContainerRequest | None:
-        containers = self.request.containers if self.request else ()
-        return next((container for container in containers if container.name == name), None)
-
-    def booked(self, container: str) -> tuple[GpuShare, ...]:
-        """Return the container's booked share of each GPU; empty if nothing is booked."""
-        return self.allocation.containers.get(container, ()) if self.allocation else ()
-
-
-def known_pod(pod: Pod, configuration: Configuration) -> KnownPod:
-    request, allocation, invalid = None, None, False
-    try:
-        request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
-    except RequestError:
-        invalid = True
-    with contextlib.suppress(KeyError, AllocationError):
-        allocation = decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION])
-    return KnownPod(pod, configuration.trust_group(pod), request, allocation, invalid)
-
-
-MOST_GONE = 4096
-
-
-class PodCache(dict[str, KnownPod]):
-    """The pods by key.
-
-    ``gone`` are the UIDs of pods that the watch or a list reported as deleted. The response to an
-    earlier read or write may arrive afterwards; without this record it would restore the pod for
-    good, since the watch reports no further event for it. ``ahead`` are the UIDs of pods that were
-    read directly and that no watch or list has reported yet: a list without such a pod may be older
-    than the pod. ``listed`` is True once the API server has listed all pods.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gone: dict[str, None] = {}
-        self.ahead: set[str] = set()
-        self.listed = False
-
-
-def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod that the API server has returned, unless the watch has reported its deletion."""
-    uid, held = pod.metadata.uid, pod_cache.get(pod.key)
-    if uid in pod_cache.gone:
-        return False
-    if held is None or held.uid != uid:
-        pod_cache.ahead.add(uid)
-    return _update(pod_cache, pod, configuration)
-
-
-def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod from the watch or a list, unless a later version or pod of its name is stored.
-
-    Return whether a relevant field changed: most of the kubelet's status updates are irrelevant
-    here.
-    """
-    pod_cache.ahead.discard(pod.metadata.uid)
-    return _update(pod_cache, pod, configuration)
-
-
-def _update(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    held = pod_cache.get(pod.key)
-    if held is not None and is_older(
-        pod.metadata.resource_version, held.pod.metadata.resource_version
-    ):
-        return False
-    if held is not None and unversioned(pod) == unversioned(held.pod):
-        pod_cache[pod.key] = replace(held, pod=pod)
-        return False
-    pod_cache[pod.key] = known_pod(pod, configuration)
-    return True
-
-
-def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
-    """Remove a pod that was deleted, but not its successor of the same name."""
-    held = pod_cache.get(pod.key)
-    if held is not None and held.uid == pod.metadata.uid:
-        del pod_cache[pod.key]
-    _record_deleted(pod_cache, pod.metadata.uid)
-
-
-def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
-    listed = {pod.key: pod for pod in pods}
-    uids = {pod.metadata.uid for pod in listed.values()}
-    for key, known in list(pod_cache.items()):
-        if known.uid not in uids and known.uid not in pod_cache.ahead:
-            _record_deleted(pod_cache, known.uid)
-        if key not in listed:
-            del pod_cache[key]
-    pod_cache.ahead.clear()
-    pod_cache.listed = True
-    for pod in listed.values():
-        apply_pod(pod_cache, pod, configuration)
-
-
-def _record_deleted(pod_cache: PodCache, uid: str) -> None:
-    pod_cache.ahead.discard(uid)
-    pod_cache.gone[uid] = None
-    if len(pod_cache.gone) > MOST_GONE:
-        del pod_cache.gone[next(iter(pod_cache.gone))]
-
-
-def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
-    for key, known in pod_cache.items():
-        pod_cache[key] = known_pod(known.pod, configuration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +83,18 @@ class Caller:
     request: ContainerRequest | None = None
     sure: bool = False
 
+    @property
+    def uid(self) -> str:
+        """The UID of its pod; "" if that is unknown."""
+        return self.pod.uid if self.pod is not None else ""
+
+    @property
+    def phase(self) -> Phase:
+        return self.request.phase if self.request is not None else Phase.APP
+
+
+UNKNOWN_CALLER: Final = Caller("", "")
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAllocation:
@@ -275,7 +105,7 @@ class ExpectedAllocation:
 
     resource: str
     ids: frozenset[str]
-    caller: Caller | None
+    caller: Caller
     epoch: float
 
 
@@ -340,20 +170,6 @@ class AllocationState:
     def configure(self, configuration: Configuration) -> None:
         self.configuration = configuration
         read_again(self.pods, configuration)
-
-    def take_over(
-        self,
-        records: Mapping[str, Limits],
-        started: frozenset[str],
-        effective_mode: EffectiveMode | None,
-    ) -> None:
-        """Take over the records of the previous agent.
-
-        The kubelet may not have checkpointed the last responses of that agent yet.
-        """
-        self.records, self.started = dict(records), started
-        self.answered = records.keys() - started
-        self.advertised.effective_mode = effective_mode
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
@@ -438,16 +254,17 @@ class AllocationState:
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
 
-    def expect(self, resource: str, ids: Iterable[str], caller: Caller | None) -> None:
+    def expect(self, resource: str, ids: Iterable[str], caller: Caller) -> None:
         self.expected_call = ExpectedAllocation(
             resource, frozenset(ids), caller, self.kubelet.epoch
         )
-        self.last_uid = caller.pod.uid if caller is not None and caller.pod is not None else ""
+        self.last_uid = caller.uid
 
-    def expected(
-        self, resource: str, ids: Iterable[str], epoch: float
-    ) -> ExpectedAllocation | None:
-        """Return the expected allocation if this call matches it and its pod exists, else None."""
+    def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
+        """Return the caller of the expected allocation if this call matches it, else None.
+
+        It does not match if the caller's pod no longer exists.
+        """
         found = self.expected_call
         if found is None or (found.resource, found.ids, found.epoch) != (
             resource,
@@ -455,7 +272,7 @@ class AllocationState:
             epoch,
         ):
             return None
-        asked = found.caller.pod if found.caller is not None else None
+        asked = found.caller.pod
         now = self.pods.get(asked.key) if asked is not None else None
         gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
-        return None if gone else found
+        return None if gone else found.caller

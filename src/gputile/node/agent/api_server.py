@@ -23,7 +23,8 @@ from gputile.kube.errors import NotFound
 from gputile.kube.events import EventRecorder
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.writes import annotate_pod, patch_node_status, read_pod
-from gputile.node.agent.allocation_state import AllocationState, apply_pod, remove_pod, replace_pods
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.known_pods import apply_pod, remove_pod, replace_pods
 
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _MANAGER: Final = "gputile-agent"

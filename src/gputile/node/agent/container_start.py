@@ -39,10 +39,9 @@ from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import let_start
-from gputile.node.agent.mps import MpsDaemons, daemon_name
+from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
-from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.isolation.library import (
     CONTAINER_LIBRARY,
@@ -211,12 +210,11 @@ class NotIsolated(Exception):
 class IsolationMounts:
     """The isolation library on this node.
 
-    ``state`` is the agent's state directory, ``host_state`` its path on the host.
+    ``state`` is the agent's state directory, with the same path on the host.
     """
 
-    def __init__(self, state: Path, host_state: Path, usage: UsageFiles) -> None:
+    def __init__(self, state: Path, usage: UsageFiles) -> None:
         self._state = state
-        self._host_state = host_state
         self._usage = usage
         self._content = b""
         self._own: Installed | None = None
@@ -234,10 +232,7 @@ class IsolationMounts:
         except (LibraryMissing, OSError) as error:
             log.error("%s gets no library, and will not be started: %s", directory, error)
             return []
-        library, preload = (
-            str(self._host_state / path.relative_to(self._state))
-            for path in (installed.library, installed.preload)
-        )
+        library, preload = str(installed.library), str(installed.preload)
         return [
             pb.Mount(container_path=CONTAINER_LIBRARY, host_path=library, read_only=True),
             pb.Mount(container_path=CONTAINER_PRELOAD, host_path=preload, read_only=True),
@@ -262,11 +257,7 @@ class IsolationMounts:
                 f"it was admitted while the node could not isolate it, without "
                 f"{', '.join(lacking)}: {ANEW}"
             )
-        library, preload = (
-            self._seen(mounts[path]) for path in (CONTAINER_LIBRARY, CONTAINER_PRELOAD)
-        )
-        allocation = self._seen(mounts[CONTAINER_DIRECTORY])
-        usage = self._seen(mounts[CONTAINER_USAGE])
+        allocation, library, preload, usage = (Path(mounts[path]) for path in _NEEDED)
         installed = Installed(library, preload)
         if installed != place_named(self._state / LIBRARY_DIRECTORY, library.parent.name):
             raise NotIsolated(
@@ -288,14 +279,6 @@ class IsolationMounts:
             raise NotIsolated(problem)
         return usage
 
-    def _seen(self, host_path: str) -> Path:
-        path = Path(host_path)
-        return (
-            self._state / path.relative_to(self._host_state)
-            if path.is_relative_to(self._host_state)
-            else path
-        )
-
     def _place(self) -> Installed:
         if self._own is None:
             self._content = library_path().read_bytes()
@@ -314,16 +297,12 @@ class ContainerPreparation:
     def __init__(
         self,
         store: NodeFiles,
-        paths: HostPaths,
         mps: MpsDaemons,
         cdi: CdiFiles | None,
         arbiter: ArbiterProcess,
     ) -> None:
-        host_state = paths.host_state or paths.state
         self._store = store
-        self._host_allocations = host_state / "allocations"
-        self._host_mps = host_state / MPS_DIRECTORY
-        self._isolation = IsolationMounts(store.directory, host_state, store.usage)
+        self._isolation = IsolationMounts(store.directory, store.usage)
         # When processes were found that outlived their pod, by directory.
         self._lingering_since: dict[str, float] = {}
         self._mps = mps
@@ -331,13 +310,13 @@ class ContainerPreparation:
         self._arbiter = arbiter
 
     def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
-        allocation = self._host_allocations / answer.directory
+        allocation = self._store.allocations / answer.directory
         mounts = [
             pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)
         ]
         mounts += self._isolation.mounts(mode, answer.directory)
         if PIPE_ENV in answer.environment:
-            pipes = self._host_mps / daemon_name(answer.uuids) / "pipe"
+            pipes = self._mps.pipes(answer.uuids)
             mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
         devices = self._cdi.devices(answer.uuids) if self._cdi is not None else ()
         return pb.ContainerAllocateResponse(

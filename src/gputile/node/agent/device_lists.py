@@ -43,8 +43,9 @@ from itertools import count, filterfalse, islice
 from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import CORE_PERCENT, Gpu, advertised_units
-from gputile.node.agent.allocation_state import ExpectedMemory, KnownPod
+from gputile.node.agent.allocation_state import ExpectedMemory
 from gputile.node.agent.device_table import EMPTY, DeviceTable, PodDevices, in_order, part_id
+from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
 
 # The kubelet dials plugins with gRPC's default limit on received messages; a margin is left for the

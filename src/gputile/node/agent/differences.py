@@ -18,8 +18,9 @@ from gputile.core.devices.allocation import (
 )
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
-from gputile.node.agent.allocation_state import AllocationState, KnownPod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
+from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
 

@@ -22,9 +22,10 @@ from gputile.api.core import Container, Node
 from gputile.api.quantity import count_of
 from gputile.api.well_known import HANDOVER_ANNOTATION
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState, KnownPod, known_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.device_table import Listing
+from gputile.node.agent.known_pods import KnownPod, known_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.node_config import is_served
 

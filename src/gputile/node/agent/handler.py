@@ -1,7 +1,7 @@
 """Answers the kubelet's calls: collects data, lets ``allocation`` decide, and writes the result.
 
 For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
-``allocation``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
+``callers``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
 
 A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each
 request that the agent makes meanwhile has a deadline. The agent waits for the kubelet's list for up
@@ -16,12 +16,14 @@ import time
 
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation import allocate, callers, preferred, record_mounts, unclear
-from gputile.node.agent.allocation_state import Caller, answered_pod
+from gputile.node.agent.allocation import allocate, preferred, record_mounts
+from gputile.node.agent.allocation_state import UNKNOWN_CALLER, Caller
 from gputile.node.agent.api_server import Wakeup
+from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.holdings import derive, forget_unwritten
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway import kubelet_pb2 as pb
@@ -100,18 +102,15 @@ class AllocationHandler:
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         state, now_ns = self._state, time.time_ns()
-        expected = state.expected(resource, ids, self._kubelet.state.epoch)
-        if expected is not None:
-            caller = expected.caller
-        else:
-            caller = await self._find_caller(resource, len(ids))
+        expected = state.expected_caller(resource, ids, self._kubelet.state.epoch)
+        caller = expected or await self._find_caller(resource, len(ids))
         try:
             allocated = allocate(state, caller, resource, ids, now_ns)
         except AllocationConflict as error:
             self._metrics.contradictions.inc()
             log.error("refused %d of %s: %s", len(ids), resource, error)
             raise
-        if caller is None:
+        if not caller.key:
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
         mounts = tuple((mount.container_path, mount.host_path) for mount in response.mounts)
@@ -161,8 +160,8 @@ class AllocationHandler:
         self._records.read(self._state, time.time_ns())
         return listing
 
-    async def _find_caller(self, resource: str, size: int) -> Caller | None:
-        """Identify the caller, if necessary by reading candidates from the API server, or None."""
+    async def _find_caller(self, resource: str, size: int) -> Caller:
+        """Identify the caller, if necessary by reading candidates from the API server."""
         listing = await self._list()
         forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S
@@ -173,7 +172,7 @@ class AllocationHandler:
                 break
             await asyncio.sleep(READ_AGAIN_S)
         derive(self._state, time.time_ns())
-        return next(iter(callers(self._state, listing, resource, size)), None)
+        return next(iter(callers(self._state, listing, resource, size)), UNKNOWN_CALLER)
 
     async def _read_pod(self, key: str) -> bool:
         """Read a pod from the API server; return True if it answered, even if there is none."""

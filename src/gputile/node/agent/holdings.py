@@ -17,7 +17,7 @@ import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod
+from gputile.node.agent.allocation_state import AllocationState, Caller
 from gputile.node.agent.device_table import (
     ContainerDevices,
     DeviceTable,
@@ -27,6 +27,7 @@ from gputile.node.agent.device_table import (
     PreparedClaim,
     directory_name,
 )
+from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import is_served
 
 _MOST_KEPT = 1024
@@ -34,14 +35,13 @@ UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has checkpointed the response
 
 
 def answer(
-    state: AllocationState, caller: Caller | None, resource: str, ids: tuple[str, ...], now_ns: int
+    state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> str:
     """Record that a container is allocated ``ids``; return the name of its allocation directory.
 
     Both resources of a container have the same directory. No other container mounts it.
     """
-    pod, container = (caller.pod, caller.container) if caller is not None else (None, "")
-    uid = pod.uid if pod is not None else ""
+    uid, container = caller.uid, caller.container
     mounted = {entry.directory for entry in state.written}
     name = directory_name(uid or min(ids, default=""), container)
     own = state.records.get(name)
@@ -58,17 +58,16 @@ def answer(
         taken = mounted | state.started | state.records.keys()
         while name in taken:
             name += ".1"  # no name of a container has a dot
-    phase = caller.request.phase if caller is not None and caller.request is not None else Phase.APP
-    namespace, _, of_pod = (caller.key if caller is not None else "").partition("/")
+    namespace, _, of_pod = caller.key.partition("/")
     state.records[name] = Limits(
         namespace=namespace,
         pod=of_pod,
         uid=uid,
         container=container,
         mode=state.node_config.mode.value,
-        unit_mib=state.unit_mib(pod),
+        unit_mib=state.unit_mib(caller.pod),
         devices=both,
-        phase=phase,
+        phase=caller.phase,
         since_ns=now_ns,
     )
     state.answered.add(name)

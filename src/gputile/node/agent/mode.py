@@ -19,7 +19,7 @@ from dataclasses import replace
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration, Features
-from gputile.api.core import Node, NodeCondition, Pod, node_condition
+from gputile.api.core import Node, NodeCondition, node_condition
 from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
 from gputile.api.well_known import (
     CLAIMS_LABEL,
@@ -274,51 +274,32 @@ def resources_of_others(
     )
 
 
-def other_plugin_evidence(
-    sockets: Iterable[str],
-    resources: Iterable[str],
-    pods: Iterable[Pod],
-    node: Node | None,
-    *,
-    served_before: bool,
-) -> str | None:
-    """Return the evidence that another plugin or driver serves the node, None if there is none.
-
-    ``sockets`` are the listening sockets that match ``SOCKET_PATTERNS``, and ``resources`` the
-    result of ``resources_of_others``. ``served_before`` is True if the node may have
-    ``nvidia.com/gpu`` because of gputile.
-    """
-    for socket in sorted(sockets):
-        return f"its socket {socket} answers"
-    for resource in resources:
-        return f"it offers this node's GPUs as {resource}"
-    for pod in pods:
-        if pod.status.phase == "Running" and any(
-            pod.metadata.labels.get(name) == value for name, value in _POD_LABELS
-        ):
-            return f"pod {pod.key} belongs to it"
-    if (
-        node is not None
-        and not served_before
-        and (count := count_of(node.status.allocatable, WHOLE_GPU))
-    ):
-        return f"the node has {count} {WHOLE_GPU} that gputile does not offer"
-    return None
-
-
 def find_other_plugin(
     state: AllocationState, sockets: Iterable[str], machine: ProbedMachine
 ) -> str | None:
     """Return the evidence that another plugin or driver serves the node, None if there is none.
 
-    ``sockets`` are the names of the sockets on which other plugins listen.
+    ``sockets`` are the listening sockets that match ``SOCKET_PATTERNS``.
     """
-    told, node = state.advertised, state.node
-    annotated = node is not None and INVENTORY_ANNOTATION in node.metadata.annotations
-    served = WHOLE_GPU in told.resources or annotated
-    pods = (known.pod for known in state.pods.values())
-    uuids = [gpu.uuid for gpu in machine.gpus] + [
-        each.uuid for gpu in machine.gpus for each in gpu.instances
-    ]
-    rivals = resources_of_others(state.of_other_plugins, uuids, node)
-    return other_plugin_evidence(sockets, rivals, pods, node, served_before=served)
+    for socket in sorted(sockets):
+        return f"its socket {socket} answers"
+    node = state.node
+    uuids = [uuid for gpu in machine.gpus for uuid in gpu.uuids]
+    for resource in resources_of_others(state.of_other_plugins, uuids, node):
+        return f"it offers this node's GPUs as {resource}"
+    for pod in (known.pod for known in state.pods.values()):
+        if pod.status.phase == "Running" and any(
+            pod.metadata.labels.get(name) == value for name, value in _POD_LABELS
+        ):
+            return f"pod {pod.key} belongs to it"
+    if node is None:
+        return None
+    is_ours = (
+        WHOLE_GPU in state.advertised.resources or INVENTORY_ANNOTATION in node.metadata.annotations
+    )
+    count = count_of(node.status.allocatable, WHOLE_GPU)
+    return (
+        f"the node has {count} {WHOLE_GPU} that gputile does not offer"
+        if count and not is_ours
+        else None
+    )

@@ -1,111 +1,56 @@
-"""Serves the agent's metrics and probes on threads that answer even if the event loop hangs."""
+"""Serves the agent's metrics and probes on a thread that answers even if the event loop hangs."""
 
+import asyncio
 import contextlib
-import socket
-import socketserver
-import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from gputile.support.listening import bind_port
+from gputile.support.http_server import ANY_ADDRESS, Server, monitoring_routes, routed
 
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication
-
-OPTION = "--health-port"
-SILENT_FOR_S = 5.0
-AT_ONCE = 64  # connections, with one thread each
+OPTION: Final = "--health-port"
 
 NodeProblem = Callable[[], str | None]
 """Returns what is wrong, None if nothing is."""
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = SILENT_FOR_S  # disconnects idle clients
+@contextlib.contextmanager
+def monitoring(
+    port: int, registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem
+) -> Iterator[int]:
+    """Serve within the context on ``port``, and yield the port; 0 is any free one.
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Do not log requests."""
-
-
-class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
-    """Serves each client on its own thread, so that none of them delays the kubelet's probes."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, port: int) -> None:
-        self._open: deque[socket.socket] = deque()
-        self._lock = threading.Lock()
-        super().__init__(("", port), _Handler)
-
-    def server_bind(self) -> None:
-        """Bind all addresses of both families, without the base class's DNS lookup of the host."""
-        self.socket.close()
-        self.socket = bind_port(OPTION, "", self.server_address[1])
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = "", self.server_address[1]
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer on another thread; if there are too many, close the oldest connection."""
-        with self._lock:
-            self._open.append(request)
-            surplus = self._open.popleft() if len(self._open) > AT_ONCE else None
-        if surplus is not None:
-            with contextlib.suppress(OSError):  # the client has closed it already
-                surplus.shutdown(socket.SHUT_RDWR)
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one request, and stop counting its connection."""
-        super().process_request_thread(request, client_address)
-        with self._lock, contextlib.suppress(ValueError):
-            self._open.remove(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that disconnect or time out."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
-def monitoring_app(
-    registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem
-) -> "WSGIApplication":
-    """Return the WSGI application. A failed probe has status 503, and the problem as its text."""
-    metrics, probes = make_wsgi_app(registry), {"/healthz": not_healthy, "/readyz": not_ready}
-
-    def app(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        if path == "/metrics":
-            answer: Iterable[bytes] = metrics(environ, start)
-            return answer
-        if path not in probes:
-            return _plain(start, "404 Not Found", "there are /metrics, /healthz and /readyz")
-        problem = probes[path]()
-        if problem is None:
-            return _plain(start, "200 OK", "ok")
-        return _plain(start, "503 Service Unavailable", problem)
-
-    return app
-
-
-def start_monitoring(port: int, app: "WSGIApplication") -> WSGIServer:
-    """Serve ``app`` on ``port`` until the server's ``shutdown``.
+    A failed probe has status 503, and the problem as its text.
 
     Raises:
         PortError: the port cannot be opened.
     """
-    server = _MetricsServer(port)
-    server.set_app(app)
-    threading.Thread(target=server.serve_forever, name="monitoring", daemon=True).start()
-    return server
 
+    async def metrics(_: web.BaseRequest) -> web.Response:
+        # Scrapes read the files of all containers; probes do not wait for them.
+        page = await asyncio.to_thread(generate_latest, registry)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-def _plain(start: "StartResponse", status: str, text: str) -> Iterable[bytes]:
-    start(status, [("Content-Type", "text/plain; charset=utf-8")])
-    return [f"{text}\n".encode()]
+    _, healthy = monitoring_routes(registry, not_healthy)["/readyz"]
+    routes = monitoring_routes(registry, not_ready)
+    routes |= {"/healthz": ("GET", healthy), "/metrics": ("GET", metrics)}
+    server = Server(routed(routes), OPTION, ANY_ADDRESS, port)
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+
+    def serve() -> None:
+        with runner:
+            runner.run(server.answer())
+
+    with server.bound():
+        server.listen()
+        thread = threading.Thread(target=serve, name="monitoring", daemon=True)
+        loop = runner.get_loop()
+        thread.start()
+        try:
+            yield server.port
+        finally:
+            loop.call_soon_threadsafe(server.stop)
+            thread.join()

@@ -14,11 +14,11 @@ from gputile.api.core import ObjectReference
 from gputile.api.well_known import EventReason
 from gputile.kube.errors import Conflict, KubeError
 from gputile.node.agent.advertise import Advertiser
-from gputile.node.agent.allocation_state import answered_pod
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.holdings import keep_only
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)

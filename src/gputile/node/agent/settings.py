@@ -14,16 +14,15 @@ NODE = msgspec.json.Decoder(Node)
 class HostPaths(msgspec.Struct, frozen=True):
     """Paths on the node.
 
-    ``host_state`` is the host's path of the state directory, for mounts into containers. ``usage``
-    is the directory for files that containers write, with the same path on the host: see
-    ``usage_files``. If a ``cdi`` directory is set, containers get their devices by CDI too.
-    ``root`` is where the agent sees the host's /usr and /proc/driver.
+    Containers mount what is in ``state``, so it has the same path on the host, and so does
+    ``usage``, the directory for files that containers write: see ``usage_files``. If a ``cdi``
+    directory is set, containers get their devices by CDI too. ``root`` is where the agent sees the
+    host's /usr and /proc/driver.
     """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     state: Path = Path("/var/lib/gputile")
-    host_state: Path | None = None
     cdi: Path | None = None
     root: Path = Path("/")
     usage: Path = Path("/run/gputile")

@@ -22,8 +22,9 @@ from gputile.api.well_known import (
     parse_policy,
 )
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, KnownPod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import PodDevices
+from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim, Spent

@@ -28,14 +28,8 @@ from gputile.node.gateway.link import (
     TakeCharge,
     to_agent,
 )
-from gputile.node.gateway.registration import (
-    CLIENT_OPTIONS,
-    REGISTRY,
-    ClaimsPlugin,
-    RefusedError,
-    Registrar,
-    SocketWatch,
-)
+from gputile.node.gateway.plugins import REGISTRY, ClaimsPlugin, RefusedError
+from gputile.node.gateway.registration import CLIENT_OPTIONS, Registrar, SocketWatch
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Keeps the resources and the DRA driver registered with the kubelet, whatever restarts.
+"""Keeps the resources registered with the kubelet, whatever restarts.
 
 When a kubelet starts, it removes all sockets from its device plugin directory and recreates its
 own. So the inode of its socket identifies a kubelet, and a plugin whose socket was removed serves
@@ -13,36 +13,18 @@ import contextlib
 import ctypes
 import logging
 import os
-import secrets
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import grpc
 
 from gputile.api.quantity import MIB
-from gputile.api.well_known import DRIVER
-from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.gateway.link import has_listener
+from gputile.node.gateway.plugins import SOCKET_PREFIX, Forward, Plugin
 
 log = logging.getLogger(__name__)
 
-VERSION = "v1beta1"
-SERVICE = f"{VERSION}.DevicePlugin"
-REGISTER = f"/{VERSION}.Registration/Register"
-RELAYED = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
-OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 KUBELET_SOCKET = "kubelet.sock"
-SOCKET_PREFIX = "gputile-"
 CLIENT_OPTIONS = (
     # Strict servers reject the default, the percent-encoded socket path.
     ("grpc.default_authority", "localhost"),
@@ -53,258 +35,14 @@ CLIENT_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),  # connect at once to a kubelet that has restarted
 )
-SERVER_OPTIONS = (
-    ("grpc.so_reuseport", 0),
-    # GetPreferredAllocation can name each device twice.
-    ("grpc.max_receive_message_length", 16 * MIB),
-)
 RECONCILE_EVERY_S = 1.5
-REGISTER_TIMEOUT_S = 5.0
-STOP_GRACE_S = 1.0
 HAND_OVER_TIMEOUT_S = 3.0
 HAND_OVER_POLL_S = 0.05
 LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
 FIRST_PAUSE_S = 0.05  # the kubelet creates its socket a moment before it accepts connections
 LONGEST_PAUSE_S = 30.0
 
-REGISTRY = "plugins_registry"  # in the kubelet's root directory
-DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
-DRA_VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-DRA_REGISTRATION = "pluginregistration.Registration"
-DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
-
-Forward = Callable[[str, str, bytes], Awaitable[bytes]]
-"""Forwards (method, resource, request) to the agent; returns its response; raises RefusedError."""
-Context = grpc.aio.ServicerContext[bytes, bytes]
-Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 KubeletIdentity = tuple[int, int, int]
-
-
-class RefusedError(Exception):
-    """A call of the kubelet is refused with a gRPC status."""
-
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__(details)
-        self.code = code
-
-
-class KubeletSocket:
-    """A gRPC server for the kubelet that relays calls to the agent and streams the latest message.
-
-    Each ``subject`` (a resource, or the DRA driver) has its own socket, since most calls do not
-    name the resource. A socket's name is never reused: a server that stops gracefully unlinks its
-    name, even if another server has bound that name since.
-
-    ``streams`` is the number of open streams; ``on_listen`` is called when one opens.
-    """
-
-    def __init__(
-        self, subject: str, forward: Forward, on_listen: Callable[[], None] = lambda: None
-    ) -> None:
-        self.subject = subject
-        self.path: Path | None = None
-        self.streams = 0
-        self._forward = forward
-        self._on_listen = on_listen
-        self._message = b""
-        self._changed = asyncio.Event()
-        self._server: grpc.aio.Server | None = None
-
-    @property
-    def exists(self) -> bool:
-        """Whether the socket's file exists: the kubelet removes all sockets when it starts."""
-        return self.path is not None and self.path.exists()
-
-    async def serve(self, path: Path, services: Mapping[str, Handlers]) -> None:
-        """Serve on a new socket ``path``; log an error if it cannot be created."""
-        await self.stop()
-        self.path = path
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers(
-            tuple(
-                grpc.method_handlers_generic_handler(name, handlers)
-                for name, handlers in services.items()
-            )
-        )
-        try:
-            self._server.add_insecure_port(f"unix:{path}")
-            await _completed(self._server.start())
-        # gRPC raises RuntimeError if it cannot create a socket.
-        except (OSError, RuntimeError) as error:
-            log.error("cannot serve %s: %s", self.subject, error)
-            await self.stop()
-
-    async def stop(self) -> None:
-        server, self._server, self.path = self._server, None, None
-        if server is not None:
-            self._wake_streams()
-            await _completed(server.stop(grace=STOP_GRACE_S))
-
-    def announce(self, message: bytes) -> None:
-        """Send a message to all streams, present and future."""
-        self._message = message
-        self._wake_streams()
-
-    def relayed(self, methods: Iterable[str]) -> Handlers:
-        return {
-            name: grpc.unary_unary_rpc_method_handler(partial(self._relay, name))
-            for name in methods
-        }
-
-    # The parameters are those of gRPC.
-    async def stream(
-        self,
-        request: bytes,  # noqa: ARG002
-        context: Context,  # noqa: ARG002
-    ) -> AsyncIterator[bytes]:
-        server, sent = self._server, None
-        self.streams += 1
-        self._on_listen()
-        try:
-            while self._server is server:
-                changed, message = self._changed, self._message
-                if message != sent:
-                    yield message
-                    sent = message
-                await changed.wait()
-        finally:
-            self.streams -= 1
-
-    def _wake_streams(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def _relay(self, method: str, request: bytes, context: Context) -> bytes:
-        try:
-            return await self._forward(method, self.subject, request)
-        except RefusedError as error:
-            await context.abort(error.code, str(error))
-
-
-async def _completed(work: Coroutine[None, None, None]) -> None:
-    """Finish ``work`` even if cancelled.
-
-    A half-started server keeps its socket and cannot be stopped.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
-
-
-class Plugin(KubeletSocket):
-    """Serves one resource to the kubelet.
-
-    ``registered_at`` is when the current kubelet registered this socket.
-    """
-
-    registered_at: float | None = None
-
-    async def start(self, directory: Path) -> None:
-        name = self.subject.rpartition("/")[2].replace("+", ".")
-        handlers: Handlers = {
-            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._options),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.stream),
-            **self.relayed(RELAYED),
-        }
-        await self.serve(
-            directory / f"{SOCKET_PREFIX}{name}-{secrets.token_hex(3)}.sock", {SERVICE: handlers}
-        )
-
-    async def stop(self) -> None:
-        self.registered_at = None
-        await super().stop()
-
-    async def register(self, kubelet: grpc.aio.Channel) -> str | None:
-        """Register with the kubelet; return the reason if that fails."""
-        path = self.path
-        request = pb.RegisterRequest(
-            version=VERSION,
-            endpoint=path.name if path else "",
-            resource_name=self.subject,
-            options=OPTIONS,
-        )
-        register: grpc.aio.UnaryUnaryMultiCallable[pb.RegisterRequest, pb.Empty]
-        register = kubelet.unary_unary(
-            REGISTER, pb.RegisterRequest.SerializeToString, pb.Empty.FromString
-        )
-        try:
-            await register(request, timeout=REGISTER_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            return error.details() or error.code().name
-        self.registered_at = asyncio.get_running_loop().time()
-        log.info("registered %s", self.subject)
-        return None
-
-    async def _options(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
-        return OPTIONS.SerializeToString()
-
-
-class ClaimsPlugin(KubeletSocket):
-    """Serves the DRA driver to the kubelet while it has a ``health``.
-
-    The kubelet finds the driver by a socket in ``directory``, its ``plugins_registry``, and keeps
-    it registered while the socket exists. The same socket serves the registration and the driver.
-    It has a new name each time, so that two gateways can serve at the same time in an upgrade: the
-    kubelet calls the one that registered last. The kubelet retries failed calls.
-    """
-
-    def __init__(self, directory: Path, forward: Forward) -> None:
-        super().__init__(DRIVER, forward)
-        self._directory = directory
-        self._has_health = False
-
-    def set_health(self, health: bytes | None) -> None:
-        """Stream a NodeWatchResourcesResponse to the kubelet.
-
-        None stops serving at the next ``reconcile``.
-        """
-        self._has_health = health is not None
-        if health is not None:
-            self.announce(health)
-
-    async def reconcile(self) -> None:
-        """Start or stop the server; replace its socket if it was removed."""
-        if not self._has_health:
-            await self.stop()
-        elif not self.exists:
-            await self._start()
-
-    async def _start(self) -> None:
-        for path in self._directory.glob(f"{DRIVER}-*.sock"):
-            if not has_listener(path):
-                path.unlink(missing_ok=True)
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        registration: Handlers = {
-            "GetInfo": unary(self._info),
-            "NotifyRegistrationStatus": unary(self._registered),
-        }
-        health: Handlers = {"NodeWatchResources": stream(self.stream)}
-        services = {
-            DRA_REGISTRATION: registration,
-            DRA_SERVICE: self.relayed(DRA_CALLS),
-            **dict.fromkeys(DRA_VERSIONS[1:], health),
-        }
-        await self.serve(self._directory / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock", services)
-
-    async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
-        info = pb.PluginInfo(
-            type="DRAPlugin",
-            name=DRIVER,
-            endpoint=str(self.path),
-            supported_versions=list(DRA_VERSIONS),
-        )
-        return info.SerializeToString()
-
-    async def _registered(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
-        status = pb.RegistrationStatus.FromString(request)
-        if status.plugin_registered:
-            log.info("the kubelet has registered the driver %s", DRIVER)
-        else:
-            log.error("the kubelet rejects the driver %s: %s", DRIVER, status.error)
-        return b""
 
 
 class Registrar:

@@ -9,13 +9,15 @@ from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
-from gputile.node.agent.allocation import AllocateAnswer, allocate, callers, preferred, unclear
-from gputile.node.agent.allocation_state import AllocationState, Caller, KnownPod, known_pod, remove_pod
+from gputile.node.agent.allocation import AllocateAnswer, allocate, preferred
+from gputile.node.agent.allocation_state import UNKNOWN_CALLER, AllocationState, Caller
+from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, prestart
 from gputile.node.agent.device_table import KubeletEntry, Limits, ListedPod, part_id
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
+from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway.link import NodeLock
@@ -86,7 +88,7 @@ class Here:
         found = callers(
             self.state, None if self.state.kubelet.silent else self.state.kubelet.listing, resource, len(ids)
         )
-        return allocate(self.state, next(iter(found), None), resource, ids, self.now)
+        return allocate(self.state, next(iter(found), UNKNOWN_CALLER), resource, ids, self.now)
 
     def writes(self, uid: str, name: str, resource: str, ids: tuple[str, ...], answer: AllocateAnswer) -> None:
         entry = KubeletEntry(uid, name, resource, frozenset(ids), answer.directory, ())
@@ -126,11 +128,11 @@ def test_what_was_expected_counts_for_nothing_once_the_kubelet_or_the_pod_is_ano
     here = Here(Mode.SHARE, pod)
     here.lists({"a": {"main": {}}})
     here.state.expect(GPU_MEMORY, TWO, Caller(pod.key, "main", pod))
-    assert here.state.expected(GPU_MEMORY, TWO, 1.0) is not None
-    assert here.state.expected(GPU_MEMORY, TWO, 2.0) is None
+    assert here.state.expected_caller(GPU_MEMORY, TWO, 1.0) is not None
+    assert here.state.expected_caller(GPU_MEMORY, TWO, 2.0) is None
     for other in (known("a", container(mem=2), uid="another"), known("a", container(mem=2), phase="Succeeded")):
         here.know(other)
-        assert here.state.expected(GPU_MEMORY, TWO, 1.0) is None
+        assert here.state.expected_caller(GPU_MEMORY, TWO, 1.0) is None
 
 
 def test_both_resources_of_a_container_have_one_directory() -> None:
@@ -155,7 +157,7 @@ def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(resource: str, free: 
     here.gives(a, "main", ids, resource)
     here.starts(resource, ids)
     found = callers(here.state, {b.key: ListedPod("default", "b", {"main": {}})}, resource, 1)
-    caller = next(iter(found), None)  # of a MIG instance nobody knows who asks
+    caller = next(iter(found), UNKNOWN_CALLER)  # of a MIG instance nobody knows who asks
     assert preferred(here.state, caller, resource, free, (), 1) == free[1:], "the kubelet offers both"
     directory = here.gives(b, "main", ids, resource)
     with pytest.raises(NotYet, match="delete one of the two pods"):
@@ -243,7 +245,7 @@ def test_the_other_resource_of_nobody_known_comes_from_the_same_gpu() -> None:
     here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-1", slot) for slot in range(10))
     here.answers(GPU_CORE, core)
     free = [part_id(f"GPU-{index}", slot) for index in range(2) for slot in range(8)]
-    assert preferred(here.state, None, GPU_MEMORY, free, (), 2) == (part_id("GPU-1", 0), part_id("GPU-1", 1))
+    assert preferred(here.state, UNKNOWN_CALLER, GPU_MEMORY, free, (), 2) == (part_id("GPU-1", 0), part_id("GPU-1", 1))
 
 
 def test_devices_are_kept_until_kubelet_and_api_server_have_let_go() -> None:

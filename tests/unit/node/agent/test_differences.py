@@ -8,9 +8,10 @@ from gputile.api.well_known import GPU_MEMORY, GPUSHARE_ASSIGNED, GPUSHARE_INDEX
 from gputile.core.devices.allocation import allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
-from gputile.node.agent.allocation_state import AllocationState, KnownPod, known_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, ListedPod, Listing, PodDevices
 from gputile.node.agent.differences import Correction, differences
+from gputile.node.agent.known_pods import KnownPod, known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container

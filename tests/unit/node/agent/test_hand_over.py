@@ -10,9 +10,10 @@ from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.kube.objects import Applied, WatchEvent
-from gputile.node.agent.allocation_state import AllocationState, remove_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import DeviceTable, ListedPod, Listing
 from gputile.node.agent.hand_over import CLOSED_AT_MOST_S, HandOver
+from gputile.node.agent.known_pods import remove_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.gateway.link import State

@@ -7,16 +7,9 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta, Pod
 from gputile.api.well_known import Mode
 from gputile.core.devices.inventory import Inventory
-from gputile.node.agent.allocation_state import (
-    AllocationState,
-    PodCache,
-    answered_pod,
-    apply_pod,
-    read_again,
-    remove_pod,
-    replace_pods,
-)
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import DeviceTable
+from gputile.node.agent.known_pods import PodCache, answered_pod, apply_pod, read_again, remove_pod, replace_pods
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container

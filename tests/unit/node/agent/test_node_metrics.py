@@ -17,9 +17,10 @@ from gputile.api.core import ContainerEnd, Pod, PodOnNode, PodStatusOnNode, Star
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, known_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.metrics import GpuTimes, NodeMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.agent.time_shares import TimeUsed

@@ -4,19 +4,41 @@ from fnmatch import fnmatch
 
 import pytest
 
-from gputile.api.core import Node, NodeStatus, PodStatus
-from gputile.api.well_known import WHOLE_GPU
-from gputile.node.agent.mode import SOCKET_PATTERNS, other_plugin_evidence, resources_of_others
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, NodeStatus, Pod, PodStatus
+from gputile.api.well_known import WHOLE_GPU, Mode
+from gputile.core.devices.inventory import Inventory
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.known_pods import apply_pod
+from gputile.node.agent.mode import SOCKET_PATTERNS, find_other_plugin, resources_of_others
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_status import other_plugin_condition
+from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
+UUID = "GPU-5f0b1b2c-3e3d-4b7a-9f43-0c6d3f1a2b3c"
+MACHINE = ProbedMachine((ProbedGpu(0, UUID, "Tesla T4", 15360, "00000000:3B:00.0"),))
 WITH_GPUS = Node(status=NodeStatus(allocatable={WHOLE_GPU: "4"}))
 
 
+def evidence_of(
+    *sockets: str,
+    node: Node | None = None,
+    pod: Pod | None = None,
+    registered: dict[str, bytes] | None = None,
+    served_before: bool = True,
+) -> str:
+    config = NodeConfig(Inventory(gpus=()), EffectiveMode(Mode.EXCLUSIVE, 1024))
+    state = AllocationState(Configuration(), config, node=node or Node(), of_other_plugins=registered or {})
+    state.advertised.resources = (WHOLE_GPU,) if served_before else ()
+    if pod is not None:
+        apply_pod(state.pods, pod, state.configuration)
+    return find_other_plugin(state, sockets, MACHINE) or ""
+
+
 def test_a_socket_that_answers_is() -> None:
-    evidence = other_plugin_evidence(["nvidia-gpu.sock"], [], [], Node(), served_before=True)
-    assert evidence is not None
+    evidence = evidence_of("nvidia-gpu.sock")
     assert "nvidia-gpu.sock" in evidence
     assert other_plugin_condition(evidence).status == "True"
     assert evidence in other_plugin_condition(evidence).message
@@ -40,15 +62,15 @@ def test_which_sockets_are_of_plugins_for_gpus(socket: str, of_gpus: bool) -> No
 
 
 def test_gpus_that_gputile_never_offered_are() -> None:
-    assert "4 nvidia.com/gpu" in (other_plugin_evidence([], [], [], WITH_GPUS, served_before=False) or "")
-    assert other_plugin_evidence([], [], [], WITH_GPUS, served_before=True) is None
+    assert "4 nvidia.com/gpu" in evidence_of(node=WITH_GPUS, served_before=False)
+    assert not evidence_of(node=WITH_GPUS)
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Failed"])
 def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
     pod = simple_pod("nvdp", container(), labels={"name": "nvidia-device-plugin-ds"})
     pod.status = PodStatus(phase=phase)
-    assert bool(other_plugin_evidence([], [], [pod], Node(), served_before=False)) == (phase == "Running")
+    assert bool(evidence_of(pod=pod, served_before=False)) == (phase == "Running")
 
 
 @pytest.mark.parametrize(
@@ -63,10 +85,7 @@ def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
 def test_plugins_of_other_projects_are_known_by_their_pods(label: dict[str, str]) -> None:
     pod = simple_pod("theirs", container(), labels=label)
     pod.status = PodStatus(phase="Running")
-    assert "theirs belongs to it" in (other_plugin_evidence([], [], [pod], Node(), served_before=True) or "")
-
-
-UUID = "GPU-5f0b1b2c-3e3d-4b7a-9f43-0c6d3f1a2b3c"
+    assert "theirs belongs to it" in evidence_of(pod=pod)
 
 
 @pytest.mark.requirement("G6")
@@ -85,5 +104,4 @@ def test_a_plugin_is_known_by_the_gpus_that_it_registers(
     node = Node(status=NodeStatus(allocatable=allocatable))
     others = resources_of_others({resource: ids.encode()}, [UUID], node)
     assert (others == [resource]) == found
-    evidence = other_plugin_evidence([], others, [], node, served_before=True)
-    assert (resource in (evidence or "")) == found
+    assert (resource in evidence_of(node=node, registered={resource: ids.encode()})) == found

@@ -9,9 +9,11 @@ from gputile.api.well_known import GPU_CORE, GPU_COUNT, GPU_MEMORY, MEMORY_UNIT_
 from gputile.core.devices.allocation import allocate, binding_annotations
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
-from gputile.node.agent.allocation import callers, preferred
-from gputile.node.agent.allocation_state import AllocationState, known_pod
+from gputile.node.agent.allocation import preferred
+from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.callers import callers
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, ListedPod, PodDevices, by_gpu, part_id
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container

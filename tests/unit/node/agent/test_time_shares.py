@@ -8,8 +8,9 @@ from gputile.api.config.v1alpha1 import Configuration, GpuTime
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, GpuTimePolicy, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, known_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_status import time_condition

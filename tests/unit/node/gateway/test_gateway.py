@@ -21,7 +21,8 @@ from gputile.node.gateway.link import (
     to_agent,
     to_gateway,
 )
-from gputile.node.gateway.registration import CLIENT_OPTIONS, RefusedError
+from gputile.node.gateway.plugins import RefusedError
+from gputile.node.gateway.registration import CLIENT_OPTIONS
 from tests.conftest import HANGS_S
 
 

@@ -23,7 +23,7 @@ from tests.localcluster.nosuid import nosuid_directory
 
 @dataclass
 class Node:
-    """A node whose agent has ``enforcement``; the host calls ``state`` /host/state."""
+    """A node whose agent has ``enforcement``."""
 
     state: Path
     usage: UsageFiles
@@ -32,18 +32,13 @@ class Node:
     def answer(self, mode: Mode = Mode.CGPU) -> dict[str, str]:
         """Return what a container is told to mount, by its own paths."""
         mounts = {m.container_path: m.host_path for m in self.enforcement.mounts(mode, "a")}
-        return {"/etc/gputile/allocation": "/host/state/allocations/a", **mounts}
-
-    def at(self, host_path: str) -> Path:
-        """Return where the agent sees what the host has there."""
-        path = Path(host_path)
-        return self.state / path.relative_to("/host/state") if host_path.startswith("/host/state") else path
+        return {"/etc/gputile/allocation": str(self.state / "allocations" / "a"), **mounts}
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     usage = UsageFiles(nosuid_directory())
-    return Node(tmp_path, usage, IsolationMounts(tmp_path, Path("/host/state"), usage))
+    return Node(tmp_path, usage, IsolationMounts(tmp_path, usage))
 
 
 @pytest.mark.requirement("M4")
@@ -55,7 +50,7 @@ def test_what_was_answered_while_nothing_could_be_written_is_there_when_it_start
         node.enforcement.prepare(Mode.CGPU, "a", answer)
     (node.state / "library").unlink()
     assert node.enforcement.prepare(Mode.CGPU, "a", answer) == node.usage.path("a")
-    assert all(node.at(answer[path]).is_file() for path in (f"/etc/gputile/{NAME}", "/etc/ld.so.preload"))
+    assert all(Path(answer[path]).is_file() for path in (f"/etc/gputile/{NAME}", "/etc/ld.so.preload"))
 
 
 LIBRARY = f"/etc/gputile/{NAME}"
@@ -68,7 +63,7 @@ LIBRARY = f"/etc/gputile/{NAME}"
         (LIBRARY, None),
         (LIBRARY, "/lib/other.so"),
         ("/etc/ld.so.preload", None),
-        ("/etc/gputile/allocation", "/host/state/allocations/a2"),
+        ("/etc/gputile/allocation", "/elsewhere/allocations/a2"),
         ("/etc/gputile/usage", "/host/usage/a2"),
     ],
 )
@@ -110,14 +105,14 @@ def test_files_that_an_answer_names_are_what_they_should_be(
     old = place_in(tmp_path / "library", b"an older library")
     install(old, b"an older library")
     of_old = node.answer() | {
-        f"/etc/gputile/{NAME}": f"/host/state/{old.library.relative_to(tmp_path)}",
-        "/etc/ld.so.preload": f"/host/state/{old.preload.relative_to(tmp_path)}",
+        f"/etc/gputile/{NAME}": str(old.library),
+        "/etc/ld.so.preload": str(old.preload),
     }
     node.enforcement.prepare(Mode.CGPU, "a", of_old)
     assert old.library.read_bytes() == b"an older library"
     for answer in (node.answer(), of_old):
         node.enforcement.prepare(Mode.CGPU, "a", answer)
-        library, preload = (node.at(answer[path]) for path in (f"/etc/gputile/{NAME}", "/etc/ld.so.preload"))
+        library, preload = (Path(answer[path]) for path in (f"/etc/gputile/{NAME}", "/etc/ld.so.preload"))
         for path in (library, preload):
             harm(path)
             node.enforcement.prepare(Mode.CGPU, "a", answer)
@@ -133,7 +128,7 @@ def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) ->
     if allows is None:
         pytest.skip("every file system here is mounted nosuid")
     inside = allows / f"gputile-usage-{os.getpid()}"
-    enforcement = IsolationMounts(tmp_path, Path("/host/state"), UsageFiles(inside))
+    enforcement = IsolationMounts(tmp_path, UsageFiles(inside))
     try:
         assert enforcement.prepare(Mode.SHARE, "a", {}) is None
         answer = node.answer() | {"/etc/gputile/usage": str(inside / "a")}
@@ -149,7 +144,7 @@ def test_a_place_from_which_nothing_is_loaded_isolates_nobody(node: Node) -> Non
     state = nosuid_directory()
     if not os.statvfs(state).f_flag & os.ST_NOEXEC:
         pytest.skip("no file system that is mounted noexec can be written here")
-    there = Node(state, node.usage, IsolationMounts(state, Path("/host/state"), node.usage))
+    there = Node(state, node.usage, IsolationMounts(state, node.usage))
     for mode in (Mode.CGPU, Mode.CORE_MEM):
         with pytest.raises(NotIsolated) as refused:
             there.enforcement.prepare(mode, "a", there.answer(mode))

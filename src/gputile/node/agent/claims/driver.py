@@ -26,7 +26,7 @@ from gputile.api.core import ObjectReference, Pod
 from gputile.api.quantity import MIB
 from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState, known_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
 from gputile.node.agent.cdi import READABLE, CdiFiles, write_changed
 from gputile.node.agent.claims.prepare import (
@@ -43,6 +43,7 @@ from gputile.node.agent.container_start import ContainerPreparation, NotYet
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused

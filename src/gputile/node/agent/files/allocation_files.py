@@ -305,17 +305,17 @@ class Records:
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
         self._kubelets = device_plugins / KUBELET_FILE
-        self._saved = store.load() or Checkpoint()
         # of the kubelet's checkpoint when it was last read
         self._version: tuple[int, int, int] | None = None
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
         """Return the state that the previous agent left, on a machine with these ``seen`` GPUs."""
-        mode = self._saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
+        saved = self.store.load() or Checkpoint()
+        mode = saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(
             configuration, node_config_of(seen.machine, seen.health, mode, "", "")
         )
-        state.take_over(self.store.records(), self.store.started(), self._saved.effective_mode)
+        self.take_over(state)
         return state
 
     def save(self, state: AllocationState) -> None:
@@ -330,13 +330,15 @@ class Records:
     def take_over(self, state: AllocationState) -> None:
         """Read what the previous agent wrote until it released the node.
 
-        If its checkpoint is lost, the mode in the node object's inventory is in force.
+        The kubelet may not have checkpointed the last responses of that agent yet. If the agent's
+        checkpoint is lost, the mode in the node object's inventory is in force.
         """
-        self._saved = self.store.load() or self._saved
-        mode = self._saved.effective_mode
-        if mode is None and state.node is not None:
-            mode = published_before(state.node, state.configuration.unit_mib)
-        state.take_over(self.store.records(), self.store.started(), mode)
+        state.records, state.started = self.store.records(), self.store.started()
+        state.answered = state.records.keys() - state.started
+        saved, told = self.store.load() or Checkpoint(), state.advertised
+        told.effective_mode = saved.effective_mode or told.effective_mode
+        if told.effective_mode is None and state.node is not None:
+            told.effective_mode = published_before(state.node, state.configuration.unit_mib)
 
     def read(self, state: AllocationState, now_ns: int) -> None:
         """Read the kubelet's checkpoint if it has changed, and derive the device table."""

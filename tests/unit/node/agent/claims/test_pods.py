@@ -8,7 +8,7 @@ import pytest
 from gputile.api.core import PodResourceClaim, PodResourceClaimStatus
 from gputile.api.well_known import ALLOCATION_ANNOTATION, CLAIMS_LABEL, MODE_LABEL, Mode
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, known_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     claim_corrections,
@@ -18,6 +18,7 @@ from gputile.node.agent.claims.prepare import (
 )
 from gputile.node.agent.device_table import PreparedClaim
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.mode import LabelError, asked_for
 from gputile.node.agent.node_config import EffectiveMode
 from tests.fakes.agentcluster import NODE

@@ -9,11 +9,12 @@ from gputile.api.resource_claims import ClaimAllocation, DeviceAllocation, Resou
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
-from gputile.node.agent.allocation_state import AllocationState, known_pod
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.driver import CLAIM_RECORD, ClaimRecordError
 from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, cdi_file, prepared_claim
 from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
 from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.metrics import containers_of, holdings_of
 from gputile.node.agent.node_config import Sharing
 from gputile.node.agent.rules import Occupied, rules_of

@@ -1,0 +1,196 @@
+"""Keeps the pods that are bound to the node, by key, with requests and bookings.
+
+The watch may lag behind direct reads, and a direct read behind the watch.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod, is_older, unversioned
+from gputile.api.quantity import parse_active_threads
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_MEMORY,
+    MIRROR_ANNOTATION,
+    MPS_THREADS_ANNOTATION,
+)
+from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
+from gputile.core.devices.request import (
+    ContainerRequest,
+    Request,
+    RequestError,
+    RequestKind,
+    parse_request,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPod:
+    """A pod bound to this node.
+
+    ``request`` is None for a pod without GPUs, or if the request is ``invalid``. ``allocation`` is
+    None if there is none, or if it cannot be read.
+    """
+
+    pod: Pod
+    trust_group: str
+    request: Request | None = None
+    allocation: Allocation | None = None
+    invalid: bool = False
+
+    @property
+    def uid(self) -> str:
+        return self.pod.metadata.uid
+
+    @property
+    def kubelet_uid(self) -> str:
+        """The kubelet's UID of the pod; for a static pod, ``uid`` is that of the mirror pod."""
+        return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``; the kubelet's list identifies pods only by these."""
+        return self.pod.key
+
+    @property
+    def alive(self) -> bool:
+        """Whether its containers may still run or start."""
+        return not self.pod.finished
+
+    @property
+    def shared_gpus(self) -> int:
+        """How many GPUs each container shares; 0 for whole GPUs, 1 if the request is unknown."""
+        if self.request is None:
+            return 1
+        return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
+
+    @property
+    def mps_threads(self) -> int:
+        """The valid percentage of a GPU's threads that the pod requests in mode mps, or else 0."""
+        try:
+            return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
+        except (KeyError, ValueError):
+            return 0
+
+    def demand(self, container: ContainerRequest, resource: str) -> int:
+        if self.request is None:
+            return 0
+        kind = self.request.shape.kind
+        if kind is RequestKind.SHARED:
+            return (
+                container.units
+                if resource == GPU_MEMORY
+                else container.percent
+                if resource == GPU_CORE
+                else 0
+            )
+        return container.gpus if resource == kind.value else 0
+
+    def container_request(self, name: str) -> ContainerRequest | None:
+        containers = self.request.containers if self.request else ()
+        return next((container for container in containers if container.name == name), None)
+
+    def booked(self, container: str) -> tuple[GpuShare, ...]:
+        """Return the container's booked share of each GPU; empty if nothing is booked."""
+        return self.allocation.containers.get(container, ()) if self.allocation else ()
+
+
+def known_pod(pod: Pod, configuration: Configuration) -> KnownPod:
+    request, allocation, invalid = None, None, False
+    try:
+        request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
+    except RequestError:
+        invalid = True
+    with contextlib.suppress(KeyError, AllocationError):
+        allocation = decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION])
+    return KnownPod(pod, configuration.trust_group(pod), request, allocation, invalid)
+
+
+MOST_GONE = 4096
+
+
+class PodCache(dict[str, KnownPod]):
+    """The pods by key.
+
+    ``gone`` are the UIDs of pods that the watch or a list reported as deleted. The response to an
+    earlier read or write may arrive afterwards; without this record it would restore the pod for
+    good, since the watch reports no further event for it. ``ahead`` are the UIDs of pods that were
+    read directly and that no watch or list has reported yet: a list without such a pod may be older
+    than the pod. ``listed`` is True once the API server has listed all pods.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: dict[str, None] = {}
+        self.ahead: set[str] = set()
+        self.listed = False
+
+
+def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    """Store a pod that the API server has returned, unless the watch has reported its deletion."""
+    uid, held = pod.metadata.uid, pod_cache.get(pod.key)
+    if uid in pod_cache.gone:
+        return False
+    if held is None or held.uid != uid:
+        pod_cache.ahead.add(uid)
+    return _update(pod_cache, pod, configuration)
+
+
+def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    """Store a pod from the watch or a list, unless a later version or pod of its name is stored.
+
+    Return whether a relevant field changed: most of the kubelet's status updates are irrelevant
+    here.
+    """
+    pod_cache.ahead.discard(pod.metadata.uid)
+    return _update(pod_cache, pod, configuration)
+
+
+def _update(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    held = pod_cache.get(pod.key)
+    if held is not None and is_older(
+        pod.metadata.resource_version, held.pod.metadata.resource_version
+    ):
+        return False
+    if held is not None and unversioned(pod) == unversioned(held.pod):
+        pod_cache[pod.key] = replace(held, pod=pod)
+        return False
+    pod_cache[pod.key] = known_pod(pod, configuration)
+    return True
+
+
+def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
+    """Remove a pod that was deleted, but not its successor of the same name."""
+    held = pod_cache.get(pod.key)
+    if held is not None and held.uid == pod.metadata.uid:
+        del pod_cache[pod.key]
+    _record_deleted(pod_cache, pod.metadata.uid)
+
+
+def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
+    listed = {pod.key: pod for pod in pods}
+    uids = {pod.metadata.uid for pod in listed.values()}
+    for key, known in list(pod_cache.items()):
+        if known.uid not in uids and known.uid not in pod_cache.ahead:
+            _record_deleted(pod_cache, known.uid)
+        if key not in listed:
+            del pod_cache[key]
+    pod_cache.ahead.clear()
+    pod_cache.listed = True
+    for pod in listed.values():
+        apply_pod(pod_cache, pod, configuration)
+
+
+def _record_deleted(pod_cache: PodCache, uid: str) -> None:
+    pod_cache.ahead.discard(uid)
+    pod_cache.gone[uid] = None
+    if len(pod_cache.gone) > MOST_GONE:
+        del pod_cache.gone[next(iter(pod_cache.gone))]
+
+
+def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
+    for key, known in pod_cache.items():
+        pod_cache[key] = known_pod(known.pod, configuration)
