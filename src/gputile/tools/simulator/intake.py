@@ -21,16 +21,8 @@ from gputile.tools.simulator.fields import (
     broken_amounts,
     mistyped_mode,
 )
-from gputile.tools.simulator.foreign_words import (
-    asked_of_others,
-    words_of_others,
-)
-from gputile.tools.simulator.manifests import (
-    Manifest,
-    ManifestError,
-    Note,
-    Origin,
-)
+from gputile.tools.simulator.foreign_words import asked_of_others, words_of_others
+from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
 
 MISSING: Final = "Required value"

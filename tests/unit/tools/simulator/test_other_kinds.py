@@ -299,12 +299,30 @@ def told(expansion: Expansion) -> list[str]:
             "{components: [{template: {apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: t}, "
             "spec: {pytorchReplicaSpecs: {Worker: {replicas: 2, template: "
             f"{{spec: {{containers: [{{name: p, image: i, resources: {GPU}}}]}}}}}}}}}}}}}}]}}",
-            ["x-worker-0", "x-worker-1"],
-            [
-                "2 pods of spec.components[0].template.spec.pytorchReplicaSpecs.Worker.template "
-                "(spec.components[0].template.spec.pytorchReplicaSpecs.Worker.replicas), nvidia.com/gpu: 1"
-            ],
+            ["t-worker-0", "t-worker-1"],
+            [],
             id="a workload within another object",
+        ),
+        pytest.param(
+            "workload.codeflare.dev/v1beta2/AppWrapper",
+            "{components: [{template: {apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, "
+            "metadata: {name: s}, spec: {leaderWorkerTemplate: {size: 3, workerTemplate: "
+            f"{{spec: {{containers: [{{name: p, image: i, resources: {GPU}}}]}}}}}}}}}}}}]}}",
+            ["s-0", "s-worker-0", "s-worker-1"],
+            [],
+            id="a workload within another object, whose pods only the table can count",
+        ),
+        pytest.param(
+            "grove.io/v1alpha1/PodCliqueSet",
+            "{replicas: 2, template: {podCliqueScalingGroups: [{name: g, replicas: 2, cliqueNames: [b]}], cliques: "
+            "[{name: b, spec: {replicas: 2, podSpec: "
+            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}]}}}}",
+            [f"x-b-{i}" for i in range(8)],
+            [
+                "8 pods of spec.template.cliques[0].spec.podSpec (spec.replicas x "
+                "spec.template.podCliqueScalingGroups[0].replicas x spec.template.cliques[0].spec.replicas), nvidia"
+            ],
+            id="groups that name what they multiply",
         ),
         pytest.param(
             "serving.kserve.io/v1alpha1/ServingRuntime",
