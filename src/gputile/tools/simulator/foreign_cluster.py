@@ -107,18 +107,13 @@ def adopted(
     by_source: dict[str, list[str]] = {}
     unknown: list[str] = []
     for node in nodes:
-        facts = (
-            None if INVENTORY_ANNOTATION in node.metadata.annotations else _facts(node, unit_mib)
-        )
+        served = INVENTORY_ANNOTATION in node.metadata.annotations
+        facts = None if served else _facts(node, unit_mib)
         if facts is None:
             found.nodes.append(node)
             capacity = node.status.capacity
-            offers = any(
-                count_of(capacity, name)
-                for name in capacity
-                if name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
-            )
-            if INVENTORY_ANNOTATION not in node.metadata.annotations and offers:
+            shared = any(count_of(capacity, name) for name in (WHOLE_GPU, *FOREIGN_RESOURCES))
+            if (shared or _is_split(capacity)) and not served:
                 unknown.append(node.metadata.name)
             continue
         source, known[node.metadata.name] = facts

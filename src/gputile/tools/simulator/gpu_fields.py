@@ -3,6 +3,7 @@
 Such fields need not have the names and types that Kubernetes gives them in a pod.
 """
 
+import re
 from typing import Any, Final, TypeGuard
 
 from gputile.api.quantity import QuantityError, parse_quantity
@@ -14,6 +15,13 @@ POD_SPEC: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
+# Fields whose number is one of GPUs: requestGPU, gpuDevices, num_gpus
+_NUMBER: Final = re.compile(
+    "(?i)(request|limit|num)?_?gpus?_?(count|devices|number|request|limit|portion(request)?)?"
+)
+_NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")  # of DRA, KubeVirt, KubeAI
+# A pod's own claims are read with its spec.
+_CLAIMS: Final = frozenset({"resourceClaimName", "resourceClaimTemplateName"})
 # PodSpec fields that decide the node; they may appear next to a container that is not in a pod
 # spec.
 _PLACING: Final = (
@@ -59,7 +67,9 @@ def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
         found = {"limits": {name_of(value): value["quantity"]}}
     written: dict[str, Json] = {
         kind: {
-            WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()
+            WHOLE_GPU if name in _WHOLE_GPUS else name: amount
+            for name, amount in bounds.items()
+            if not isinstance(amount, dict)
         }
         for kind, bounds in found.items()
     }
@@ -92,37 +102,23 @@ def asks_for_gpus(spec: Json) -> bool:
     return bool(gpu_amounts(spec) or spec.get("resourceClaims"))
 
 
-def names_gpus(value: Json, steps: tuple[str | int, ...]) -> bool:
+def names_gpus(value: Json) -> bool:
     """Return whether a mapping requests GPUs.
 
-    It may do so by a resource, by ``name`` and amount apart, or as a named device.
+    It may do so by a resource, by a number of GPUs, by ``name`` and amount apart, by the name of a
+    device or profile, or by ResourceClaims.
     """
-    if any(map(_is_amount, value.items())):
+    named = (str(value.get(name)).lower() for name in _NAMES)
+    if not _CLAIMS.isdisjoint(value) or any(re.search("gpu|nvidia", name) for name in named):
         return True
-    if steps[-1] in ("limits", "requests"):
-        return any(_is_amount((WHOLE_GPU, value.get(name))) for name in _WHOLE_GPUS)
-    if any(
-        said in str(value.get(name))
-        for name in ("deviceClassName", "deviceName")
-        for said in ("gpu", "nvidia")
-    ):
-        return True
-    profile = str(value.get("resourceProfile")).lower()  # KubeAI's
-    if "gpu" in profile or "nvidia" in profile:
-        return True
-    others = (each for key, each in value.items() if key != "name")
-    return any(_is_amount((value.get("name"), each)) for each in others)
-
-
-def with_claims(value: Json) -> Json:
-    """Return a pod's spec for a mapping with ResourceClaims whose containers are written elsewhere.
-
-    Other mappings are returned unchanged.
-    """
-    claims = value.get("resourceClaims")
-    if "containers" in value or not is_containers(claims) or not any(map(name_of, claims)):
-        return value
-    return {**value, "containers": [{"name": "main"}]}
+    is_gpu = name_of(value).lower() in _WHOLE_GPUS  # not the name of pods, which have replicas
+    for key, each in value.items():
+        apart = WHOLE_GPU if is_gpu and key in ("quantity", "value") else name_of(value)
+        number = each.get("value") if isinstance(each, dict) else each  # Run:ai's have a value
+        name = WHOLE_GPU if _NUMBER.fullmatch(str(key)) else key
+        if _is_amount((name, number)) or (key != "name" and _is_amount((apart, each))):
+            return True
+    return False
 
 
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from gputile.tools.simulator.gpu_fields import (
     name_of,
     names_gpus,
     placing_fields,
-    with_claims,
 )
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
@@ -310,7 +309,6 @@ class _ShapeSearch:
             self._found.told.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
             return
-        value = with_claims(value)
         count = self._count(value, steps, count)
         if is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
@@ -321,7 +319,7 @@ class _ShapeSearch:
             self._add(spec, {}, steps, count)
             self._walk_rest(value, steps, count, skip=("limits", "requests"))
         else:
-            if names_gpus(value, steps):
+            if names_gpus(value):
                 self._found.unturned.append(written(steps))
             self._walk_rest(value, steps, count)
 

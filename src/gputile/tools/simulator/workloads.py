@@ -32,6 +32,7 @@ from gputile.tools.simulator.foreign_words import uncounted_quota, words_of_gang
 from gputile.tools.simulator.gpu_fields import asks_for_gpus
 from gputile.tools.simulator.intake import MISSING, MOST_OF_AN_OBJECT, Intake, IntakeChecks
 from gputile.tools.simulator.manifests import (
+    BUILT_BY_HELM,
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
     Manifest,
@@ -243,9 +244,8 @@ class _Expander:
             return
         inner = list[Manifest]()
         if kind is None and not manifest.kind.endswith(DEFINITIONS):
-            manifest = replace(
-                manifest, body=self._without_workloads(manifest.body, manifest, inner)
-            )
+            body = self._without_workloads(manifest.body, manifest, inner)
+            manifest = replace(manifest, body=body)
         # a cluster in which the object is stored has these, too
         for each in () if manifest.stored else inner:
             self._note(f"{each.origin.kind}/{each.origin.name} in it is judged by itself", manifest)
@@ -257,10 +257,8 @@ class _Expander:
             self._note(f"by its shape: {text}", manifest)
         if found.unturned:
             where = ", ".join(found.unturned[:MOST_OF_AN_OBJECT])
-            said = (
-                f"it asks for GPUs, and which pods ask for them is not known: "
-                f"{self._intake.tell_kinds}"
-            )
+            way = BUILT_BY_HELM if manifest.kind == "HelmRelease" else self._intake.tell_kinds
+            said = f"it asks for GPUs, and which pods ask for them is not known: {way}"
             if not self._intake.ignore_unknown:
                 raise manifest.origin.error(where, said)
             self._note(f"ignored: {where}: {said}", manifest)
@@ -295,8 +293,8 @@ class _Expander:
         match value:
             case list():
                 return [self._without_workloads(each, manifest, inner) for each in value]
-            case {"apiVersion": str(version), "kind": str(kind), "metadata": dict(meta), "spec": _}:
-                origin = replace(manifest.origin, kind=kind, name=str(meta.get("name") or ""))
+            case {"apiVersion": str(version), "kind": str(kind), "metadata": {"name": str(name)}}:
+                origin = replace(manifest.origin, kind=kind, name=name)
                 found = Manifest(origin, version, kind, value).within(manifest.namespaced_name[0])
                 table = self._intake.kinds.find(found)
                 own = kind in MAKERS and kind in kubernetes_kinds().kinds.get(version, {})
