@@ -15,13 +15,12 @@ from tests.fakes.coroutines import at_once
 from benchmarks.clusters import bound_pods, filled, gpu_node, gpu_pod
 from benchmarks.loop_holds import Case, LoopMeter
 from gputile.api.affinity import Affinity
-from gputile.api.config.v1alpha1 import (
-    AdmissionConfiguration,
+from gputile.api.config.autoscaling import (
     AutoscalingConfiguration,
-    Configuration,
     NodeTypeConfiguration,
     NodeTypeGpus,
 )
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod, PodCondition, SchedulingGate, Toleration
 from gputile.api.well_known import (
     GANG_GATE,

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from docs.generator.schemas import schema_of
 
-from gputile.api.config.v1alpha1 import ConfigurationError, load_configuration
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import load_configuration
 from gputile.api.well_known import GPU_RESOURCES
 from tests.chart.helmcli import CHART, HelmFailed, of_kind, render
 

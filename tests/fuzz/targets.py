@@ -19,7 +19,8 @@ import msgspec
 from benchmarks.replay.departures import schedule
 from benchmarks.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.core import Node, Pod
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
 from gputile.api.webhooks import AdmissionReview, ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
@@ -60,7 +61,7 @@ from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.pool import DescriptionError, load_nodepool
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
-from gputile.tools.web.usage import UnreadableMetrics, agent_reading
+from gputile.tools.web.agent_usage import UnreadableMetrics, agent_reading
 from tests.fakes.agents import metrics_text
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

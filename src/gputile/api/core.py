@@ -246,10 +246,7 @@ class PodStatusOnNode(PodStatus):
 
 
 class PodOnNode(Pod):
-    """A pod for the agent of its node.
-
-    The control plane stores tens of thousands of pods, with fewer fields.
-    """
+    """A pod for its node's agent; the control plane stores tens of thousands, with fewer fields."""
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
 
@@ -323,10 +320,7 @@ def unversioned(found: _Versioned) -> _Versioned:
 
 
 def is_older(version: str, known: str) -> bool:
-    """Return whether a resourceVersion is older than another of the same kind.
-
-    They are compared as numbers (KEP-5504).
-    """
+    """Return whether a resourceVersion is older than another, compared as numbers (KEP-5504)."""
     return version.isdecimal() and known.isdecimal() and int(version) < int(known)
 
 

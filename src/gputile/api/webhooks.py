@@ -16,10 +16,7 @@ class _ExtenderMessage(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
 
 
 class ExtenderArgs(_ExtenderMessage):
-    """The arguments of ``filter`` and ``prioritize``.
-
-    ``node_names`` is set if the extender is nodeCacheCapable.
-    """
+    """The arguments of ``filter`` and ``prioritize``; with ``node_names`` if nodeCacheCapable."""
 
     pod: Pod
     node_names: list[str] | None = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gputile.api.well_known import Mode
     from gputile.core.devices.allocation import Allocation
-    from gputile.tools.simulator.outcomes import ToldOutcome
+    from gputile.tools.simulator.outcomes import OutcomeText
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import PodOutcome, Simulation
     from gputile.tools.simulator.what_if import Fit
@@ -113,10 +113,7 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that is preempted by pods of higher priority.
-
-    ``node`` is null if it only loses a reservation.
-    """
+    """A pod that is preempted. ``node`` is null if it only loses a reservation."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
@@ -201,7 +198,7 @@ def _decisions(result: SimulationResult) -> list[DecisionAnswer]:
     return [_decision(told) for told in together(result.outcomes)]
 
 
-def _decision(told: "ToldOutcome") -> DecisionAnswer:
+def _decision(told: "OutcomeText") -> DecisionAnswer:
     outcome = told.outcome
     meta = outcome.pod.metadata
     return DecisionAnswer(

@@ -200,10 +200,7 @@ class _ForPeople(_Sections):
 
 
 def plain(command: Any, name: str, examples: Sequence[str] = ()) -> typer.Typer:
-    """Return a program with only this command.
-
-    Its help is plain text: loading Rich takes longer than all else.
-    """
+    """Return a program with only this command, and plain help, since loading Rich is slow."""
     lines = "".join(f"\n  gputile {each}" for each in examples)
     alone = typer.Typer(
         add_completion=False,

@@ -77,7 +77,7 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
     """Return the configuration in the file, or None if ``path`` is None; exit if it is invalid."""
     if path is None:
         return None
-    from gputile.api.config.v1alpha1 import ConfigurationError
+    from gputile.api.config.section import ConfigurationError
     from gputile.support.config_file import MOST_BYTES
     from gputile.support.files import read_bounded
 
@@ -93,7 +93,7 @@ def installed_configuration(
     maps: "Iterable[ConfigMap]",
 ) -> GivenConfiguration | UnknownConfiguration:
     """Return the first valid configuration in a release's ConfigMaps, or why there is none."""
-    from gputile.api.config.v1alpha1 import ConfigurationError
+    from gputile.api.config.section import ConfigurationError
 
     why = "no ConfigMap of a release is there"
     for each in maps:

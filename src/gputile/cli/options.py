@@ -111,6 +111,14 @@ Config = Annotated[
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
 Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
 
+PodsNamespace = Annotated[
+    str, namespace_option("The pods' namespace; amounts still count the pods of all namespaces.")
+]
+AllNamespaces = Annotated[
+    bool,
+    typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default."),
+]
+
 REQUEST_TIMEOUT = "10s"
 RequestTimeout = Annotated[
     str,

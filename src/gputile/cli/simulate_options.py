@@ -14,10 +14,7 @@ from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):
-    """How unknown fields are handled, as in kubectl's --validate.
-
-    SERVER has the API server validate objects.
-    """
+    """How unknown fields are handled, as in kubectl. SERVER has the API server validate objects."""
 
     STRICT = "strict"
     WARN = "warn"
@@ -78,7 +75,7 @@ class SimulateOptions(LiveSource):
         ),
     ] = None
     unit: Annotated[
-        str | None, option("SIZE", "The memory unit, as 128MiB; running pods keep their bytes.")
+        str | None, option("SIZE", "The memory unit, such as 128MiB; pods keep their bytes.")
     ] = None
     without_node: Annotated[
         list[str] | None,
@@ -94,7 +91,7 @@ class SimulateOptions(LiveSource):
         list[str] | None,
         option(
             "COUNTxGPUSxMODEL[:MODE]",
-            "Simulate that these nodes are added, as 2x8xH100:cgpu; MODEL=48GiB for other models.",
+            "Simulate that nodes are added, such as 2x8xH100:cgpu; MODEL=48GiB for other models.",
         ),
     ] = None
     mode: Annotated[
@@ -109,7 +106,7 @@ class SimulateOptions(LiveSource):
         list[str] | None,
         option(
             "[WORKLOAD=]SIZE",
-            "With --mode: the memory that a pod with a whole GPU needs, as 8GiB or "
+            "With --mode: the memory that a pod with a whole GPU needs, such as 8GiB or "
             "deployment/infer=8GiB.",
         ),
     ] = None

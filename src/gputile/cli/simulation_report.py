@@ -322,7 +322,7 @@ def simulate_html(result: SimulationResult) -> str:
     state.time_passed(time.time_ns())
     state.nodes_replaced(result.scenario.nodes)
     state.pods_replaced([*there, *(outcome.pod for outcome in refused)])
-    state.take_difference()
+    state.next_difference()
     page = state.page
     pending = [
         msgspec.structs.replace(pod, waits=reasons.get(key, pod.waits))
@@ -376,14 +376,14 @@ def one_script(files: "Mapping[str, Asset]", first: str = "main.js") -> str:
     """
     order: list[str] = []
 
-    def take(name: str) -> None:
+    def add(name: str) -> None:
         if name in order:
             return
         for other in _IMPORT.findall(files[name].body.decode()):
-            take(other)
+            add(other)
         order.append(name)
 
-    take(first)
+    add(first)
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", files[name].body.decode())) for name in order)
 
 

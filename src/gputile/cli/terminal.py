@@ -103,10 +103,7 @@ def write(text: str) -> None:
 
 
 def write_data(value: Any, output: StrEnum) -> None:
-    """Print a result in a format for programs.
-
-    It is YAML if ``output`` says so, else indented JSON with the same keys.
-    """
+    """Print a result as indented JSON, or as YAML with the same keys if ``output`` says so."""
     import msgspec
 
     encoded = msgspec.json.encode(value)

@@ -26,10 +26,7 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 @contextmanager
 def spared_by_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection while a list is processed, then freeze all objects.
-
-    Collections block the event loop.
-    """
+    """Disable garbage collection, which blocks the loop, during a list; then freeze all objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

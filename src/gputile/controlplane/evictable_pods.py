@@ -26,10 +26,7 @@ _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a pod that budgets depend on.
-
-    ``by_eviction`` is whether budgets limit the pod's eviction.
-    """
+    """The fields that budgets depend on; ``by_eviction``: whether they limit the pod's eviction."""
 
     labels: Mapping[str, str]
     by_eviction: bool

@@ -30,25 +30,16 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 
 def default_identity() -> str:
-    """Return the host name.
-
-    In Kubernetes it is the pod's name, so that a restarted container resumes its Lease.
-    """
+    """Return the host name: the pod's name, so that a restarted container resumes its Lease."""
     return socket.gethostname()
 
 
 class NotReady(Exception):
-    """This replica may not act now; the message says why.
-
-    A retry, or another replica, may succeed.
-    """
+    """This replica may not act now; the message says why. A retry may succeed."""
 
 
 class NoLease:
-    """Replaces the Lease if there is only one replica.
-
-    It is never ``vacated``: an earlier process may still write.
-    """
+    """Replaces the Lease of a single replica. Never ``vacated``: an earlier process may write."""
 
     term, holder, vacated = ("", 0), "", False
 
@@ -179,10 +170,7 @@ def _who_leads(holder: str) -> str:
 
 
 class LeaderGate:
-    """Admits calls while this replica leads.
-
-    The Lease is wanted for ``idle_seconds`` after the latest call.
-    """
+    """Admits calls while this replica leads, and wants the Lease for a time after each call."""
 
     def __init__(
         self,

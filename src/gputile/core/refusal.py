@@ -56,10 +56,7 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """A reason why a pod with a reservation, or of a gang, waits.
-
-    ``about`` is the reserved GPU or node, or a pod.
-    """
+    """Why a pod with a reservation, or of a gang, waits; ``about`` is a GPU, a node or a pod."""
 
     NO_PLACE = "no GPUs are reserved for the pod yet"
     PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
@@ -145,10 +142,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource.
-
-        gputile has more detailed reasons for this.
-        """
+        """Whether kube-scheduler finds too little of a GPU resource; gputile's reasons say more."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 
@@ -180,11 +174,11 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
         names.setdefault(why, []).append(name)
     shown = list(names.items())[:most]
     left = asked - sum(len(alike) for _, alike in shown)
-    texts = [told_of_first(first_few(alike), len(alike), why) for why, alike in shown]
+    texts = [refused_nodes_text(first_few(alike), len(alike), why) for why, alike in shown]
     return texts + ([f"and {left} more"] if left > 0 else [])
 
 
-def told_of_first(first: Sequence[str], count: int, why: str) -> str:
+def refused_nodes_text(first: Sequence[str], count: int, why: str) -> str:
     """Return "NODE: why", or "4 nodes (NODE, ...): why" for several nodes.
 
     ``first`` are the nodes to name, ``count`` is the number of all nodes.

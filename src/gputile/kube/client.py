@@ -62,11 +62,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time.
-
-    ``now`` returns the time of day with its time zone; ``monotonic`` and ``sleep`` count in
-    seconds.
-    """
+    """The time of day with its zone (``now``), and seconds (``monotonic``, ``sleep``)."""
 
     now: Callable[[], datetime] = utc_now
     monotonic: Callable[[], float] = time.monotonic
@@ -354,10 +350,7 @@ def _reason(error: Exception) -> str:
 
 
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that detects a dead peer within half a minute.
-
-    The kernel's default is two hours.
-    """
+    """Return a socket that detects a dead peer within 30 s; the kernel's default is two hours."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -286,10 +286,7 @@ def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
-    """Return the access of a pod by its service account.
-
-    See Kubernetes, "Accessing the Kubernetes API from a Pod".
-    """
+    """Return a pod's access by its service account ("Accessing the Kubernetes API from a Pod")."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
@@ -385,10 +382,7 @@ def _spellings(variable: str) -> tuple[str, str]:
 
 
 def _is_excepted(rule: str, server: str, server_port: str, server_address: _Address | None) -> bool:
-    """Return whether an entry of NO_PROXY matches.
-
-    It is "*", a CIDR, or an address or domain with an optional port.
-    """
+    """Return whether an entry of NO_PROXY matches: "*", a CIDR, or a host with an optional port."""
     if rule == "*":
         return True
     if "/" in rule:

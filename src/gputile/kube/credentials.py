@@ -33,10 +33,7 @@ TlsFactory = Callable[[str, str], ssl.SSLContext | None]
 
 
 class Credential(NamedTuple):
-    """The credential of one request.
-
-    It is the Authorization header, and TLS settings with the client certificate.
-    """
+    """One request's Authorization header, and the TLS settings with its client certificate."""
 
     authorization: str | None
     tls: ssl.SSLContext | None
@@ -292,10 +289,7 @@ class ExecCredentials(Credentials):
 
 
 class ClusterTls:
-    """Creates the TLS settings for one cluster.
-
-    ``authority`` is its CA in PEM, "" for those of the system.
-    """
+    """Creates TLS settings for a cluster with the CA ``authority`` (PEM; "": the system's)."""
 
     def __init__(self, server: str, authority: str, *, insecure: bool) -> None:
         self.authority = authority

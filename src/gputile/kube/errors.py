@@ -36,10 +36,7 @@ class ConnectionFailed(KubeError):
 
 
 class AnswerLost(KubeError):
-    """The request was sent, or may have been, without a complete response.
-
-    The cause is a timeout or a broken connection.
-    """
+    """A request that may have been sent has no complete response, as after a timeout."""
 
     may_have_been_executed = True
 
@@ -76,10 +73,7 @@ class ApiError(KubeError):
 
     @property
     def refused_for_good(self) -> bool:
-        """Whether a retry is pointless.
-
-        Validation, RBAC, or an admission webhook or policy refuses the write.
-        """
+        """Whether a retry is pointless: validation, RBAC or admission refuses the write."""
         return self.status in _REFUSED_FOR_GOOD
 
 
@@ -133,10 +127,7 @@ _STATUS = msgspec.json.Decoder(Status)
 def api_error(
     method: str, path: str, status: int, body: bytes, retry_after: float = 0.0
 ) -> ApiError:
-    """Return the error for a response with ``status``.
-
-    ``body`` is a metav1.Status, or the text of a proxy.
-    """
+    """Return the error for a response, whose ``body`` is a metav1.Status or a proxy's text."""
     try:
         said = _STATUS.decode(body)
     except msgspec.MsgspecError:

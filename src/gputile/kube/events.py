@@ -41,10 +41,7 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event.
-
-    ``stored_as`` is the name of its Event object, "" before it was sent.
-    """
+    """The occurrences of one event; ``stored_as`` names its Event object, if it was sent."""
 
     first: datetime
     last: datetime

@@ -101,10 +101,7 @@ class LeaseState:
         return now < self.valid_until
 
     def observe(self, record: LeaseRecord | None, now: float) -> None:
-        """Store the record read at ``now``.
-
-        If its version has changed, the time until a takeover restarts.
-        """
+        """Store the record read at ``now``. A new version restarts the time until a takeover."""
         if (
             record is None
             or self.record is None
@@ -133,10 +130,7 @@ class LeaseState:
         return self._seen_at + max(self.duration, self.record.duration)
 
     def next_record(self) -> LeaseRecord:
-        """Return the record to write.
-
-        The write must fail unless the record's resourceVersion is still current.
-        """
+        """Return the record to write; the write must fail if its resourceVersion is outdated."""
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
         transitions = self.record.transitions + (self.record.holder != self.identity)
@@ -225,10 +219,7 @@ class LeaseHolder:
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Renew the Lease; return whether it is held.
-
-        The Lease is read only if another client has changed it.
-        """
+        """Renew the Lease, and read it if another client changed it; return whether it is held."""
         async with self._lock:
             return await self._claim()
 

@@ -271,10 +271,7 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume at its version.
-
-    A 504 may mean that the version is from the future.
-    """
+    """Return whether the watch can resume; after a 504 its version may be from the future."""
     return isinstance(error, _RESUMABLE) and not (
         isinstance(error, ServerError) and error.status == 504
     )

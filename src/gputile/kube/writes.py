@@ -20,10 +20,7 @@ _POD = msgspec.json.Decoder(Pod)
 async def read_pod(
     connection: Connection, namespace: str, name: str, *, within: float | None = None
 ) -> Pod | None:
-    """Read a pod; None if there is none.
-
-    Without a resourceVersion, the API server reads the latest from etcd.
-    """
+    """Read a pod, by default its latest version in etcd; None if there is none."""
     try:
         return _decoded(await connection.get(_pod_path(namespace, name), within=within))
     except NotFound:
@@ -131,10 +128,7 @@ async def evict_pod(
 async def mark_preempted(
     connection: Connection, namespace: str, name: str, uid: str, message: str, *, within: float
 ) -> None:
-    """Write the condition DisruptionTarget of the pod with this UID.
-
-    kube-scheduler does so for its victims.
-    """
+    """Write the condition DisruptionTarget of a pod, as kube-scheduler does for its victims."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.quantity import MIB
 from gputile.support.files import read_bounded, read_whole
 from gputile.support.yaml_loader import DocumentError, load_document

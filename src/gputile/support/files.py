@@ -36,10 +36,7 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 
 
 def _read(file: BinaryIO, most: int) -> bytes:
-    """Return at most ``most`` bytes, read in pieces.
-
-    One read would allocate ``most`` bytes even for a small file.
-    """
+    """Return at most ``most`` bytes, read in pieces, since one read would allocate them all."""
     pieces, left = [], most
     while left > 0 and (piece := file.read(min(left, MIB))):
         pieces.append(piece)

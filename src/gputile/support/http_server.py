@@ -141,10 +141,7 @@ class ServerConnection(web.RequestHandler):
 
 
 class Server:
-    """Serves ``handler`` on a port that is bound in advance.
-
-    ``option`` is the command-line option of the port.
-    """
+    """Serves ``handler`` on a port, which is bound in advance and set by ``option``."""
 
     def __init__(
         self,
@@ -304,10 +301,7 @@ def bound_ports(*servers: Server) -> Iterator[None]:
 
 
 def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return a handler that dispatches by path.
-
-    Each route has a method and a handler; HEAD is served like GET.
-    """
+    """Return a handler that dispatches by path to a method and handler; HEAD is served like GET."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         found = routes.get(request.path)
@@ -326,10 +320,7 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return the routes of probes and metrics.
-
-    ``not_ready`` returns why the component is not ready, or None.
-    """
+    """Return routes of probes and metrics; ``not_ready`` returns why the component is not ready."""
 
     async def healthz(_: web.BaseRequest) -> web.Response:
         return web.Response(text="ok")

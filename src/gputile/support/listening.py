@@ -115,10 +115,7 @@ class TlsReloader:
             self.reload()
 
     def reload(self) -> None:
-        """Reload the files if they have changed.
-
-        If only one of certificate and key is new, the next call has both.
-        """
+        """Reload changed files. If only certificate or key is new, the next call has both."""
         try:
             content = self._files.content()
             if content != self._content:

@@ -26,10 +26,7 @@ class Restarts:
         self._started = 0.0
 
     async def supervise(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Run a process, and restart it whenever it ends.
-
-        ``run`` returns how it ended, for the log.
-        """
+        """Run a process, and restart it when it ends; ``run`` returns how it ended, for the log."""
         while True:
             self.start()
             try:

@@ -27,10 +27,7 @@ class MetricsRegistry(CollectorRegistry):
         Gauge(name, text, registry=self).set_function(value)
 
     def counter(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a counter; ``value`` is called for each scrape.
-
-        ``_total`` is appended to the name.
-        """
+        """Export a counter ``name``_total, whose ``value`` is called for each scrape."""
         self.register(_Computed(lambda: CounterMetricFamily(name, text), lambda: [((), value())]))
 
     def labelled(self, name: str, text: str, label: str, values: Values) -> None:
@@ -40,10 +37,7 @@ class MetricsRegistry(CollectorRegistry):
         )
 
     def labelled_counter(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a counter for each value of a label, as ``labelled``.
-
-        ``_total`` is appended to the name.
-        """
+        """Export a counter ``name``_total for each value of a label, as ``labelled``."""
         self.register(
             _Computed(
                 lambda: CounterMetricFamily(name, text, labels=[label]), _of_one_label(values)

@@ -189,10 +189,7 @@ def _load_yaml(text: str, before: int) -> Any:
 
 
 def _refuse_deep_events(text: str) -> None:
-    """Refuse deep nesting by the parser's events.
-
-    libyaml's composer is recursive, and overflows the stack.
-    """
+    """Refuse deep nesting by the parser's events, since libyaml's composer recurses."""
     depth = 0
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.CollectionStartEvent):

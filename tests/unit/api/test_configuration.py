@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.well_known import GpuTimePolicy, parse_policy
 from tests.fakes.corebuilders import pod
 

@@ -16,10 +16,10 @@ from gputile.api.conversion import (
     decode,
     has_more_items,
     micro_timestamp_of,
-    mistakes,
     timestamp_of,
     unix_seconds,
 )
+from gputile.api.type_mistakes import type_mistakes
 from gputile.api.wording import RULE
 
 
@@ -160,7 +160,7 @@ def test_it_agrees_with_msgspec(written: Any) -> None:
         fits = True
     except msgspec.ValidationError:
         fits = False
-    assert fits == (not list(mistakes(written, Outer)))
+    assert fits == (not list(type_mistakes(written, Outer)))
 
 
 JSON = st.recursive(

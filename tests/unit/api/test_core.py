@@ -5,13 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from gputile.api.core import (
-    Node,
-    NodeCondition,
-    Pod,
-    changed_conditions,
-    is_older,
-)
+from gputile.api.core import Node, NodeCondition, Pod, changed_conditions, is_older
 
 POD = b"""{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "uid": "u",
  "creationTimestamp": null, "managedFields": [{"x": 1}], "ownerReferences": [{"kind": "Job", "controller": true}]},

@@ -4,13 +4,7 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.resource_claims import (
-    AllocatedDevice,
-    ResourceClaim,
-    claims_of,
-    device_name,
-    gpu_index,
-)
+from gputile.api.resource_claims import AllocatedDevice, ResourceClaim, claims_of, device_name, gpu_index
 from gputile.core.devices.inventory import MOST_MIB
 
 CLAIM = b"""{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",

@@ -1,52 +1,35 @@
 """Defines the configuration file with defaults and validation (``gputile.io/v1alpha1``)."""
 
-import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gputile.api.config.autoscaling import AutoscalingConfiguration
+from gputile.api.config.section import (
+    ConfigurationError,
+    LongSeconds,
+    Namespace,
+    Seconds,
+    Section,
+    memory_mib,
+)
 from gputile.api.conversion import ConversionError, convert
 from gputile.api.core import Pod
-from gputile.api.quantity import (
-    MOST_WEIGHT,
-    Amount,
-    MemorySize,
-    QuantityError,
-    parse_amount,
-    parse_mib,
-)
+from gputile.api.quantity import MOST_WEIGHT, MemorySize
 from gputile.api.well_known import (
-    GPU_RESOURCES,
     LARGEST_UNIT_MIB,
-    MODE_LABEL,
     POLICIES,
     SMALLEST_UNIT_MIB,
     GpuTimePolicy,
     GpuTimePolicyError,
-    Mode,
     Placement,
     parse_policy,
 )
-from gputile.api.wording import described, matching
+from gputile.api.wording import described
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
-Seconds = Annotated[int, Meta(ge=1, le=86400)]
-LongSeconds = Annotated[int, Meta(ge=10, le=86400)]
-Namespace = Annotated[
-    str, matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")
-]
-
-
-class ConfigurationError(ValueError):
-    """The configuration is not valid; the text names the field, the rule and the valid values."""
-
-
-class Section(
-    msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
-):
-    """A section of the file. An unknown field is an error, since it may be a typo."""
 
 
 class Trust(Section, frozen=True):
@@ -200,118 +183,6 @@ class PreemptionConfiguration(Section, frozen=True):
     ] = 120
 
 
-# Kubernetes, "Labels and Selectors"
-_LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_LABEL_KEY = rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL_NAME}"
-_LABEL_VALUE = rf"({_LABEL_NAME})?"
-_MOST_OFFERED = 2**53  # the largest integer that is exact in every JSON reader
-
-
-class NodeTypeGpus(Section, frozen=True, kw_only=True):
-    """The GPUs of one node of a type."""
-
-    count: Annotated[int, described("Number of GPUs on each node; 1 to 64.", ge=1, le=64)] = 1
-    memory: Annotated[
-        MemorySize,
-        described(
-            "Memory of each GPU, as `nvidia-smi --query-gpu=memory.total` prints it, such as "
-            "`23028MiB`."
-        ),
-    ]
-
-
-class NodeTaint(Section, frozen=True, kw_only=True):
-    """A taint of the nodes of a type, in addition to ``nvidia.com/gpu:NoSchedule``."""
-
-    key: Annotated[str, described("The key of the taint.", min_length=1)]
-    value: Annotated[str, described("The value of the taint.")] = ""
-    effect: Annotated[Literal["NoSchedule", "NoExecute"], described("The effect of the taint.")] = (
-        "NoSchedule"
-    )
-
-
-class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
-    """GPU nodes that the cluster's autoscaler can add."""
-
-    label: Annotated[
-        str,
-        matching(
-            f"{_LABEL_KEY}={_LABEL_NAME}",
-            "KEY=VALUE of a node label",
-            "A label, as `KEY=VALUE`, that the nodes of this type have and no others, such as the "
-            "provider's label of their node pool.",
-        ),
-    ]
-    gpus: Annotated[NodeTypeGpus, described("The GPUs of each node.")]
-    mode: Annotated[
-        Mode,
-        described(
-            "The mode with which the nodes join, as in the node label `ack.node.gpu.schedule`."
-        ),
-    ] = Mode.EXCLUSIVE
-    labels: Annotated[
-        dict[
-            Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_KEY}$"})],
-            Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_VALUE}$"})],
-        ],
-        described("Other labels that the nodes join with. Pods may select nodes by them."),
-    ] = msgspec.field(default_factory=dict)
-    taints: Annotated[
-        tuple[NodeTaint, ...],
-        described("Taints that the nodes join with, in addition to `nvidia.com/gpu:NoSchedule`."),
-    ] = ()
-    resources: Annotated[
-        dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
-        described(
-            "Other resources that each node offers, such as `vpc.amazonaws.com/efa: 4` or "
-            "`hugepages-2Mi: 4Gi`. CPU, "
-            "memory and ephemeral storage are assumed to suffice unless they are listed here."
-        ),
-    ] = msgspec.field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """The label's key."""
-        return self.label.partition("=")[0]
-
-    @property
-    def value(self) -> str:
-        """The label's value."""
-        return self.label.partition("=")[2]
-
-
-class AutoscalingConfiguration(Section, frozen=True):
-    """Requests for nodes that the cluster's autoscaler does not add by itself (U8)."""
-
-    enabled: Annotated[
-        bool,
-        described(
-            "Whether the controller creates placeholder pods, so that the cluster's autoscaler "
-            "adds GPU nodes that it would not add by itself. Admission then also keeps GPU pods "
-            "off node types that they could never fit."
-        ),
-    ] = False
-    most_nodes: Annotated[
-        int,
-        described(
-            "The largest number of nodes that are requested at the same time; 1 to 100.",
-            ge=1,
-            le=100,
-        ),
-    ] = 10
-    wait_seconds: Annotated[
-        LongSeconds,
-        described(
-            "The time in seconds within which a requested node has to join, and after that the "
-            "time within which its agent has to report GPUs; 10 to 86400."
-        ),
-    ] = 900
-    node_types: Annotated[
-        tuple[NodeTypeConfiguration, ...],
-        described("The types of GPU nodes that the autoscaler can add, the preferred type first."),
-    ] = ()
-
-
 class ControllerConfiguration(Section, frozen=True):
     """The controller: taints, and nodes with a silent agent."""
 
@@ -452,34 +323,8 @@ class Configuration(Section, frozen=True):
             parse_policy(self.gpu_time.policy)
         except GpuTimePolicyError as error:
             raise ConfigurationError(f"gpuTime.policy: {error}") from error
-        self._check_node_types(unit)
+        self.autoscaling.check(unit, self.gpu_memory_unit)
         self.trust.check()
-
-    def _check_node_types(self, unit_mib: int) -> None:
-        labels: set[str] = set()
-        for i, each in enumerate(self.autoscaling.node_types):
-            where = f"autoscaling.nodeTypes[{i}]"
-            if each.label in labels:
-                raise ConfigurationError(
-                    f"{where}.label: {each.label} is that of another node type: give each its own"
-                )
-            labels.add(each.label)
-            try:
-                mib = parse_mib(each.gpus.memory)
-            except QuantityError as error:
-                raise ConfigurationError(f"{where}.gpus.memory: {error}") from error
-            if mib < unit_mib:
-                raise ConfigurationError(
-                    f"{where}.gpus.memory is {each.gpus.memory}: "
-                    f"a GPU is smaller than one unit of {self.gpu_memory_unit}"
-                )
-            if mib > LARGEST_UNIT_MIB:
-                raise ConfigurationError(
-                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU has {LARGEST_UNIT_MIB} MiB "
-                    f"at most"
-                )
-            _check_labels(where, each)
-            _check_resources(where, each)
 
     @property
     def unit_mib(self) -> int:
@@ -488,10 +333,7 @@ class Configuration(Section, frozen=True):
         Raises:
             ConfigurationError: it is not a memory size.
         """
-        try:
-            return parse_mib(self.gpu_memory_unit)
-        except QuantityError as error:
-            raise ConfigurationError(f"gpuMemoryUnit: {error}") from error
+        return memory_mib("gpuMemoryUnit", self.gpu_memory_unit)
 
     def reserves_gpus(self, *, preemption: bool) -> bool:
         """Return whether reservations are enabled: for pods that preempt, or for gangs."""
@@ -500,18 +342,6 @@ class Configuration(Section, frozen=True):
     def trust_group(self, pod: Pod) -> str:
         """Return the trust group of a pod."""
         return self.trust.group_of(pod.metadata.namespace)
-
-
-def _check_resources(where: str, described: NodeTypeConfiguration) -> None:
-    for resource, amount in described.resources.items():
-        if resource in GPU_RESOURCES:
-            raise ConfigurationError(
-                f"{where}.resources has {resource}: what the GPUs offer follows from gpus and mode"
-            )
-        try:
-            parse_amount(amount)
-        except QuantityError as error:
-            raise ConfigurationError(f"{where}.resources.{resource}: {error}") from error
 
 
 def load_configuration(data: Any) -> Configuration:
@@ -524,23 +354,3 @@ def load_configuration(data: Any) -> Configuration:
         return convert({} if data is None else data, Configuration)
     except ConversionError as error:
         raise ConfigurationError(str(error)) from error
-
-
-def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
-    """Check the labels of a node type. Other fields determine some of them."""
-    decided = {
-        described.key: ("label", described.value),
-        MODE_LABEL: ("mode", described.mode.value),
-    }
-    for key, value in described.labels.items():
-        if not re.fullmatch(_LABEL_KEY, key):
-            raise ConfigurationError(f"{where}.labels: {key[:63]!r} is not a valid label key")
-        if not re.fullmatch(_LABEL_VALUE, value):
-            raise ConfigurationError(
-                f"{where}.labels.{key} is {value[:64]!r}, which is not a valid label value"
-            )
-        field, expected = decided.get(key, ("", value))
-        if value != expected:
-            raise ConfigurationError(
-                f"{where}.labels.{key} is {value}, and {field} says {expected}"
-            )

@@ -127,7 +127,7 @@ def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str
         path, equals, value = text.partition("=")
         *parents, name = path.split(".")
         if not equals or not name:
-            fail(f"--set {text}: use FIELD=VALUE, as mode=cgpu or gpus.count=4")
+            fail(f"--set {text}: use FIELD=VALUE, such as mode=cgpu or gpus.count=4")
         place = description
         for parent in parents:
             below = place.get(parent)
@@ -160,13 +160,13 @@ class ConvertOptions:
         ),
     ]
     unit: Annotated[
-        str, option("SIZE", "The memory unit, as 128MiB; it is the chart's gpuMemoryUnit.")
+        str, option("SIZE", "The memory unit, such as 128MiB; it is the chart's gpuMemoryUnit.")
     ] = "1GiB"
     gpu_memory: Annotated[
         str | None,
         option(
             "SIZE",
-            "The memory of a GPU, as 80GiB; without it, fractions of GPUs are not converted.",
+            "The memory of a GPU, such as 80GiB; without it, fractions of GPUs are not converted.",
         ),
     ] = None
     output: Annotated[ObjectFormat, typer.Option("--output", "-o", help="What to print.")] = (
@@ -184,7 +184,7 @@ def convert(options: ConvertOptions) -> None:
     Exit code: 0, also if nothing had to be converted; 2 if the input cannot be used.
     """
     from gputile.tools.simulator.converted import converted
-    from gputile.tools.simulator.manifests import ManifestError, Note, load_manifests, told_together
+    from gputile.tools.simulator.manifests import ManifestError, Note, load_manifests, merged_notes
 
     unit_mib = _size("--unit", options.unit)
     gpu_mib = _size("--gpu-memory", options.gpu_memory) if options.gpu_memory else None
@@ -204,7 +204,7 @@ def convert(options: ConvertOptions) -> None:
             options.output,
         )
     pairs = zip(manifests, found, strict=True)
-    for text in told_together(
+    for text in merged_notes(
         Note(told, manifest.origin) for manifest, each in pairs for told in each.told
     ):
         note(text)
@@ -220,7 +220,7 @@ def _size(name: str, text: str) -> int:
     except QuantityError as error:
         fail(f"{name} {text}: {error}")
     if not mib:
-        fail(f"{name} {text}: say a size, as 1GiB")
+        fail(f"{name} {text}: use a size such as 1GiB")
     return mib
 
 

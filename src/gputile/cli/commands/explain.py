@@ -175,10 +175,7 @@ def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool)
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
-    """Print why each node does not fit, with its GPUs.
-
-    Nodes with the same reason share a row, unless ``every``.
-    """
+    """Print why each node does not fit, one row per distinct reason, or per node if ``every``."""
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
         alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""

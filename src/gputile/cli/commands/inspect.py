@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.configuration import ClusterFiles, ClusterSource
-from gputile.cli.options import Plain, namespace_option, option, takes
+from gputile.cli.options import AllNamespaces, Plain, PodsNamespace, option, takes
 from gputile.cli.reads.cluster_view import Watch, read_state, watched
 from gputile.cli.terminal import fail, note, write, write_data
 
@@ -39,16 +39,8 @@ class InspectOptions(ClusterSource):
         str,
         option("SELECTOR", "Only nodes with these labels: a=b,c in (d,e),!f.", "--selector", "-l"),
     ] = ""
-    namespace: Annotated[
-        str,
-        namespace_option("The pods' namespace; amounts still count the pods of all namespaces."),
-    ] = ""
-    all_namespaces: Annotated[
-        bool,
-        typer.Option(
-            "--all-namespaces", "-A", help="List the pods of all namespaces; the default."
-        ),
-    ] = False
+    namespace: PodsNamespace = ""
+    all_namespaces: AllNamespaces = False
     watch: Watch = False
     cluster: ClusterFiles = None
     output: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.configuration import ClusterFiles, ClusterSource, LiveSource, read_given
-from gputile.cli.options import Printed, namespace_option, option, takes
+from gputile.cli.options import AllNamespaces, PodsNamespace, Printed, option, takes
 from gputile.cli.reads.cluster_view import read_state, watched
 from gputile.cli.terminal import (
     Output,
@@ -62,16 +62,8 @@ class TopOptions(ClusterSource):
     sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = (
         TopOrder.BOOKED
     )
-    namespace: Annotated[
-        str,
-        namespace_option("The pods' namespace; amounts still count the pods of all namespaces."),
-    ] = ""
-    all_namespaces: Annotated[
-        bool,
-        typer.Option(
-            "--all-namespaces", "-A", help="List the pods of all namespaces; the default."
-        ),
-    ] = False
+    namespace: PodsNamespace = ""
+    all_namespaces: AllNamespaces = False
     once: Annotated[
         bool,
         typer.Option(

@@ -62,7 +62,7 @@ def simulate(options: SimulateOptions) -> None:
     2 if the input cannot be used or the cluster would refuse it, 1 if the cluster does not answer.
     """
     from gputile.cli.simulation_report import write_result
-    from gputile.tools.simulator.manifests import told_together
+    from gputile.tools.simulator.manifests import merged_notes
 
     _check(options)
     given = read_given(options.config)
@@ -91,7 +91,7 @@ def simulate(options: SimulateOptions) -> None:
         )
     result = dataclasses.replace(result, before=before, mode=options.mode)
     write_result(options.output, result, other, plain=options.plain)
-    for text in told_together(scenario.notes):
+    for text in merged_notes(scenario.notes):
         note(text)
     if _is_unplaced(result):
         raise typer.Exit(NOT_PLACED)
@@ -278,7 +278,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
     """Apply --unit and --no-preemption to the configuration."""
     import msgspec
 
-    from gputile.api.config.v1alpha1 import ConfigurationError
+    from gputile.api.config.section import ConfigurationError
 
     if options.no_preemption:
         off = msgspec.structs.replace(configuration.preemption, enabled=False)

@@ -53,7 +53,7 @@ def status(options: StatusOptions) -> None:
     from gputile.cli.reads.installation import read_installation
     from gputile.tools.views.status import RolloutPhase, table
 
-    def look() -> "Installation":
+    def read() -> "Installation":
         return read_installation(options, options.installed_in, options.release)
 
     def show(found: "Installation") -> None:
@@ -66,7 +66,7 @@ def status(options: StatusOptions) -> None:
     if options.watch and wait_s:
         fail("--wait and --watch cannot be used together")
     if options.watch:
-        watched(look(), look, show, redraw=not options.output.is_data)
+        watched(read(), read, show, redraw=not options.output.is_data)
 
     def is_well(found: "Installation") -> bool:
         outside = (
@@ -78,10 +78,10 @@ def status(options: StatusOptions) -> None:
 
     deadline = time.monotonic() + wait_s
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
-        installation, why = look(), ""
+        installation, why = read(), ""
         while (why or not is_well(installation)) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
-            installation, why = refreshed(look, installation)
+            installation, why = refreshed(read, installation)
     show(installation)
     if why:
         note(why)

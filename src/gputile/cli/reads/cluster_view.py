@@ -49,7 +49,7 @@ class ClusterObjects:
         """Read the cluster again, with the known configuration; exit if it cannot be read.
 
         Raises:
-            Unreadable: instead of exiting, if files are read, or within ``looking_again``.
+            Unreadable: instead of exiting, if files are read, or within ``rereading``.
         """
         from gputile.cli.configuration import GivenConfiguration
 
@@ -87,7 +87,7 @@ def read_state(
         return _adopted(found, told=not looked_before)
     if not looked_before:
         source.not_used()
-    from gputile.tools.simulator.manifests import ManifestError, told_together
+    from gputile.tools.simulator.manifests import ManifestError, merged_notes
     from gputile.tools.simulator.scenario import load_scenario
 
     try:
@@ -101,7 +101,7 @@ def read_state(
 
             raise Unreadable(f"cannot read the cluster: {error}") from error
         fail(str(error), BAD_INPUT)
-    for text in told_together(scenario.notes):
+    for text in merged_notes(scenario.notes):
         note(text)
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if given is None:
@@ -149,10 +149,10 @@ def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redra
 
 def refreshed(read: Callable[[], T], known: T) -> tuple[T, str]:
     """Return the state and ""; if the cluster cannot be read, return ``known`` and the reason."""
-    from gputile.cli.reads.live_cluster import Unreadable, looking_again
+    from gputile.cli.reads.live_cluster import Unreadable, rereading
 
     try:
-        with looking_again():
+        with rereading():
             return read(), ""
     except Unreadable as error:
         return known, str(error)

@@ -57,10 +57,7 @@ _NOT_FOUND: Final = re.compile(r"not found|was found")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The object of a dry-run request.
-
-    It is the manifest's own if ``path`` is "", else a pod of the template at ``path``.
-    """
+    """The object of a dry-run request: the manifest's, or a pod of the template at ``path``."""
 
     manifest: Manifest
     api_version: str
@@ -341,10 +338,7 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
-    """Return the names of the files' objects by kind.
-
-    For CustomResourceDefinitions, they are the kinds that these define.
-    """
+    """Return the names of the files' objects by kind; for CRDs, the kinds that they define."""
     found: dict[str, list[str]] = {"CustomResourceDefinition": []}
     for manifest in manifests:
         if manifest.kind == "CustomResourceDefinition":

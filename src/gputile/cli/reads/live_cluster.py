@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 UNREACHABLE: Final = ExitCode.FAILED
 Read = TypeVar("Read")
 _SAY_AFTER_S: Final = 1.0
-_looking_again: Final = ContextVar("looking_again", default=False)
+_rereading: Final = ContextVar("rereading", default=False)
 
 
 class Unreadable(Exception):
@@ -119,7 +119,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
     """Return the result of ``reading``; if the cluster cannot be read, print the reason and exit.
 
     Raises:
-        Unreadable: instead of exiting, within ``looking_again``.
+        Unreadable: instead of exiting, within ``rereading``.
     """
     try:
         return asyncio.run(reading)
@@ -132,20 +132,20 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
             )
         if isinstance(error, AnswerLost):
             why += "; --request-timeout gives it more time"
-        if _looking_again.get():
+        if _rereading.get():
             raise Unreadable(why) from error
         # BadAnswer: the server that the kubeconfig names is probably no API server
         fail(why, BAD_INPUT if isinstance(error, ConfigError | BadAnswer) else UNREACHABLE)
 
 
 @contextmanager
-def looking_again() -> Iterator[None]:
+def rereading() -> Iterator[None]:
     """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for refreshed views."""
-    before = _looking_again.set(True)
+    before = _rereading.set(True)
     try:
         yield
     finally:
-        _looking_again.reset(before)
+        _rereading.reset(before)
 
 
 _MOST_NAMED: Final = 20  # unreadable objects of a kind
@@ -303,10 +303,7 @@ async def _configuration(
 
 
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may use GPUs.
-
-    If not, a missing right to list claims does not matter to the user.
-    """
+    """Return whether claims may use GPUs. If not, a missing right to list them is no problem."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
         pod.spec.resource_claims for pod in pods
     )

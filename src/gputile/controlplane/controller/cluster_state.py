@@ -163,10 +163,7 @@ class ClusterState:
         self._changed()
 
     def _apply_listed(self, pod: Pod) -> None:
-        """Apply a listed pod even if its version is older.
-
-        Versions decrease if etcd is restored from a backup.
-        """
+        """Apply a listed pod even if its version is older, as after a restore of etcd."""
         if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
             self._forget(pod.metadata.uid)
         self._apply(pod)
@@ -222,10 +219,7 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns`` (Unix), and expire reservations.
-
-        The time decreases if the clock was set back.
-        """
+        """Set the time to ``now_ns`` (Unix), even backwards, and expire reservations."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.set_time(self.now_ns)
@@ -346,7 +340,7 @@ class ClusterState:
             ledger.apply_node(node)
         if before is None or _schedulable(before) != _schedulable(node):
             for placement in (self.placement, self.empty_placement):
-                placement.predicates.put_node(node)
+                placement.predicates.set_node(node)
             self._room_changed()
 
     def _forget_node(self, name: str) -> None:
@@ -383,9 +377,6 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, 0 if it is not a number.
-
-    Later versions are higher.
-    """
+    """Return the pod's resourceVersion as a number, 0 if it is none; later versions are higher."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

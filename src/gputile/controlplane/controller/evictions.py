@@ -183,10 +183,7 @@ class Evictions:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the due evictions.
-
-        Those that were refused before come first, so that no other pod leaves in vain.
-        """
+        """Return the due evictions, first those refused before, so that no pod leaves in vain."""
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
             return []
@@ -226,7 +223,7 @@ class Evictions:
         """Record that a gang must leave as a whole if all of its remaining pods are ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
-        staying = [uid for uid in members if not rules.was_told_to_leave(uid)]
+        staying = [uid for uid in members if not rules.is_being_removed(uid)]
         if not set(staying).issubset(chosen):
             return
         size = (

@@ -22,6 +22,7 @@ from gputile.controlplane.controller.gang_queue import (
 )
 from gputile.controlplane.controller.gang_round import GangReports, GangRound, GangTurns
 from gputile.controlplane.controller.gang_searches import GangSearches, reachable_nodes
+from gputile.controlplane.controller.pod_preemption import PodPreemption
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
@@ -37,10 +38,7 @@ _SETTLING_SECONDS = 5.0
 
 
 class GangPlanner:
-    """Plans rounds; ``new_plan_name`` returns a unique name.
-
-    Its memory is bounded by the gangs with unbound pods.
-    """
+    """Plans rounds; its memory is bounded by the gangs with unbound pods."""
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self._configuration = configuration
@@ -48,7 +46,8 @@ class GangPlanner:
         self.patience = GangPatience(configuration.gangs)
         self.reports = GangReports()
         self.searches = GangSearches()
-        self.preemption = Preemption(configuration, new_plan_name)
+        self.preemption = Preemption(configuration)
+        self._pod_preemption = PodPreemption(self.preemption, configuration, new_plan_name)
         self.evictions = self.preemption.evictions
         # Why the API server refused a reservation, and when
         self._refused: dict[GangName, tuple[str, int]] = {}
@@ -74,8 +73,8 @@ class GangPlanner:
         self.preemption.begin(state, names, result)
         self.starting_on = set()
         for gang in gangs:
-            if gang.kept_since_ns and _has_reservation(gang, state):
-                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+            if gang.reserved_since_ns and _has_reservation(gang, state):
+                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
             turn.renew(gang)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             self.starting_on.update(
@@ -90,9 +89,9 @@ class GangPlanner:
                 continue
             if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
                 turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                self.patience.reserved_in_vain(gang.name, gang.kept_since_ns)
+                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
         if self._configuration.preemption.enabled:
-            self.preemption.plan_pods()
+            self._pod_preemption.plan(state, result)
             result.evictions += self.evictions.rest_of_gangs()
         # Gangs for which victims free GPUs are left out.
         self.without_room = self.searches.without_room(state, self.preemption.plan_of)
@@ -119,7 +118,7 @@ class GangPlanner:
             return False
         preempting = self.preemption.plan_of(gang.name)
         if preempting is not None:
-            progress = self.preemption.go_on(gang, preempting, turn)
+            progress = self.preemption.advance(gang, preempting, turn)
             if progress is PreemptionState.FREE:
                 self._start(gang, preempting.plan, turn)
                 return True
@@ -175,10 +174,7 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang that does not fit waits.
-
-        Reserve what fits if the gang has waited too long to be passed.
-        """
+        """Report why a gang waits. Reserve what fits if others may no longer pass it."""
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = (
                 f"{gang.together} wait for gang {turn.head.name}, which has waited longer than "

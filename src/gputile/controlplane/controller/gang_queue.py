@@ -38,7 +38,7 @@ class Gang:
     ``reserved`` are unbound pods with a usable reservation, ``unreserved`` are the other unbound
     pods. ``ending`` are reserved pods of a started plan whose reservations must be extended or
     corrected. ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
-    ``kept_since_ns`` is when GPUs were first reserved for plans that have not begun, 0 for none;
+    ``reserved_since_ns`` is when GPUs were first reserved for plans that have not begun, or 0.
     ``unbegun`` is true if one of these plans may begin.
     """
 
@@ -52,7 +52,7 @@ class Gang:
     begun: bool = False
     reserved: tuple[Pod, ...] = ()
     ending: tuple[Pod, ...] = ()
-    kept_since_ns: int = 0
+    reserved_since_ns: int = 0
     unbegun: bool = False
 
     @property
@@ -88,10 +88,7 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs first, then by priority and age.
-
-        Gangs that have ``size`` pods already come last.
-        """
+        """The sort key: started gangs, unstarted ones, surplus pods; then by priority and age."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
@@ -155,12 +152,12 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
         oldest=min(pod.metadata.creation_timestamp or "" for pod in waiting),
         complete_at=max(created),
         ending=tuple(ending),
-        kept_since_ns=_kept_since_ns(cluster_state, unbegun),
+        reserved_since_ns=_reserved_since_ns(cluster_state, unbegun),
         unbegun=any(each.first for each in unbegun),
     )
 
 
-def _kept_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
+def _reserved_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
     """Return since when GPUs have been reserved in vain, 0 for never.
 
     Only the time after the latest pause counts (see ``GangPatience``).
@@ -337,10 +334,7 @@ class GangPatience:
         self._noted = set()
 
     def pauses(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, so that no GPUs are reserved for it.
-
-        A clock that is set back ends the pause.
-        """
+        """Return whether a gang pauses, without reservations. A clock set back ends the pause."""
         account = self._accounts.get(gang)
         return (
             account is not None

@@ -99,7 +99,7 @@ class GangTurns:
                     expires_ns=self._expires_ns,
                     allocation=place.allocation,
                     first=pod.metadata.uid == first,
-                    since_ns=gang.kept_since_ns or self.state.now_ns,
+                    since_ns=gang.reserved_since_ns or self.state.now_ns,
                 )
                 writes.append(ReservationPatch(pod, reservation))
             elif RESERVATION_ANNOTATION in pod.metadata.annotations:
@@ -107,10 +107,7 @@ class GangTurns:
         self._add(writes)
 
     def renew(self, gang: Gang) -> None:
-        """Extend the reservations of started plans that expire soon.
-
-        Implausibly late ends are corrected.
-        """
+        """Extend reservations of started plans that end soon, and correct implausible ends."""
         reservations = [
             (pod, reservation)
             for pod in gang.ending
@@ -136,10 +133,7 @@ class GangTurns:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the stored reservations of ``gang.unreserved``, even expired ones.
-
-        The extender's clock may differ.
-        """
+        """Remove the reservations of ``gang.unreserved``, even expired ones: clocks may differ."""
         self._add(
             [
                 ReservationPatch(pod, None)
@@ -198,10 +192,7 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return the start of the longest wait of a gang for GPUs.
-
-        Unix time in seconds; 0 if no gang waits.
-        """
+        """Return the start of the longest wait of a gang in Unix seconds; 0 if no gang waits."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:

@@ -69,10 +69,7 @@ class GangWriter:
         )
 
     async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
-        """Apply a gang's writes to the cluster state.
-
-        Return whether no pod has changed since the writes were planned.
-        """
+        """Apply a gang's writes to the state; return whether no pod has changed since the plan."""
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
@@ -147,10 +144,7 @@ class GangWriter:
                 self._failed(pod, error)
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Revert to the known version of a pod.
-
-        If the write was executed nevertheless, the watch will show it.
-        """
+        """Revert to a pod's known version. If the write was executed, the watch will show it."""
         self.failures += 1
         log.info("a write to a gang's pod failed", extra={"pod": pod.key, "why": str(error)})
         if isinstance(error, NotFound):

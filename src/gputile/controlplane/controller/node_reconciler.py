@@ -24,7 +24,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, changed_conditions, node_condition
 from gputile.api.quantity import count_of
 from gputile.api.well_known import (
-    CONDITION_PREFIX,
     GPU_CORE,
     GPU_MEMORY,
     INVENTORY_ANNOTATION,
@@ -47,6 +46,7 @@ from gputile.core.devices.inventory import (
     resources_for_mode,
     unknown_mode,
 )
+from gputile.core.ledger.node_info import has_agent_condition
 from gputile.kube.client import Backoff
 from gputile.kube.errors import Invalid, KubeError, NotFound
 
@@ -65,7 +65,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
-        return None if label is None or _has_agent_condition(node) else _no_agent(label)
+        return None if label is None or has_agent_condition(node) else _no_agent(label)
     try:
         inventory = decode_inventory(text)
     except InventoryError as error:
@@ -85,17 +85,6 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
         return _no_agent(mode)
     return _offers_nothing(
         node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib
-    )
-
-
-def _has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition.
-
-    An agent writes no inventory if another device plugin serves the GPUs.
-    """
-    return any(
-        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
-        for c in node.status.conditions
     )
 
 
@@ -149,10 +138,7 @@ def condition_patch(
 
 
 class SilentNodes:
-    """Remembers since when nodes have had the condition gputile.io/AgentSilent.
-
-    It is updated when metrics are read.
-    """
+    """Records since when nodes have been AgentSilent; updated when metrics are read."""
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
         self._nodes, self._unix_time = nodes, unix_time
@@ -363,10 +349,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after some time.
-
-        Starting agents and changes of the mode look the same at first.
-        """
+        """Return a diagnosis only after some time: starting agents look the same at first."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

@@ -97,7 +97,9 @@ class NodeBackoff:
         )
         return 0 <= now_ns - at_ns < pause_ns
 
-    def go_on(self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int) -> bool:
+    def advance(
+        self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int
+    ) -> bool:
         """Record which pods want new nodes of a type; return whether these may be requested.
 
         ``created_ns`` are the creations of all nodes of the type.
@@ -299,7 +301,7 @@ class NodeRequestPlanner:
         for name, of_type in nodes.items():
             of_type.idle -= in_use
             uids = {uid for uid, chosen in new.items() if chosen == name and wanted[name]}
-            if not self._backoff.go_on(name, uids, of_type.created_ns, state.now_ns) and uids:
+            if not self._backoff.advance(name, uids, of_type.created_ns, state.now_ns) and uids:
                 return self._wanted(pods, nodes)  # other types are tried
         return found, wanted
 

@@ -67,10 +67,7 @@ _ON_AN_EMPTY_NODE: Final = {
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder for a node of a type.
-
-    Kubernetes ends it a minute after ``wait_seconds``.
-    """
+    """Return the Job of a placeholder, which ends a minute after ``wait_seconds``."""
     labels = {PLACEHOLDER_LABEL: "true"} | (
         {GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {}
     )
@@ -136,10 +133,7 @@ class TypeNodes:
 def nodes_by_type(
     state: ClusterState, types: Sequence[NodeType], wait_ns: int
 ) -> dict[str, TypeNodes]:
-    """Return the nodes by the names of their types.
-
-    A node is young for ``wait_ns`` after its creation.
-    """
+    """Return the nodes by their types; a node is young for ``wait_ns`` after its creation."""
     found = {kind.name: TypeNodes() for kind in types}
     for name, node in state.nodes.items():
         kind = next((kind for kind in types if kind.has(node)), None)
@@ -225,10 +219,7 @@ class Placeholders:
         self._deleted: set[str] = set()  # in the latest round
 
     def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:
-        """Return the Jobs by the type of node they request, oldest first.
-
-        ``pods`` are from a snapshot.
-        """
+        """Return the Jobs of a snapshot by the type of node they request, oldest first."""
         jobs = {_job_of(pod): pod.metadata for pod in pods.values()}
         wait_ns = self._wait_seconds * _SECOND
         self._created = {

@@ -42,10 +42,7 @@ class Planners:
 
 
 class Rounds:
-    """Runs rounds while this replica is ``active``.
-
-    ``compute`` calls its argument in a worker thread.
-    """
+    """Runs rounds while this replica is ``active``; ``compute`` calls a function in a thread."""
 
     def __init__(
         self,

@@ -91,10 +91,7 @@ class PodApi:
 
 
 class BindError(Exception):
-    """The pod was not bound, or the result is not known yet.
-
-    kube-scheduler gets the message, and retries.
-    """
+    """The pod was not bound, or that is not known yet. kube-scheduler retries."""
 
 
 class Binder:
@@ -159,10 +156,7 @@ class Binder:
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings in progress, and resolve those without a response.
-
-        Return whether none is left.
-        """
+        """Wait for Bindings, resolve those without a response; return whether none is left."""
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
         await self._resolve_all()
@@ -206,12 +200,12 @@ class Binder:
             if found is None:
                 return
             if (obstacle := binding.obstacle(found)) is not None:
-                binding.take_back()
+                binding.forget()
                 raise BindError(f"pod {pod.key} {obstacle}") from conflict
             if found.metadata.resource_version == binding.version:
                 break
             binding.version = found.metadata.resource_version
-        binding.take_back()
+        binding.forget()
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
@@ -229,11 +223,11 @@ class Binder:
         except Conflict as error:
             return error
         except NotFound as error:
-            binding.take_back(gone=True)
+            binding.forget(gone=True)
             raise BindError(f"pod {pod.key} is gone") from error
         except KubeError as error:
             if not error.may_have_been_executed:
-                binding.take_back()
+                binding.forget()
                 raise BindError(f"the Binding of pod {pod.key} was refused: {error}") from error
             self._answer_lost(binding)
             log.warning(
@@ -312,7 +306,7 @@ class Binder:
                 f"to"
             )
         else:
-            binding.take_back()
+            binding.forget()
         del self._unconfirmed[meta.uid]
         return binding.is_executed(found)
 

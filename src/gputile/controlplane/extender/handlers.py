@@ -51,10 +51,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """An event of a pod.
-
-    With ``latest``, an existing event of the same reason gets this message.
-    """
+    """An event of a pod. With ``latest``, it replaces the message of one of the same reason."""
 
     pod: Pod
     warning: bool

@@ -169,10 +169,7 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Touch a node whenever ``freed`` asks for it.
-
-        One node is enough: its event requeues all refused pods.
-        """
+        """Touch a node whenever ``freed`` asks for it: its event requeues all refused pods."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

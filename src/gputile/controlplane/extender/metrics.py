@@ -198,10 +198,7 @@ class PendingPods:
         return [(reason.value, found[reason]) for reason in PendingReason]
 
     def since(self) -> list[tuple[str, float]]:
-        """Return the start of the longest wait for each reason.
-
-        Unix time in seconds; 0 if no pod waits for the reason.
-        """
+        """Return, by reason, the start of the longest wait in Unix seconds; 0 if no pod waits."""
         found: dict[PendingReason, float] = {}
         for reason, since in self._waits.values():
             found[reason] = min(since, found.get(reason, since))

@@ -258,10 +258,7 @@ class PriceLearning:
         self._look_every = look_every
 
     async def run(self) -> None:
-        """Recompute prices when enough pods have arrived, or when the prices are stale.
-
-        Return at once if none are used.
-        """
+        """Recompute prices, if used, when they are stale or enough pods have arrived."""
         demand, ledger, loop = self._engine.demand, self._engine.ledger, asyncio.get_running_loop()
         if demand is None:
             return

@@ -110,10 +110,7 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's scheduler if the pod names none or the default one.
-
-    Do nothing if ``scheduler`` is "".
-    """
+    """Set gputile's ``scheduler``, unless it is "" or the pod names one that is not the default."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
@@ -164,10 +161,7 @@ _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Exclude by node affinity those of ``types`` that cannot take the pod.
-
-    ``unit_mib`` is the unit in force.
-    """
+    """Exclude by node affinity the ``types`` that cannot take the pod with this memory unit."""
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:

@@ -185,10 +185,7 @@ def plain_path(path: str) -> str:
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path contains "..".
-
-    The API server refuses this in all paths except those of mounts.
-    """
+    """Return whether a path has "..", which the API server refuses in all but paths of mounts."""
     return ".." in path.split("/")
 
 

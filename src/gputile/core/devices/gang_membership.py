@@ -70,7 +70,7 @@ def gang_size(
     return max(labelled_size(pod) for pod in pods)
 
 
-def held_by_others(pod: Pod) -> bool:
+def has_other_gates(pod: Pod) -> bool:
     """Return whether a pod has a scheduling gate other than its gang's.
 
     Only the owner of such a gate may remove it.
@@ -83,7 +83,7 @@ def waits(pod: Pod) -> bool:
     unbound = (
         not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
     )
-    return unbound and not held_by_others(pod)
+    return unbound and not has_other_gates(pod)
 
 
 def started(pods: Sequence[Pod]) -> list[Pod]:

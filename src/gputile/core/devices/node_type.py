@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gputile.api.config.v1alpha1 import Configuration, NodeTypeConfiguration
+from gputile.api.config.autoscaling import NodeTypeConfiguration
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeSpec, NodeStatus, ObjectMeta, Pod, ResourceList, Taint
 from gputile.api.quantity import parse_mib
 from gputile.api.well_known import (

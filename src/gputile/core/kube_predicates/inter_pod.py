@@ -100,7 +100,7 @@ def _parts(term: PodAffinityTerm | TopologySpreadConstraint) -> Iterator[object]
                 yield from expression.values
 
 
-def looks_at_pods(pod: Pod) -> bool:
+def has_pod_rules(pod: Pod) -> bool:
     return bool(hard_spread(pod) or anti_affinity_terms(pod) or affinity_terms(pod))
 
 

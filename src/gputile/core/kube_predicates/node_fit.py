@@ -37,10 +37,7 @@ def static_obstacles(spec: PodSpec, node: Node) -> Iterator[Refusal[PredicateRul
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[Refusal[PredicateRule] | None]:
-    """Return ``static_reason`` for each node.
-
-    If the affinity names nodes, only those are checked in full.
-    """
+    """Return ``static_reason`` for each node, in full only for nodes that the affinity names."""
     names = _named_nodes(spec)
     if names is None:
         return [static_reason(spec, node) for node in nodes]
@@ -122,12 +119,12 @@ def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
 def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
-    return all(_holds(r, node.metadata.labels.get(r.key)) for r in term.match_expressions) and all(
-        _holds(r, node.metadata.name) for r in term.match_fields
-    )
+    return all(
+        _matches(r, node.metadata.labels.get(r.key)) for r in term.match_expressions
+    ) and all(_matches(r, node.metadata.name) for r in term.match_fields)
 
 
-def _holds(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+def _matches(requirement: NodeSelectorRequirement, value: str | None) -> bool:
     return _compare(value, requirement.operator, requirement.values)
 
 

@@ -18,8 +18,8 @@ from gputile.api.core import Node, Pod, PodSpec
 from gputile.core.kube_predicates.inter_pod import (
     Check,
     anti_affinity_terms,
+    has_pod_rules,
     interpod_checks,
-    looks_at_pods,
 )
 from gputile.core.kube_predicates.node_answers import (
     LastAsked,
@@ -128,7 +128,7 @@ class Predicates:
 
     # -- facts
 
-    def put_node(self, node: Node) -> None:
+    def set_node(self, node: Node) -> None:
         """Add or replace a node; pods that were placed on it are counted."""
         name = node.metadata.name
         known = name in self._nodes
@@ -233,7 +233,7 @@ class Predicates:
 
     def concerns_others(self, pod: Pod) -> bool:
         """Return whether rules between pods apply: the pod's own, or placed pods' anti-affinity."""
-        return bool(self._repelling) or looks_at_pods(pod)
+        return bool(self._repelling) or has_pod_rules(pod)
 
     def repelling(self) -> Iterable[Pod]:
         """Return the placed pods with anti-affinity terms, which also apply to later pods."""
@@ -325,7 +325,7 @@ class Predicates:
 
     def _counted(self, pod: Pod) -> _CountedRules:
         checks = interpod_checks(pod, self._nodes.values())
-        for guest in (self._guests if looks_at_pods(pod) else self._repelling).values():
+        for guest in (self._guests if has_pod_rules(pod) else self._repelling).values():
             node = self._nodes.get(guest.node)
             if node is not None:
                 for check in checks:

@@ -95,7 +95,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     def on_gpu(self, uuid: str) -> bool:
         return any(share.uuid == uuid for share in self.gpus)
 
-    def takes(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
+    def amounts(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
         """Return the MiB and percent of compute that ``share`` takes of a GPU with ``total_mib``.
 
         A pod with whole GPUs takes all of the GPU, whatever the share says, since no other pod gets

@@ -38,10 +38,7 @@ class LedgerError(Exception):
 
 
 class Ledger:
-    """The bookings of all pods.
-
-    Not thread-safe: one event loop owns the ledger, and one thread owns each snapshot.
-    """
+    """The bookings of all pods, for a single thread: the event loop's, or that of a snapshot."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -87,7 +84,7 @@ class Ledger:
             or held.reserved
             or not is_older(pod.metadata.resource_version, held.version)
         ):
-            self._put(pod)
+            self._set_pod(pod)
 
     def apply_read_pod(self, pod: Pod, read_at: float) -> None:
         """Record a pod that was read directly from the API server.
@@ -97,7 +94,7 @@ class Ledger:
         older versions are ignored.
         """
         before = self._bookings.get(pod.metadata.uid)
-        self._put(pod)
+        self._set_pod(pod)
         held = self._bookings.get(pod.metadata.uid)
         known_to_watch = before is not None and before.begun
         if held is not None and not held.reserved and not known_to_watch:
@@ -105,7 +102,7 @@ class Ledger:
             self._restate(msgspec.structs.replace(held, assumed_at=read_at, version=version))
 
     def remove_pod(self, uid: str) -> None:
-        self._reservations.put(uid, None)
+        self._reservations.store(uid, None)
         self._release(uid)
         self._charge(self._non_gpu_pods.drop(uid))
 
@@ -135,31 +132,31 @@ class Ledger:
                 self._release(uid)
             if number % _A_STEP == 0:
                 yield
-        self._reservations.keep_only(there, self._bookings)
+        self._reservations.retain(there, self._bookings)
         for number, uid in enumerate(self._non_gpu_pods.uids() - there, 1):
             self._charge(self._non_gpu_pods.drop(uid))
             if number % _A_STEP == 0:
                 yield
 
-    def _put(self, pod: Pod) -> None:
+    def _set_pod(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
         held = self._bookings.get(uid)
         self._charge(
-            self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid)
+            self._non_gpu_pods.set(pod) if booking is None else self._non_gpu_pods.drop(uid)
         )
         if booking is None:
             # A pod is never unbound again: if an unbound pod has a booking, this version is older
             # than its Binding.
             if pod.finished or pod.spec.node_name:
-                self._reservations.put(uid, None)
+                self._reservations.store(uid, None)
                 self._release(uid)
             elif self._reserves_gpus and (
                 held is None or held.reserved or held.assumed_at is not None
             ):
                 self._reservation_applied(pod, held)
             return
-        self._reservations.put(uid, None)
+        self._reservations.store(uid, None)
         if booking != held:
             self._release(uid)
             self._book(booking)
@@ -253,7 +250,7 @@ class Ledger:
 
     def _reservation_applied(self, pod: Pod, held: Booking | None) -> None:
         uid = pod.metadata.uid
-        self._reservations.put(uid, reserved_booking(pod, self.configuration))
+        self._reservations.store(uid, reserved_booking(pod, self.configuration))
         reservation = self._reservations.get(uid)
         if held is not None and held.reserved and held != reservation:
             self._release(uid)
@@ -276,7 +273,7 @@ class Ledger:
     def apply_node(self, node: Node) -> None:
         """Record a node that was created or changed."""
         node_info = node_info_of(node, self.configuration)
-        row = self._table.put(node_info)
+        row = self._table.set(node_info)
         if row is None:
             return
         self._table.charge(row, self._non_gpu_pods.on_node(node_info.name))
@@ -316,7 +313,7 @@ class Ledger:
 
     def _book(self, booking: Booking) -> None:
         self._bookings[booking.uid] = booking
-        self._plans.put(booking)
+        self._plans.set(booking)
         self._own(booking.node)[booking.uid] = booking
         row = self.row_of.get(booking.node)
         if row is not None:
@@ -334,7 +331,7 @@ class Ledger:
     def _restate(self, booking: Booking) -> None:
         """Replace a booking by one that differs only in confirmation or version."""
         self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
-        self._plans.put(booking)
+        self._plans.set(booking)
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)

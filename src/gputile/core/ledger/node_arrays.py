@@ -150,7 +150,7 @@ class NodeTable:
 
     # -- nodes
 
-    def put(self, node_info: NodeInfo) -> int | None:
+    def set(self, node_info: NodeInfo) -> int | None:
         """Store a node without any bookings; return its row, None if the node has not changed."""
         row = self.row_of.get(node_info.name)
         if row is not None and self._node_info[row] == node_info:
@@ -220,7 +220,7 @@ class NodeTable:
             if column is None:
                 known = False
                 continue
-            mib, percent = booking.takes(share, arrays.total[row, column], node_info.replicas)
+            mib, percent = booking.amounts(share, arrays.total[row, column], node_info.replicas)
             arrays.used[row, column] += sign * mib
             arrays.percent[row, column] += sign * percent
             arrays.pods[row, column] += sign
@@ -271,7 +271,7 @@ class NonGpuPods:
         """Return the sum of the requests of such pods on a node."""
         return self._on_node.get(name, NO_HOST_RESOURCES)
 
-    def put(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
+    def set(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
         """Add or update a pod without a booking; return how much each node's usage changes."""
         node = "" if pod.finished else pod.spec.node_name
         host = host_request(pod) if node else NO_HOST_RESOURCES

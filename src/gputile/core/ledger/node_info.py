@@ -10,6 +10,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.quantity import count_of
 from gputile.api.well_known import (
+    CONDITION_PREFIX,
     HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
     MODE_LABEL,
@@ -17,6 +18,7 @@ from gputile.api.well_known import (
     PLACEMENT_LABEL,
     PLACEMENTS,
     WHOLE_GPU,
+    ConditionType,
     Mode,
 )
 from gputile.api.wording import nearest
@@ -130,10 +132,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and what is booked on it.
-
-    That is MiB, percent of compute, pods, and the number of their trust group.
-    """
+    """A GPU and its bookings: MiB, percent of compute, pods, and the number of the trust group."""
 
     gpu: Gpu
     total: int
@@ -261,6 +260,14 @@ def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
     if placement == "packing" and configuration.placement != "packing":
         return "binpack"  # prices exist only if packing is the policy of the whole cluster
     return placement
+
+
+def has_agent_condition(node: Node) -> bool:
+    """Return whether an agent has set a condition, which it may do without an inventory."""
+    return any(
+        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
+        for c in node.status.conditions
+    )
 
 
 def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> ServingMode:

@@ -1,7 +1,4 @@
-"""Stores reservations, and the plans that they belong to.
-
-A reservation is a booking of GPUs for a pod that is not bound yet.
-"""
+"""Stores reservations (bookings of GPUs for pods that are not bound yet), and their plans."""
 
 from collections.abc import Container, KeysView
 from dataclasses import dataclass, field
@@ -79,7 +76,7 @@ class Reservations:
         twin._by_uid, twin.now_ns = self._by_uid.copy(), self.now_ns
         return twin
 
-    def put(self, uid: str, reservation: Booking | None) -> None:
+    def store(self, uid: str, reservation: Booking | None) -> None:
         """Store the reservation of a pod; None removes it."""
         if reservation is not None:
             self._by_uid[uid] = reservation
@@ -97,7 +94,7 @@ class Reservations:
     def uids(self) -> KeysView[str]:
         return self._by_uid.keys()
 
-    def keep_only(self, *uids: Container[str]) -> None:
+    def retain(self, *uids: Container[str]) -> None:
         """Drop the reservations of pods whose UIDs are in none of these collections."""
         for uid in [uid for uid in self._by_uid if not any(uid in some for some in uids)]:
             del self._by_uid[uid]
@@ -130,7 +127,7 @@ class BookedPlans:
         twin._plans = {name: plan.copy() for name, plan in self._plans.items()}
         return twin
 
-    def put(self, booking: Booking) -> None:
+    def set(self, booking: Booking) -> None:
         """Add or replace a booking; one without a plan is ignored."""
         if not booking.plan:
             return

@@ -137,7 +137,7 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
     small = [gpu for gpu in healthy if gpu.total < shape.mib]
     if len(healthy) - len(small) < shape.gpus:
         return _too_large(healthy, small, shape)
-    return _taken(healthy, shape, node_info)
+    return _shortage(healthy, shape, node_info)
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
@@ -154,7 +154,9 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
     )
 
 
-def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo) -> Refusal[FitRule] | None:
+def _shortage(
+    healthy: list[GpuState], shape: Shape, node_info: NodeInfo
+) -> Refusal[FitRule] | None:
     """Name the GPU with the fewest shortages and how many GPUs have room; None if they suffice."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
@@ -342,10 +344,7 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth between two GPUs of each set: shape [sets].
-
-    It is infinity for sets of one GPU.
-    """
+    """Return the smallest bandwidth in each set of GPUs: shape [sets]; infinity for one GPU."""
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
         slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])

@@ -110,5 +110,5 @@ def overallocated_gpus(ledger: Ledger) -> int:
         for share in booking.gpus:
             i = info.column(share.uuid)
             if i is not None:
-                held[row, i] -= booking.takes(share, int(arrays.total[row, i]), info.replicas)[0]
+                held[row, i] -= booking.amounts(share, int(arrays.total[row, i]), info.replicas)[0]
     return int(((held > arrays.total) & arrays.usable).sum())

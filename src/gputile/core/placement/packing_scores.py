@@ -404,10 +404,7 @@ def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs.
-
-    On nodes without packing, these are only the GPUs that the placement label selects (M9).
-    """
+    """Return the candidate GPUs; without packing, those that the placement label selects (M9)."""
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])
     keys = vectorized.gpu_keys(arrays, rows[part])

@@ -127,10 +127,7 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs may hold one more pod, and have no pod of another trust group.
-
-    The shape is [rows, GPUs].
-    """
+    """Return which GPUs may hold one more pod, and hold no other trust group: [rows, GPUs]."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
@@ -223,10 +220,7 @@ def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
 
 
 def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple[Int64, Int64]:
-    """Return how full the pod's first GPU and the node become, in thousandths.
-
-    The shape of each is [rows].
-    """
+    """Return how full, in thousandths, the pod's first GPU and the node become: shapes [rows]."""
     first = np.where(gpus, gpu_keys(arrays, rows), _FAR).argmin(axis=1)
     total, used = arrays.total[rows], arrays.used[rows]
     line = np.arange(len(rows))

@@ -51,10 +51,7 @@ class PodBinding:
 
     @property
     def body(self) -> Binding:
-        """The body of the request to the API server.
-
-        It sets node and allocation in one write, for this UID only.
-        """
+        """The body of the request: node and allocation in one write, for this UID only."""
         meta = BindingMeta(
             name=self.pod.metadata.name,
             namespace=self.pod.metadata.namespace,
@@ -100,7 +97,7 @@ class PodBinding:
         if self.plan:
             self.ledger.confirm(self.pod.metadata.uid)
 
-    def take_back(self, *, gone: bool = False) -> None:
+    def forget(self, *, gone: bool = False) -> None:
         """Record that the Binding was certainly not executed.
 
         With ``gone``, the pod does not exist any more. The pod's GPUs are free again; a reservation

@@ -99,10 +99,7 @@ def total_loss(losses: Iterable[Loss]) -> Loss:
 
 
 class EvictionBudget(NamedTuple):
-    """A limit for evictions, such as a PodDisruptionBudget.
-
-    It ``allows`` so many evictions now; ``name`` identifies it.
-    """
+    """A limit, such as a PodDisruptionBudget, that ``allows`` so many evictions now."""
 
     name: Hashable
     allows: int
@@ -140,7 +137,7 @@ class EvictionRules:
                 begun[budget.name] += 1
         return over
 
-    def was_told_to_leave(self, uid: str) -> bool:
+    def is_being_removed(self, uid: str) -> bool:
         """Return whether a pod is being deleted or evicted, so that its gang does not count it."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
@@ -166,6 +163,6 @@ def eviction_loss(booking: Booking, ledger: Ledger, facts: EvictionFacts, now_s:
         for share in booking.gpus:
             column = info.column(share.uuid)
             total = info.gpu_total(column) if column is not None else 0
-            mib, percent = booking.takes(share, total, info.replicas)
+            mib, percent = booking.amounts(share, total, info.replicas)
             milli_gpus += max(1000 * mib // max(1, total), 10 * percent)
     return Loss(booking.priority, 1, facts.cost, seconds * milli_gpus)

@@ -54,10 +54,7 @@ def decisions(
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of a gang's pods.
-
-    ``number`` is the kind of each pod; ``asking`` has one pod of each kind.
-    """
+    """The kinds of a gang's pods: ``number`` is each pod's kind, ``asking`` has a pod of each."""
 
     number: tuple[int, ...]
     asking: tuple[GangCandidate, ...]
@@ -261,14 +258,14 @@ class _GangSearch:
         turns = [self._options(0)] if count else []
         while turns and tries > 0:
             member = len(turns) - 1
-            self._take_back(member)
+            self._unassign(member)
             try:
                 place = next(turns[-1])
             except StopIteration:
                 turns.pop()
                 continue
             if place is not None:
-                self._put(member, place)
+                self._assign(member, place)
                 tries -= 1
             elif len(turns) - len(self._placed) > spare:
                 continue
@@ -278,17 +275,17 @@ class _GangSearch:
                 break
             turns.append(self._options(len(turns)))
         for member in list(self._placed):
-            self._take_back(member)
+            self._unassign(member)
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
         """Return why the first pod that is not in ``places`` fits nowhere beside those that are."""
         for member, place in places.items():
-            self._put(member, place)
+            self._assign(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
         why = self._why_nowhere(self._kinds.asking[self._kinds.number[without]])
         for member in places:
-            self._take_back(member)
+            self._unassign(member)
         return why
 
     def _options(self, member: int) -> Iterator[Decision | None]:
@@ -312,7 +309,7 @@ class _GangSearch:
         names = self._predicates.open_alone(pod) if alone else self._predicates.open_nodes(pod)
         return [name for name in names if name not in self._closed]
 
-    def _put(self, member: int, place: Decision) -> None:
+    def _assign(self, member: int, place: Decision) -> None:
         pod, request = self._members[member].pod, self._members[member].request
         booking = place.booking(pod, request, 0.0)
         if booking is not None:
@@ -322,7 +319,7 @@ class _GangSearch:
         self._placed[member] = place
         self._full.clear()
 
-    def _take_back(self, member: int) -> None:
+    def _unassign(self, member: int) -> None:
         if self._placed.pop(member, None) is not None:
             uid = self._members[member].pod.metadata.uid
             self._predicates.remove(uid)

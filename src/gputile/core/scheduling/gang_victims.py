@@ -27,15 +27,11 @@ from gputile.core.scheduling.eviction_rules import (
     eviction_loss,
     total_loss,
 )
+from gputile.core.scheduling.freeable_gpus import VictimChoice
 from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.reservation_rules import lost_reservation
-from gputile.core.scheduling.victim_choice import (
-    Preemptor,
-    VictimChoice,
-    VictimSearch,
-    lowest_enough,
-)
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch, lowest_enough
 
 _SECOND = 10**9
 _MOST_NODES = 100
@@ -63,16 +59,13 @@ class VictimSearchInput:
         self.engine.ledger.remove_pod(uid)
         self.predicates.remove(uid)
 
-    def put_back(self, booking: Booking) -> None:
+    def restore(self, booking: Booking) -> None:
         self.engine.ledger.assume(booking)
         if (pod := self.pods.get(booking.uid)) is not None:
             self.predicates.place(pod, booking.node)
 
-    def takes(self, pod: Pod, node: str) -> bool:
-        """Return whether a pod passes kube-scheduler's checks on a node.
-
-        The pod may be placed on the node already.
-        """
+    def accepts(self, pod: Pod, node: str) -> bool:
+        """Return whether a pod, even if placed there, passes kube-scheduler's checks on a node."""
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -82,10 +75,7 @@ class VictimSearchInput:
 
 @dataclass(frozen=True, slots=True)
 class GangVictims:
-    """The placements of a gang's pods, by UID, and the victims.
-
-    ``withdrawn`` are pods that lose their reservation.
-    """
+    """The gang's placements by UID, the victims, and pods whose reservations are withdrawn."""
 
     places: dict[str, Decision]
     evicted: tuple[str, ...]
@@ -151,7 +141,7 @@ def is_enough(
         lost_reservation(cluster.engine.ledger, booking) is not None for booking in places.values()
     ):
         return False
-    return all(cluster.takes(pod, node) for pod, node in pods)
+    return all(cluster.accepts(pod, node) for pod, node in pods)
 
 
 class _Attempt:
@@ -187,7 +177,7 @@ class _Attempt:
             place = self._free(self._asking[kind]) or self._freed(self._asking[kind], kind)
             if place is None:
                 return None
-            self._put(member, place)
+            self._assign(member, place)
         self._spare()
         places = {uid: place for uid, (_, place) in self._places.items()}
         loss = total_loss(map(self._loss, self._victims.values()))
@@ -222,7 +212,7 @@ class _Attempt:
                 self._leave_for_good(bookings)
                 return self._engine.decision(request, info, choice.gpus, self._now_ns)
             for booking in bookings:
-                self._cluster.put_back(booking)
+                self._cluster.restore(booking)
         return None
 
     def _leave_for_good(self, bookings: Iterable[Booking]) -> None:
@@ -284,7 +274,7 @@ class _Attempt:
             else None
         )
 
-    def _put(self, member: GangCandidate, place: Decision) -> None:
+    def _assign(self, member: GangCandidate, place: Decision) -> None:
         booking = place.booking(member.pod, member.request, 0.0)
         if booking is not None:
             self._ledger.assume(booking)
@@ -305,16 +295,13 @@ class _Attempt:
     # -- sparing victims
 
     def _spare(self) -> None:
-        """Spare victims that are not needed, the most expensive first.
-
-        A whole gang is spared as a whole.
-        """
+        """Spare victims that are not needed, the most expensive first, and gangs as a whole."""
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
         for bookings in self._sets():
             for booking in bookings:
-                self._cluster.put_back(booking)
+                self._cluster.restore(booking)
             nodes = {booking.node for booking in bookings}
             stand = all(
                 self._stands(pod, place) for node in nodes for pod, place in on_node.get(node, ())
@@ -340,12 +327,9 @@ class _Attempt:
         return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether all pods of a gang are victims.
-
-        Pods that are being evicted or deleted already do not count.
-        """
+        """Return whether all pods of a gang are victims, except those that are leaving already."""
         staying = (
-            uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.was_told_to_leave(uid)
+            uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.is_being_removed(uid)
         )
         return all(self._ledger.booking(uid) is None for uid in staying)
 
@@ -354,4 +338,4 @@ class _Attempt:
         booking = self._ledger.booking(pod.metadata.uid)
         if booking is not None and lost_reservation(self._ledger, booking) is not None:
             return False
-        return self._cluster.takes(pod, place.node)
+        return self._cluster.accepts(pod, place.node)

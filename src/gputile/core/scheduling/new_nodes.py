@@ -87,7 +87,7 @@ def places_in_sum(
     for pod in reserved:
         nodes.remove(pod.metadata.uid)
     for node in starting.values():
-        nodes.put_node(node)
+        nodes.set_node(node)
     for each in sorted(pods, key=_by_age):
         names = nodes.open_nodes(each.pod)
         if names:
@@ -121,12 +121,10 @@ def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str,
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
         uid = each.pod.metadata.uid
-        name = site.put_on_a_node(each)
+        name = site.place_on_existing(each)
         if name is None:
             whys = {kind.name: site.refusal(each, kind) for kind in site.types}
-            name = site.put_on_a_new_node(
-                each, [kind for kind in site.types if whys[kind.name] is None]
-            )
+            name = site.place_on_new(each, [kind for kind in site.types if whys[kind.name] is None])
             if name is None:
                 other = refusal_by(NodeTypeRule.OTHER_PODS)
                 found.refused[uid] = {type_name: why or other for type_name, why in whys.items()}
@@ -143,10 +141,7 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, and the pods on them.
-
-    With ``by_sums`` only the sums of a node are checked.
-    """
+    """Nodes that do not exist yet, with pods on them; with ``by_sums`` only sums are checked."""
 
     def __init__(
         self,
@@ -170,25 +165,25 @@ class _Site:
         name = f"new-{len(self._nodes)}"
         node = kind.node(name)
         self._ledger.apply_node(node)
-        self._predicates.put_node(node)
+        self._predicates.set_node(node)
         self._nodes[name] = kind
         return name
 
     def type_of(self, name: str) -> str:
         return self._nodes[name].name
 
-    def put_on_a_node(self, each: GangCandidate) -> str | None:
+    def place_on_existing(self, each: GangCandidate) -> str | None:
         """Put a pod on the first node that takes it; return its name, None if none does."""
         for name in self._predicates.open_nodes(each.pod):
-            if self._put(each, name):
+            if self._place(each, name):
                 return name
         return None
 
-    def put_on_a_new_node(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
+    def place_on_new(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
         """Put a pod on a new node of the first type that takes it; return its name or None."""
         for kind in types:
             name = self.add(kind)
-            if self._predicates.reason(each.pod, name) is None and self._put(each, name):
+            if self._predicates.reason(each.pod, name) is None and self._place(each, name):
                 return name
             self._predicates.drop_node(name)
         return None
@@ -208,7 +203,7 @@ class _Site:
             return refusal_by(NodeTypeRule.TOO_FEW_RESOURCES, wanted=lacking.text)
         return self._barred.get((each.pod.metadata.uid, kind.name))
 
-    def _put(self, each: GangCandidate, name: str) -> bool:
+    def _place(self, each: GangCandidate, name: str) -> bool:
         request = each.request
         barred = self._barred.get((each.pod.metadata.uid, self.type_of(name)))
         if barred is not None and barred.rule is not NodeTypeRule.PAUSED:

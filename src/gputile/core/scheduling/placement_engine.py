@@ -113,10 +113,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlacementEngine:
-    """Places pods on one ledger.
-
-    ``packing_state`` is what ``packing`` scores by, None before the first prices.
-    """
+    """Places pods on one ledger. ``packing_state`` is None before the first prices."""
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
@@ -227,10 +224,7 @@ class PlacementEngine:
         return [names[i] for i in order.tolist()]
 
     def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
-        """Choose GPUs of node ``name`` for the request, or return why it does not fit.
-
-        ``now_ns`` is Unix time.
-        """
+        """Choose a node's GPUs, or return why the request does not fit; ``now_ns`` is Unix time."""
         node = self.ledger.state(name)
         if node is None:
             return UNKNOWN

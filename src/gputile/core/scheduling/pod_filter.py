@@ -35,10 +35,7 @@ class PodVerdict:
 
 
 def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: int) -> PodVerdict:
-    """Return which of ``names`` the pod may go to, and why not to the others.
-
-    ``now_ns`` is Unix time in nanoseconds.
-    """
+    """Return which of ``names`` the pod may go to, and why no others; ``now_ns`` is Unix time."""
     ledger = engine.ledger
     try:
         request = engine.request(pod)
@@ -71,10 +68,7 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
 
 
 def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
-    """Return a rank for each of ``names``.
-
-    All ranks are 0 if the pod requests no GPU, or if its request is invalid.
-    """
+    """Return a rank for each of ``names``; all are 0 without a valid request for GPUs."""
     try:
         request = engine.request(pod)
     except RequestError:
@@ -139,20 +133,14 @@ def rank_pod_with_claims(
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shape for nodes of each mode.
-
-    In core_mem, a shape without compute takes all compute of a GPU.
-    """
+    """Return the shape by mode: in core_mem, one without compute takes all compute of a GPU."""
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)
     return shape, replace(shape, percent=MOST_PERCENT)
 
 
-def takes_now(ledger: Ledger, pod: Pod, name: str) -> bool:
-    """Return whether a node takes the pod now.
-
-    It does if it is ready, offers its GPUs, and has suitable labels and taints.
-    """
+def accepts_now(ledger: Ledger, pod: Pod, name: str) -> bool:
+    """Return whether a node takes the pod now: ready, with GPUs, suitable labels and taints."""
     info = ledger.info_of(name)
     if info is None or info.checked is None:
         return info is not None

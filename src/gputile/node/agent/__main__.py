@@ -21,7 +21,8 @@ from typing import Any
 
 import uvloop
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod, PodOnNode
 from gputile.api.well_known import INVENTORY_ANNOTATION

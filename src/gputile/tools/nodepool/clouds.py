@@ -72,8 +72,8 @@ GPU_OPERATOR = (
     ShellCommand(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
     ShellCommand(
         "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update",
-        "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's "
-        "agent is it.",
+        "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin is disabled: "
+        "gputile's agent replaces it.",
     ),
     command(
         "helm install gpu-operator nvidia/gpu-operator",
@@ -119,10 +119,7 @@ def sum_note(pool: NodePool) -> str | None:
 
 
 def node_type_note(pool: NodePool) -> str:
-    """Return the note on the pool's node type in the configuration.
-
-    The controller requests the pool's nodes with it.
-    """
+    """Return the note on the pool's type in the configuration, by which its nodes are requested."""
     keys = {
         "eks": "karpenter.sh/nodepool"
         if pool.autoscaler == "karpenter"

@@ -43,10 +43,7 @@ class _PoolSection(
 
 
 class Gpus(_PoolSection, frozen=True, kw_only=True):
-    """The GPUs of one node.
-
-    ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB.
-    """
+    """The GPUs of one node, with ``memory`` as ``nvidia-smi`` prints it, such as 23028MiB."""
 
     count: Annotated[int, described("The number of GPUs of a node.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[
@@ -220,10 +217,7 @@ def _label_problems(pool: NodePool) -> Iterator[str]:
 
 
 def joining_labels(pool: NodePool) -> dict[str, str]:
-    """Return gputile's labels that the nodes register with (M11).
-
-    They include those of a described GPU model.
-    """
+    """Return gputile's labels at registration (M11), with those of a described GPU model."""
     labels = {MODE_LABEL: pool.mode.value}
     if pool.placement is not None:
         labels[PLACEMENT_LABEL] = pool.placement
@@ -238,7 +232,6 @@ def joining_labels(pool: NodePool) -> dict[str, str]:
 
 
 def agent_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that the agent sets."""
     model = model_label_value(pool.gpus.model)
     own = {f"{MODEL_COUNT_PREFIX}{model}": str(pool.gpus.count)} if model else {}
     return model_labels(pool.devices) | own

@@ -18,7 +18,7 @@ from gputile.core.devices.gang_membership import (
     GangName,
     gang_of,
     gated,
-    held_by_others,
+    has_other_gates,
     needed_members,
     queue_priority,
     started,
@@ -31,7 +31,7 @@ from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.pod_filter import takes_now
+from gputile.core.scheduling.pod_filter import accepts_now
 
 _NAMED: Final = 5  # the most victims that a text names
 
@@ -94,7 +94,7 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
 
 def member_of(pod: Pod) -> GangName | None:
     """Return the gang that a pod counts for; None without a gang, or if others gate the pod."""
-    return gang_of(pod) if not held_by_others(pod) else None
+    return gang_of(pod) if not has_other_gates(pod) else None
 
 
 def is_gated(pod: Pod) -> bool:
@@ -129,20 +129,14 @@ def incomplete(
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that is evicted, or a pending pod that loses its reservation.
-
-    ``preemptors`` are ``namespace/name``.
-    """
+    """A pod that is evicted, or loses its reservation, for ``preemptors`` (``namespace/name``)."""
 
     pod: Pod
     preemptors: tuple[str, ...]
 
 
 class VictimFinder:
-    """Finds victims among ``pods``, which are all pods of the cluster.
-
-    ``engine`` and ``predicates`` have counted them.
-    """
+    """Finds victims among all ``pods``, which ``engine`` and ``predicates`` have counted."""
 
     def __init__(
         self,
@@ -180,7 +174,7 @@ class VictimFinder:
             return None
         pods = {member.pod.metadata.uid: member.pod for member in members}
         if not all(
-            takes_now(self._engine.ledger, pods[uid], place.node)
+            accepts_now(self._engine.ledger, pods[uid], place.node)
             for uid, place in found.places.items()
         ):
             return None
@@ -215,10 +209,7 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return the eviction budget of a pod, if any.
-
-        As in the Eviction API, a pod with several budgets is never evicted.
-        """
+        """Return the budget of a pod. As in the Eviction API, with several it is never evicted."""
         meta = self.pods[uid].metadata
         guarding = [
             budget

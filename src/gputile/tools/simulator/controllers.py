@@ -296,8 +296,8 @@ def _daemons(workload: ControllerInput) -> Iterator[Pod]:
     out although a pod, as admission completes it, could run there.
     """
     admitted = workload.make.template.spec
-    chosen = [node for node in workload.nodes if _takes(workload.written, node)]
-    missed = [node for node in workload.nodes if node not in chosen and _takes(admitted, node)]
+    chosen = [node for node in workload.nodes if _wants_pod(workload.written, node)]
+    missed = [node for node in workload.nodes if node not in chosen and _wants_pod(admitted, node)]
     if missed:
         said = f"{first_of([node.metadata.name for node in missed], 3)}: {_BY_TEMPLATE}"
         if not chosen and not workload.stored:
@@ -327,7 +327,7 @@ def _tolerant(spec: PodSpec) -> PodSpec:
     return msgspec.structs.replace(spec, tolerations=(*spec.tolerations, *_TOLERATIONS))
 
 
-def _takes(spec: PodSpec, node: Node) -> bool:
+def _wants_pod(spec: PodSpec, node: Node) -> bool:
     """Return whether the controller would create a pod with this spec for the node."""
     return next(untolerated_taints(_tolerant(spec), node), None) is None and matches_node(
         spec, node

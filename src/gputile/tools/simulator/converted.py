@@ -86,10 +86,7 @@ def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Convert
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """A container's request: MiB and percent of compute on each of ``gpus`` GPUs.
-
-    Whole GPUs have no ``mib``.
-    """
+    """A container's request: MiB (0 for whole GPUs) and percent of compute per GPU."""
 
     gpus: int
     mib: int = 0
@@ -131,7 +128,7 @@ class _Conversion:
             elif isinstance(value.get("resources"), dict) and "containers" not in value:
                 self._convert_pod(above, [("", value)], None, path)
             if not _containers(value.get("spec")):
-                self._tell_annotations(path, value.get("metadata"))
+                self._report_annotations(path, value.get("metadata"))
             for key, item in list(value.items()):
                 if key not in ("containers", "initContainers", "resources"):
                     self.walk(item, f"{path}.{key}" if path else key, value)
@@ -166,17 +163,17 @@ class _Conversion:
                 GPU_COUNT_LABEL: str(counts.pop()),
             }
         if self._convert_annotations(containers, annotations) or (found and not mixed):
-            self._tell_refusal(containers, {"annotations": annotations, "labels": labels}, path)
+            self._report_refusal(containers, {"annotations": annotations, "labels": labels}, path)
             if "annotations" in metadata and not annotations:
                 del metadata["annotations"]
         asks = any(_asks_gputile(each) for _, each in containers)
         if template is not None and template is not self.result.body:
             self._join_gang(template, labels, asks and spec.get("schedulerName") in _GANG_MAKERS)
-        self._tell_words(path, metadata, [each for _, each in containers])
+        self._report_words(path, metadata, [each for _, each in containers])
         if asks:
             self._leave_scheduler(spec)
 
-    def _tell_refusal(
+    def _report_refusal(
         self, containers: list[tuple[str, Object]], metadata: Object, path: str
     ) -> None:
         """Report why admission would refuse the converted pod, if it would."""
@@ -192,12 +189,12 @@ class _Conversion:
                 f"{path or 'spec'}: converted, but admission refuses it: {error}"
             )
 
-    def _tell_annotations(self, path: str, metadata: Any) -> None:
+    def _report_annotations(self, path: str, metadata: Any) -> None:
         """Report requests in annotations of ``metadata`` without a pod ``spec`` next to it."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-            self._tell_words(path, metadata, [])
+            self._report_words(path, metadata, [])
 
-    def _tell_words(self, path: str, metadata: Object, containers: list[Object]) -> None:
+    def _report_words(self, path: str, metadata: Object, containers: list[Object]) -> None:
         pod = {"metadata": metadata, "spec": {"containers": containers}}
         beside = [name for name in _KAI_BESIDE if name in (metadata.get("annotations") or {})]
         for where, rule in asked_of_others(path, pod):

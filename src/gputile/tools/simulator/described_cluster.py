@@ -57,10 +57,7 @@ class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
-    """One node, or ``count`` equal ones called ``name``-1 and so on.
-
-    Without ``mode`` it has no mode label.
-    """
+    """One node, or ``count`` nodes ``name``-1 and so on; without ``mode``, no mode label."""
 
     name: Annotated[str, described("The node's name; with count, the beginning of the names.")]
     count: Annotated[

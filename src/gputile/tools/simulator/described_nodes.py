@@ -144,7 +144,7 @@ def nodes_of_text(
             known.
     """
     origin = Origin(f"{source} {text}")
-    form = "say COUNTxGPUSxMODEL[=MEMORY][:MODE], as 2x8xH100:cgpu"
+    form = "use COUNTxGPUSxMODEL[=MEMORY][:MODE], such as 2x8xH100:cgpu"
     written, colon, mode = text.partition(":")
     *counts, last = written.split("x", 2)
     model, _, memory = last.partition("=")
@@ -287,7 +287,7 @@ class _Describer:
                 )
             if not 0 < mib <= MOST_MIB:
                 raise self._error(
-                    f"{path}.memory", f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB"
+                    f"{path}.memory", f"{group.memory} is not between 1MiB and {MOST_MIB}MiB"
                 )
             for position in range(group.count):
                 uuid, healthy = make_gpu_uuid(name, len(gpus)), position not in unhealthy

@@ -44,7 +44,7 @@ _REMEDIES: Final = (
     ),
     (
         r"failed quota: ([a-z0-9.-]{1,253}): must specify ",
-        "ResourceQuota {} counts what the pod does not name: name it, or have a LimitRange give a "
+        "ResourceQuota {} counts a resource that the pod does not set: set it, or add a LimitRange "
         "default",
     ),
     (
@@ -77,10 +77,7 @@ def explain_pod(
     now_ns: int,
     claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
-    """Explain why ``pod``, one of ``pods``, is on its node or pending.
-
-    ``now_ns`` is Unix time in nanoseconds.
-    """
+    """Explain why ``pod``, one of ``pods``, is on its node or pending (``now_ns``: Unix time)."""
     try:
         subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:

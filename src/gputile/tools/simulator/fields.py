@@ -132,7 +132,7 @@ def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
         if key == GPU_MEMORY and isinstance(item, str) and item.endswith("iB"):
             yield (
                 f"{path}[{shown(key)}]",
-                f"{shown(item)} is a size: write how many memory units it is, as 2",
+                f"{shown(item)} is a size: write the number of memory units, such as 2",
             )
         elif item is not None:
             yield from _check(item_type, item, f"{path}[{shown(key)}]")

@@ -103,11 +103,7 @@ def asks_for_gpus(spec: Json) -> bool:
 
 
 def names_gpus(value: Json) -> bool:
-    """Return whether a mapping requests GPUs.
-
-    It may do so by a resource, by a number of GPUs, by ``name`` and amount apart, by the name of a
-    device or profile, or by ResourceClaims.
-    """
+    """Return whether a mapping requests GPUs: by amount, number, device, profile or claims."""
     named = (str(value.get(name)).lower() for name in _NAMES)
     if not _CLAIMS.isdisjoint(value) or any(re.search("gpu|nvidia", name) for name in named):
         return True
@@ -122,10 +118,7 @@ def names_gpus(value: Json) -> bool:
 
 
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:
-    """Build a container from a mapping.
-
-    It has all fields if they are valid, else only name and resources.
-    """
+    """Build a container from a mapping; without its other fields if they are invalid."""
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
     where, resources = next(
         (key, found) for key, each in value.items() if (found := gpu_requirements(key, each))

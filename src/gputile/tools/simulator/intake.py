@@ -85,7 +85,7 @@ class IntakeChecks:
         self._notes += (Note(each, origin) for each in self._mistyped.in_spec(prefix, spec))
         if node := admitted.spec.node_name:
             rule = (
-                f"{node} passes kube-scheduler by, so whether the pod fits there is not judged: "
+                f"the pod bypasses kube-scheduler, so whether it fits {node} is not checked: "
                 "use nodeSelector"
             )
             raise origin.error(f"{prefix}spec.nodeName", rule)
@@ -139,10 +139,7 @@ class IntakeChecks:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be judged.
-
-        If such claims are ignored, return the pod without them.
-        """
+        """Refuse a pod with a claim that cannot be judged, or remove claims that are ignored."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         why_not = [
             self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())

@@ -51,10 +51,7 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An object's location.
-
-    ``document`` and ``item``, its position in a List, start at 1; 0 means none.
-    """
+    """Where an object is: its ``document`` and ``item`` (position in a List) from 1; 0 for none."""
 
     file: str
     document: int = 0
@@ -150,7 +147,7 @@ class Note:
         return f"{self.origin}: {self.text}" if self.origin is not None else self.text
 
 
-def told_together(notes: Iterable[Note]) -> list[str]:
+def merged_notes(notes: Iterable[Note]) -> list[str]:
     """Return the notes as printed: notes of one text on objects of one file are one sentence."""
     alike: dict[tuple[str, str], list[Note]] = {}
     for note in notes:

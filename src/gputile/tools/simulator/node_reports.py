@@ -35,10 +35,7 @@ from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_req
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a GPU, with its memory (MiB) and compute (percent).
-
-    ``kept`` marks a reservation of an unbound pod.
-    """
+    """A pod on a GPU, with MiB and percent of compute; ``kept`` if only reserved."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
@@ -168,10 +165,7 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of the nodes ``names`` that ``pod`` would fit now.
-
-        ``pod`` would replace the subject's pod.
-        """
+        """Return up to ``most`` of ``names`` that ``pod`` would fit instead of the subject's."""
         try:
             request = self.request_of(pod)
         except RequestError:
@@ -203,7 +197,7 @@ class Subject:
     def fits_new(self, request: Request, node: Node) -> bool:
         """Return whether the pod would fit ``node`` if it were added."""
         name = node.metadata.name
-        self.predicates.put_node(node)
+        self.predicates.set_node(node)
         self.ledger.apply_node(node)
         try:
             return (
@@ -283,7 +277,7 @@ class Subject:
 def asks(request: Request | None) -> str:
     """Describe what a request asks for."""
     if request is None:
-        return "asks for no GPU: gputile has no say in where it goes"
+        return "asks for no GPU, so gputile does not choose its node"
     shape = request.shape
     gpus = "one GPU" if shape.gpus == 1 else f"each of {shape.gpus} GPUs of one node"
     if shape.kind is not RequestKind.SHARED and shape.by_claims:
@@ -351,7 +345,7 @@ def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
 
 def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
     share = next(share for share in booking.gpus if share.uuid == gpu.gpu.uuid)
-    mib, percent = booking.takes(share, gpu.total, replicas)
+    mib, percent = booking.amounts(share, gpu.total, replicas)
     return HolderReport(booking.namespace, booking.name, mib, percent, booking.reserved)
 
 

@@ -82,29 +82,26 @@ def _gets(pod: Pod, allocation: Allocation | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldOutcome:
+class OutcomeText:
     """The outcome of a pod; ``others`` names its workload's other pods with the same outcome."""
 
     outcome: PodOutcome
     others: list[str] = field(default_factory=list)
 
 
-def together(outcomes: Iterable[PodOutcome]) -> list[ToldOutcome]:
-    """Return ``outcomes`` in their order.
-
-    Refused pods of one workload with one reason are merged into the first of them.
-    """
-    told: list[ToldOutcome] = []
-    groups: dict[tuple[Owner, str], ToldOutcome] = {}
+def together(outcomes: Iterable[PodOutcome]) -> list[OutcomeText]:
+    """Return the outcomes in order, refusals of a workload with the same reason merged."""
+    told: list[OutcomeText] = []
+    groups: dict[tuple[Owner, str], OutcomeText] = {}
     for outcome in outcomes:
         if outcome.node is not None:
-            told.append(ToldOutcome(outcome))
+            told.append(OutcomeText(outcome))
             continue
         key = workload_of(outcome.pod), outcome.reason
         if key in groups:
             groups[key].others.append(outcome.pod.metadata.name)
         else:
-            groups[key] = ToldOutcome(outcome)
+            groups[key] = OutcomeText(outcome)
             told.append(groups[key])
     return told
 

@@ -111,10 +111,7 @@ class Group:
 
 @dataclass(slots=True)
 class ShapedPods:
-    """The pods that were found, and notes for the user.
-
-    ``unturned`` are the paths of GPU amounts outside of pods.
-    """
+    """The pods found, notes for the user, and paths of GPU amounts outside of pods."""
 
     groups: list[Group] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -411,10 +408,7 @@ class _ShapeSearch:
 
 
 def _named_templates(body: Json) -> dict[str, Any]:
-    """Return the templates in ``spec.*Templates`` by name.
-
-    Other parts of the spec refer to them by ``templateRef``.
-    """
+    """Return the templates in ``spec.*Templates`` by name, as ``templateRef`` refers to them."""
     spec = body.get("spec")
     lists = (
         [value for key, value in spec.items() if key.endswith("Templates")]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from gputile.core.devices.request import Request, Shape
 from gputile.core.kube_predicates.node_answers import LastAsked, NodeRefusals
-from gputile.core.refusal import NAMES_SHOWN, FitRule, Refusal, some, told_of_first
+from gputile.core.refusal import NAMES_SHOWN, FitRule, Refusal, refused_nodes_text, some
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 Rows = npt.NDArray[np.intp]
@@ -20,10 +20,7 @@ _UNKNOWN = -2
 
 
 class JudgedNodes:
-    """The node names in the order of all arrays here, and their ledger rows (-1 if unknown).
-
-    The rows have the shape [nodes].
-    """
+    """The nodes' names in the order of all arrays here, and their ledger rows (-1: unknown)."""
 
     def __init__(self, names: Sequence[str], row_of: Mapping[str, int]) -> None:
         self.names = names
@@ -60,7 +57,7 @@ class Refusals:
         self._engine = engine
         self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
-    def told(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
+    def lookup(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
         """Return refusals, and for each of the ledger ``rows`` its refusal's index: shape [rows].
 
         The index is ``FITS`` if the request fits the node. Row -1 is that of an unknown node.
@@ -102,7 +99,9 @@ def fits_nowhere_text(
 
     in_order: list[int] = present[first.argsort()].tolist()
     lacking = sorted((i for i in in_order if i < others), key=lambda i: -told[i].rule)
-    parts = [told_of_first(few(i), count_of[i], told[i].text) for i in lacking[:_REASONS_SHOWN]]
+    parts = [
+        refused_nodes_text(few(i), count_of[i], told[i].text) for i in lacking[:_REASONS_SHOWN]
+    ]
     if more := sum(count_of[i] for i in lacking[_REASONS_SHOWN:]):
         parts.append(f"and {more} more nodes for want of GPUs")
     for i in in_order:

@@ -83,10 +83,7 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return the remedies with their effects.
-
-    The only remedy for an ``overlooked`` pod is to create it again.
-    """
+    """Return the remedies with effects; an ``overlooked`` pod can only be created again."""
     request = subject.request
     if request is None:
         return []
@@ -363,10 +360,7 @@ def _labels(
 
 
 def _capped(pod: Pod, resource: str, most: int) -> Pod:
-    """Return ``pod`` with at most ``most`` of a resource in each container.
-
-    A request stays equal to its limit.
-    """
+    """Return ``pod`` with ``most`` as the limit of a resource; equal requests stay equal."""
     amount: ResourceList = {resource: str(most)}
 
     def capped(container: Container) -> Container:

@@ -135,15 +135,15 @@ def read_scenario(
     manifests = [*described, *(manifest.within(namespace) for manifest in asked)]
     scenario = Scenario(nodes=list(nodes or ()), groups=groups or PodGroups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):
-        _take_unit(manifest, scenario, configured_mib)
+        _set_unit(manifest, scenario, configured_mib)
     default_mib = (
         configured_mib or scenario.unit_mib or unit_in_force(nodes or ()) or DEFAULT_UNIT_MIB
     )
-    rest = [manifest for manifest in manifests if not _take_nodes(manifest, scenario, default_mib)]
+    rest = [manifest for manifest in manifests if not _add_nodes(manifest, scenario, default_mib)]
     if not scenario.nodes:
         raise ManifestError(_NO_LIVE_NODE if nodes is not None else _NO_NODE)
     scenario.manifests = rest
-    _take_groups(rest, scenario)
+    _add_groups(rest, scenario)
     budgets = (each for each in rest if (each.api_version, each.kind) == _BUDGET and each.stored)
     scenario.budgets += [each.decode(PodDisruptionBudget) for each in budgets]
     for each in rest:
@@ -183,7 +183,7 @@ def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = 
     """
     loaded = load_manifests(paths)
     within = [manifest.within(scenario.namespace) for manifest in loaded]
-    _take_groups(within, scenario)
+    _add_groups(within, scenario)
     for each in within:
         scenario.claims.add(each)
     expansion = expand(within, scenario.nodes, replace(intake or Intake(), claims=scenario.claims))
@@ -194,7 +194,7 @@ def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = 
     return pods
 
 
-def _take_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
+def _add_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
     """Add the PodGroups in ``manifests`` to the scenario; they are validated when pods are made."""
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
@@ -205,7 +205,7 @@ def _is_cluster(manifest: Manifest) -> bool:
     return manifest.kind == "Cluster" and manifest.group == "gputile.io"
 
 
-def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
+def _set_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
     """Record the memory unit that a ``kind: Cluster`` names; all sources must name the same one."""
     unit = described_unit(manifest)
     if unit is None:
@@ -220,7 +220,7 @@ def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | Non
     scenario.unit_mib = unit
 
 
-def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
+def _add_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
     """Add the manifest's nodes to the scenario; return whether its kind describes nodes."""
     origin = manifest.origin
     if not manifest.described and _is_cluster(manifest):
@@ -318,7 +318,7 @@ def _still_pending(
         if replaced := len(alive) - len(kept):
             said += f"; {replaced} that ask for something else are replaced"
         if len(running) > len(asked):
-            said += "; more than are asked for: all of them count"
+            said += "; that is more than it asks for, and all of them count"
         scenario.notes.append(Note(said))
     return [*(pod for pod in kept if not pod.spec.node_name), *missing]
 

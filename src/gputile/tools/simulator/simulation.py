@@ -213,7 +213,7 @@ class Simulation:
                 outcomes.append(_refused(member.pod, f"{together} without it; {plan.lacking}"))
             elif member.request is None:
                 outcomes.append(
-                    self._settled(member.pod, place.node, f"{together}; asks for no GPU")
+                    self._recorded(member.pod, place.node, f"{together}; asks for no GPU")
                 )
             else:
                 outcomes.append(self._placed(member.pod, place, together))
@@ -257,7 +257,7 @@ class Simulation:
                 return _refused(pod, self._why_nowhere(None, in_tree))
             best = int(open_to_pod[self._predicates.scores(pod, open_to_pod).argmax()])
             reason = f"fits {len(open_to_pod)} of {len(names)} node(s); asks for no GPU"
-            return self._settled(pod, names[best], reason)
+            return self._recorded(pod, names[best], reason)
         open_rows = rows[in_tree.open & (rows >= 0)]
         scores = self.engine.scores(request.shape, request.host)[open_rows]
         feasible = int((scores != UNFIT).sum())
@@ -316,12 +316,12 @@ class Simulation:
             each.allocation for each in bookings if each is not None and each.allocation is not None
         ]
         if not held:
-            return self._settled(pod, node, "its claims ask for no GPU")
+            return self._recorded(pod, node, "its claims ask for no GPU")
         shares = tuple(share for each in held for share in each.gpus)
         allocation = msgspec.structs.replace(
             held[0], gpus=shares, whole=all(each.whole for each in held)
         )
-        return self._settled(
+        return self._recorded(
             pod, node, f"by claims: {Decision(node, (), allocation).text()}", allocation
         )
 
@@ -355,7 +355,7 @@ class Simulation:
         victims = self.victims[-len(found.evicted + found.withdrawn) :]
         return f"preempts {victims_text(each.pod for each in victims)}"
 
-    def _settled(
+    def _recorded(
         self, pod: Pod, node: str, reason: str, allocation: Allocation | None = None
     ) -> PodOutcome:
         """Record a pod on its node in the ledger, without GPUs from a Binding."""
@@ -395,7 +395,7 @@ class Simulation:
             gpus_are_short = np.array([*(reason.lacks_gpus for reason in in_tree.distinct), True])[
                 in_tree.codes
             ]
-            told, by_gpu[gpus_are_short] = self._refusals.told(
+            told, by_gpu[gpus_are_short] = self._refusals.lookup(
                 request, self._nodes.rows[gpus_are_short]
             )
         return fits_nowhere_text(self._nodes, in_tree, told, by_gpu)

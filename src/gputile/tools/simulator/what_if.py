@@ -92,10 +92,7 @@ def _stays(pod: Pod) -> bool:
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller would create it again.
-
-    It has no node, no allocation and no recorded memory unit.
-    """
+    """Return the pod as its controller creates it: no node, allocation or recorded memory unit."""
     kept = {
         key: value
         for key, value in pod.metadata.annotations.items()
@@ -110,10 +107,7 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Set the memory unit of all nodes to ``unit_mib``.
-
-    Running pods keep their bytes, new ones use the new unit.
-    """
+    """Set the nodes' memory unit. Running pods keep their bytes, new ones use the new unit."""
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
         if not pod.finished:
@@ -193,10 +187,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return a running pod as an unbound one that requests its GPUs in ``mode``.
-
-    Return None if its GPUs are unknown.
-    """
+    """Return a running pod, unbound, with a request for its GPUs in ``mode``; None if unknown."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -337,10 +328,7 @@ def parse_selector(text: str) -> LabelSelector:
 
 
 def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
-    """Return a hint at the node label or value that a selector without matches may mean.
-
-    It is "" if none is similar.
-    """
+    """Return a hint at a similar label or value for a selector without matches; "" if none is."""
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
         key = requirement.key

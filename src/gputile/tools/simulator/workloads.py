@@ -70,10 +70,7 @@ _RUNS: Final = (
 
 
 class Owner(NamedTuple):
-    """An object that owns pods, or a Pod without a controller.
-
-    ``group`` is its API group, "" for the core group.
-    """
+    """An object that owns pods, or a Pod without controller; the core ``group`` is ""."""
 
     group: str
     kind: str

@@ -241,10 +241,7 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
 
 
 def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
-    """Return the rows of bars.
-
-    The node's name is to the left of the first row, or above it if it is too long.
-    """
+    """Return the rows of bars. The node's name is left of the first row, or above it."""
     indent = Span(" " * (beside + _GAP))
     if columns_of(name) > beside:
         return [

@@ -28,10 +28,7 @@ _USUAL_CELL = 5  # characters of "15/15"; a wider cell widens its heading
 
 
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU: memory in MiB, percent of compute and number of pods booked on it.
-
-    ``total_mib`` is the allocatable memory.
-    """
+    """A GPU: its allocatable and booked memory in MiB, percent of compute, and number of pods."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
@@ -156,7 +153,7 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
         pods.append(_pod(booking, index_of))
         for share in booking.gpus:
             if (i := position.get(share.uuid)) is not None:
-                taken = booking.takes(share, totals[i], info.replicas)
+                taken = booking.amounts(share, totals[i], info.replicas)
                 mib[i] += taken[0]
                 percent[i] += taken[1]
                 count[i] += 1

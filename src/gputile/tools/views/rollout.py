@@ -283,10 +283,7 @@ _PENDING: Final = {
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A problem of ``object``, its rule and its remedy.
-
-    ``state`` is the best state that the installation can be in.
-    """
+    """A problem with its rule and remedy; ``state`` is the best that the installation can reach."""
 
     object: Annotated[
         str, described("The object with the problem, such as a Helm release, a component or a pod.")

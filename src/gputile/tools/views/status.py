@@ -15,7 +15,6 @@ from gputile.api.well_known import (
     CONTROLLER_LEASE,
     EXTENDER_LEASE,
     INVENTORY_ANNOTATION,
-    ConditionType,
 )
 from gputile.api.wording import described, first_of
 from gputile.api.workloads import (
@@ -28,6 +27,7 @@ from gputile.api.workloads import (
     WebhookEntry,
 )
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
+from gputile.core.ledger.node_info import has_agent_condition
 from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.rollout import (
     COMPONENT_LABEL,
@@ -179,12 +179,14 @@ def assess(
         phase = RolloutPhase.FAILED
     elif RolloutState.DEPLOYING in states:
         phase = RolloutPhase.DEPLOYING
-    told = {node.metadata.name: _told(node) for node in nodes}
-    resting = sum(agents.get(name, False) and not spoken for name, spoken in told.items())
+    reported = {node.metadata.name: _has_reported(node) for node in nodes}
+    resting = sum(
+        agents.get(name, False) and not has_reported for name, has_reported in reported.items()
+    )
     served = [
         n
         for n in nodes
-        if told[n.metadata.name] or agents.get(n.metadata.name) is False or _problems(n)
+        if reported[n.metadata.name] or agents.get(n.metadata.name) is False or _problems(n)
     ]
     return Installation(
         phase,
@@ -312,14 +314,9 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
     return ready
 
 
-def _told(node: Node) -> bool:
+def _has_reported(node: Node) -> bool:
     """Return whether an agent has set an inventory or a condition: without GPUs it sets neither."""
-    if INVENTORY_ANNOTATION in node.metadata.annotations:
-        return True
-    return any(
-        c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
-        for c in node.status.conditions
-    )
+    return INVENTORY_ANNOTATION in node.metadata.annotations or has_agent_condition(node)
 
 
 def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> list[RunningPod]:
@@ -333,7 +330,7 @@ def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except KeyError:
-        problems += [] if _told(node) else ["its agent has reported no GPUs"]
+        problems += [] if _has_reported(node) else ["its agent has reported no GPUs"]
     except InventoryError as error:
         problems.append(f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}")
     if node.metadata.name not in agents:

@@ -186,10 +186,7 @@ class PageApp:
         return routed({**routes, "/api/what-if": ("POST", self._what_if)})
 
     def _rights(self, request: web.BaseRequest) -> Rights:
-        """Return what the viewer may see.
-
-        That is everything if there is no login, else the rights that the guard has read.
-        """
+        """Return what the viewer may see: everything without login, else by the rights read."""
         return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
 
     def _viewer(self, request: web.BaseRequest) -> str:

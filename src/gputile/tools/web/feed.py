@@ -47,10 +47,7 @@ _HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change with its number, encoded for viewers with all rights.
-
-    ``difference`` is None if it concerns no pods.
-    """
+    """A change with its number, encoded for full rights; no ``difference`` if no pods changed."""
 
     revision: int
     encoded: bytes
@@ -89,7 +86,7 @@ class ChangeLog:
             return None
         return [self._kept[number] for number in range(len(self._kept) - behind, len(self._kept))]
 
-    async def news(self, revision: int) -> None:
+    async def wait_for_change(self, revision: int) -> None:
         """Wait until there is a change after ``revision``."""
         while self.revision <= revision:
             await self._news.wait()
@@ -97,10 +94,7 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a viewer sees.
-
-    ``shown`` encodes a change for it, ``lasts`` returns whether its rights are unchanged.
-    """
+    """What a viewer sees; ``lasts`` returns whether its rights are unchanged."""
 
     shown: Callable[[Change], bytes]
     lasts: Callable[[], Awaitable[bool]]
@@ -143,7 +137,7 @@ class Viewer:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
-                    await log.news(revision)
+                    await log.wait_for_change(revision)
 
 
 class Feed:
@@ -173,7 +167,7 @@ class Feed:
                 self._pods.run(),
                 self._nodes.run(),
                 self._publish(),
-                self._look(),
+                self._tick(),
                 self._ask(),
             ):
                 group.create_task(work)
@@ -186,7 +180,7 @@ class Feed:
         Page and log agree after each part.
         """
         while True:
-            difference = self.state.take_difference(_MOST_AT_ONCE)
+            difference = self.state.next_difference(_MOST_AT_ONCE)
             if difference:
                 self.log.append(change_event(self.log.revision + 1, difference), difference)
             if not self.state.differs:
@@ -200,7 +194,7 @@ class Feed:
             self._dirty.clear()
             await self.publish()
 
-    async def _look(self) -> None:
+    async def _tick(self) -> None:
         """Expire reservations, and check whether the cluster answers."""
         while True:
             self.state.time_passed(time.time_ns())
@@ -217,10 +211,7 @@ class Feed:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _ask(self) -> None:
-        """Check regularly whether the API server answers.
-
-        If it hangs, watches stay open for minutes without events.
-        """
+        """Check that the API server answers: if it hangs, watches stay open without events."""
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             try:

@@ -19,7 +19,7 @@ from gputile.tools.simulator.controller_rules import PodGroups
 from gputile.tools.simulator.described_nodes import nodes_of_text
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
 from gputile.tools.simulator.intake import Intake
-from gputile.tools.simulator.manifests import ManifestError, parse_manifests, told_together
+from gputile.tools.simulator.manifests import ManifestError, merged_notes, parse_manifests
 from gputile.tools.simulator.node_reports import unlimited_memory
 from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
@@ -45,10 +45,7 @@ class Moment:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for a pod of the manifest; if it does not fit, ``reason`` says why.
-
-    ``node`` is then "".
-    """
+    """The result for a pod of the manifest: its ``node``, or "" and the ``reason``."""
 
     namespace: str
     name: str
@@ -104,7 +101,7 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
     except ManifestError as error:
         return WhatIf(error=str(error))
     decided = []
-    notes = list(told_together(scenario.notes))
+    notes = list(merged_notes(scenario.notes))
     ends = time.monotonic() + MOST_SECONDS
     simulation = Simulation(moment.configuration)
     for outcome in simulation.run(scenario, time.time_ns):
@@ -149,6 +146,6 @@ def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
         gpu.uuid: info.gpu_total(position) for position, gpu in enumerate(info.inventory.gpus)
     }
     return tuple(
-        TileShare(share.index, *booking.takes(share, total_of[share.uuid], info.replicas))
+        TileShare(share.index, *booking.amounts(share, total_of[share.uuid], info.replicas))
         for share in booking.gpus
     )

@@ -143,10 +143,7 @@ class UsageAnswer(_Record, frozen=True):
 
 
 class PodUsageAnswer(_Record, frozen=True):
-    """The response of ``/api/pod-usage``, with samples of one hour.
-
-    ``trouble`` is the reason why no use is known.
-    """
+    """The response of ``/api/pod-usage``: samples of one hour, or why no use is known."""
 
     trouble: str = ""
     usage: PodUsage | None = None
@@ -161,10 +158,7 @@ class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
-    """The state of the connection.
-
-    ``trouble`` is its error, "" if there is none; ``since`` is Unix time in seconds.
-    """
+    """The connection's state: ``trouble`` is its error or "", ``since`` Unix seconds."""
 
     trouble: str = ""
     since: int = 0

@@ -17,12 +17,13 @@ from gputile.kube.config import Access
 from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import MetricsRegistry
+from gputile.tools.web.agent_usage import Made, UsageReader, made_of
 from gputile.tools.web.app import PageApp
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard
 from gputile.tools.web.questions import Moment
 from gputile.tools.web.state import page_state
-from gputile.tools.web.usage import Made, UsageFeed, UsageReader, made_of
+from gputile.tools.web.usage import UsageFeed
 from gputile.tools.web.viewers import Viewers
 
 LOOPBACK: Final = "127.0.0.1"

@@ -116,11 +116,11 @@ class PageState:
 
     @property
     def page(self) -> PageContent:
-        """The page as of the last call of ``take_difference``."""
+        """The page as of the last call of ``next_difference``."""
         return PageContent(dict(self._tiles), dict(self._pending))
 
     def tile(self, node: str) -> NodeTile | None:
-        """Return a node as of the last ``take_difference``; None if it is not on the page."""
+        """Return a node as of the last ``next_difference``; None if it is not on the page."""
         return self._tiles.get(node)
 
     @property
@@ -131,13 +131,13 @@ class PageState:
 
     @property
     def differs(self) -> bool:
-        """Whether a call of ``take_difference`` may return something."""
+        """Whether a call of ``next_difference`` may return something."""
         return (
             bool(self._touched_nodes or self._touched_pods)
             or self._ledger.changes.position != self._position
         )
 
-    def take_difference(self, most: int | None = None) -> Difference:
+    def next_difference(self, most: int | None = None) -> Difference:
         """Return the changes of the page since the last call.
 
         ``most`` limits how many nodes and how many pods are compared; the next calls return the
@@ -236,7 +236,7 @@ def page_state(
     state.nodes_replaced(nodes)
     state.pods_replaced(pods)
     state.claims_replaced(claims)
-    state.take_difference()
+    state.next_difference()
     return state
 
 

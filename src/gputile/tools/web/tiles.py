@@ -148,7 +148,7 @@ def _pod_tile(
     for share in booking.gpus:
         if share.uuid in index_of:
             index = index_of[share.uuid]
-            mib, percent = booking.takes(share, total_of[index], info.replicas)
+            mib, percent = booking.amounts(share, total_of[index], info.replicas)
             shares.append(TileShare(index, mib, percent))
     return PodTile(
         namespace=booking.namespace,

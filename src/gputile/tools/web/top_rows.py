@@ -10,8 +10,14 @@ import msgspec
 
 from gputile.api.wording import described, gib_text
 from gputile.kube.client import Connection
+from gputile.tools.web.agent_usage import (
+    AgentReading,
+    UsageMeter,
+    UsageReader,
+    UsageUnknown,
+    made_of,
+)
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
-from gputile.tools.web.usage import AgentReading, UsageMeter, UsageReader, UsageUnknown, made_of
 
 MOST_NODES: Final = 200  # each agent costs a request through the API server
 BETWEEN_S: Final = 1.0
@@ -260,7 +266,7 @@ class UsageOfNodes:
         self.unknown = ""
         if len(nodes) > len(asked):
             self.unknown = f"use is shown of the {MOST_NODES} nodes with most pods, of {len(nodes)}"
-        self._meter.keep_only(asked)
+        self._meter.retain(asked)
         reader = UsageReader(connection, self._installed_in)
         found, counts_time = await self._round(reader, asked)
         if twice and counts_time:

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import AdmissionConfiguration, AutoscalingConfiguration, Configuration
+from gputile.api.config.autoscaling import AutoscalingConfiguration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod, PodCondition, PodStatus, SchedulingGate
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, PLACEHOLDER_LABEL
 from gputile.controlplane.controller.waiting_pods import WaitingPods

@@ -6,15 +6,7 @@ from hypothesis import strategies as st
 
 from gputile.core.devices.allocation import Allocation, allocate
 from gputile.core.devices.inventory import Gpu
-from gputile.core.devices.request import (
-    ContainerRequest,
-    Phase,
-    Request,
-    RequestKind,
-    Shape,
-    effective,
-    parse_request,
-)
+from gputile.core.devices.request import ContainerRequest, Phase, Request, RequestKind, Shape, effective, parse_request
 from tests.fakes.corebuilders import container, pod
 
 INIT_PHASES = st.sampled_from([Phase.INIT, Phase.SIDECAR])

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.config.section import ConfigurationError
+from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.node_type import NodeType, is_placeholder, node_types_of

@@ -63,7 +63,7 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tup
         for what, *about in told:
             if what == "put":
                 nodes[about[0]] = a_node(*about)
-                live.put_node(nodes[about[0]])
+                live.set_node(nodes[about[0]])
             elif what == "drop":
                 nodes.pop(about[0], None)
                 live.drop_node(about[0])

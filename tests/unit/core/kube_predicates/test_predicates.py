@@ -267,7 +267,7 @@ def test_a_port_is_taken_once(there: str, asked: str, free: bool) -> None:
     assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
     assert [each.text for each in predicates.obstacles(pod(asked), "n")] == ([] if free else [TAKEN])
     assert said(predicates.reason(pod(asked), "n")) == expected
-    predicates.put_node(node("n", {"new": "label"}))
+    predicates.set_node(node("n", {"new": "label"}))
     assert all_said(predicates.reasons(pod(asked))) == {"n": expected, "m": None}
 
 

@@ -5,7 +5,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, Pod, PodSpec, Taint, Toleration
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.scheduling.pod_filter import takes_now
+from gputile.core.scheduling.pod_filter import accepts_now
 from tests.fakes.corebuilders import gpu_node
 
 pytestmark = pytest.mark.requirement("B5")
@@ -47,12 +47,12 @@ TOLERATING = PodSpec(tolerations=(Toleration(operator="Exists"),))
 )
 def test_a_node_is_judged_as_it_is_now(node: Node, spec: PodSpec, takes: bool) -> None:
     ledger, pod, name = ledger_of(node), Pod(spec=spec), node.metadata.name
-    assert takes_now(ledger, pod, name) == takes
+    assert accepts_now(ledger, pod, name) == takes
 
 
 def test_a_node_that_is_gone_takes_nobody() -> None:
     ledger = Ledger(Configuration())
-    assert not takes_now(ledger, Pod(), "gone")
+    assert not accepts_now(ledger, Pod(), "gone")
 
 
 def test_of_a_node_without_gpus_nothing_is_remembered() -> None:
@@ -63,4 +63,4 @@ def test_of_a_node_without_gpus_nothing_is_remembered() -> None:
     info = ledger.node_info(ledger.row_of["cpu"])
     assert info is not None
     assert info.checked is None
-    assert takes_now(ledger, Pod(), "cpu")
+    assert accepts_now(ledger, Pod(), "cpu")

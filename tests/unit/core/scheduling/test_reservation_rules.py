@@ -24,12 +24,7 @@ from gputile.core.devices.allocation import (
 )
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import BindRule, FitRule, Refusal, ReservationRule
-from gputile.core.scheduling.bind import (
-    PodBinding,
-    assume_pod,
-    decide_pod,
-    pod_was_read,
-)
+from gputile.core.scheduling.bind import PodBinding, assume_pod, decide_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_rules import reserved_node, waits_for_first
 from tests.costs.calls import calls

@@ -21,8 +21,9 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.scheduling.eviction_rules import MOST_GRACE_S, EvictionBudget, EvictionRules, Loss, eviction_facts
+from gputile.core.scheduling.freeable_gpus import VictimChoice
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.core.scheduling.victim_choice import Preemptor, VictimChoice, VictimSearch
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 from tests.conftest import examples
 from tests.fakes.corebuilders import (
     allocation_text,

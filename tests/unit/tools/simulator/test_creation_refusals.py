@@ -32,7 +32,7 @@ def test_the_quota_is_named(name: str) -> None:
     [
         (
             "failed quota: team-cpu: must specify limits.cpu for: main",
-            "ResourceQuota team-cpu counts what the pod does not name: name it, or have a LimitRange give a default",
+            "ResourceQuota team-cpu counts a resource that the pod does not set: set it, or add a LimitRange default",
         ),
         (
             "maximum aliyun.com/gpu-mem usage per Container is 8, but limit is 9",

@@ -98,7 +98,7 @@ def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
         ("{name: A}", r'nodes\[0\].name: Invalid value: "A": must be'),
         ("{name: a, gpus: [{count: 64, memory: 1GiB}, {count: 1, memory: 1GiB}]}", "a node has at most 64 GPUs"),
         ("{name: a, gpus: {memory: 15}}", "gpus.memory: the number 15 is not a memory size such as 128MiB"),
-        ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a GPU has, 1MiB to 16777216MiB"),
+        ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not between 1MiB and 16777216MiB"),
         ("{name: a, gpus: {memory: 1GiB, unhealthy: [1]}}", "gpus.unhealthy: the group's GPUs are 0 to 0"),
         (
             "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1]]}}",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputile.tools.simulator import manifests
-from gputile.tools.simulator.manifests import ManifestError, Note, Origin, load_manifests, told_together
+from gputile.tools.simulator.manifests import ManifestError, Note, Origin, load_manifests, merged_notes
 from tests.unit.tools.simulator.builders import load_text, write
 
 
@@ -103,4 +103,4 @@ def origin(name: str, file: str = "a.yaml", document: int = 1) -> Origin:
 
 def test_what_is_said_of_several_objects_is_said_once() -> None:
     notes = [Note("old", origin("p")), Note("odd", origin("p")), Note("old", origin("q", document=2)), Note("free")]
-    assert told_together(notes) == ["a.yaml: Pod/p, Pod/q: old", "a.yaml, document 1: Pod/p: odd", "free"]
+    assert merged_notes(notes) == ["a.yaml: Pod/p, Pod/q: old", "a.yaml, document 1: Pod/p: odd", "free"]

@@ -17,12 +17,7 @@ from gputile.api.affinity import (
 )
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeSpec, Pod, Taint
-from gputile.api.well_known import (
-    ALLOCATION_ANNOTATION,
-    MEMORY_UNIT_ANNOTATION,
-    MODE_LABEL,
-    MODEL_LABEL,
-)
+from gputile.api.well_known import ALLOCATION_ANNOTATION, MEMORY_UNIT_ANNOTATION, MODE_LABEL, MODEL_LABEL
 from gputile.core.admission.completion import tolerate
 from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.request import RequestError

@@ -50,7 +50,7 @@ def test_kept_refusals_are_those_of_the_engine(steps: list[tuple[Pod | str, dict
             ledger.apply_pod(event)
         request = request_of(pod(asks=asks))
         names = (*NAMES, "unknown")
-        found, numbers = refusals.told(request, np.array([ledger.row_of.get(name, -1) for name in names]))
+        found, numbers = refusals.lookup(request, np.array([ledger.row_of.get(name, -1) for name in names]))
         said = [None if number == FITS else told(found[number]) for number in numbers.tolist()]
         assert said == [told(engine.refusal(request, name)) for name in names]
         assert len(set(map(told, found))) == len(found)

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.workloads import (
-    Deployment,
-    HelmRevision,
-    Lease,
-    RunningPod,
-    ServiceAccount,
-    WebhookConfiguration,
-)
+from gputile.api.workloads import Deployment, HelmRevision, Lease, RunningPod, ServiceAccount, WebhookConfiguration
 from gputile.tools.views.rollout import (
     InstallationProblem,
     RolloutState,

@@ -285,4 +285,4 @@ async def test_many_changes_do_not_hold_the_loop_at_once() -> None:
     assert turns >= 5
     assert agreed == turns, "who reads the page between two changes has what the log says by then"
     assert len(state.page.nodes) == len(state.page.pending) == MANY
-    assert not state.take_difference()
+    assert not state.next_difference()

@@ -5,8 +5,8 @@ from prometheus_client import generate_latest
 
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.time_shares import TimeUsed
+from gputile.tools.web.agent_usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading
 from gputile.tools.web.records import NodeUsage, PodUsage
-from gputile.tools.web.usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading
 from tests.fakes.agents import metrics_text
 
 pytestmark = pytest.mark.requirement("B7")

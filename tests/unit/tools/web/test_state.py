@@ -41,7 +41,7 @@ def page_of(nodes: list[Node], pods: list[Pod]) -> PageContent:
     state = PageState(GANGS)
     state.nodes_replaced(nodes)
     state.pods_replaced(pods)
-    state.take_difference()
+    state.next_difference()
     return state.page
 
 
@@ -96,12 +96,12 @@ def test_state_and_differences_are_the_new_state(batches: list[list[Step]], most
         for step in batch:
             step(state, nodes, pods)
         while state.differs:
-            difference = state.take_difference(most)
+            difference = state.next_difference(most)
             assert most is None or len(difference.nodes) + len(difference.nodes_gone) <= most
             assert most is None or len(difference.pending) + len(difference.pending_gone) <= most
             seen = applied(seen, difference)
             assert seen == state.page
-        assert not state.take_difference()
+        assert not state.next_difference()
     bound_anew = {uid: each for uid, each in pods.items() if not _unbound_again(each, state)}
     if len(bound_anew) == len(pods):
         assert seen == page_of(list(nodes.values()), list(pods.values()))
@@ -149,10 +149,10 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
     old, new = pod("p", mem=4), pod("p", mem=5)
     new = msgspec.structs.replace(new, metadata=msgspec.structs.replace(new.metadata, uid="other"))
     state.pod_applied(old)
-    state.take_difference()
+    state.next_difference()
     state.pod_applied(new)
     state.pod_deleted("p")
-    difference = state.take_difference()
+    difference = state.next_difference()
     assert difference.pending["default/p"].asks.startswith("asks for 5 GiB")
     assert difference.pending_gone == ()
     assert state.page.pending.keys() == {"default/p"}
@@ -161,7 +161,7 @@ def test_a_pod_of_the_same_name_takes_the_place_of_one_that_is_gone() -> None:
 def tile_of(node: Node) -> NodeTile:
     state = PageState(Configuration())
     state.nodes_replaced([node])
-    state.take_difference()
+    state.next_difference()
     return state.page.nodes["a"]
 
 
@@ -197,12 +197,12 @@ def test_a_reader_gets_all_that_it_has_not_had_or_nothing(
 def test_a_claim_shows_on_its_gpu_until_it_is_gone() -> None:
     state = PageState(Configuration())
     state.nodes_replaced([gpu_node("n", mode="cgpu", claims=True)])
-    state.take_difference()
+    state.next_difference()
     state.claim_applied(claim("c", result("n", 1, memory="3Gi"), pods=["trainer"], memory="3Gi"))
-    (tile,) = state.take_difference().nodes.values()
+    (tile,) = state.next_difference().nodes.values()
     assert [(each.name, each.shares) for each in tile.pods] == [("trainer", (TileShare(1, 3 * GIB, 0),))]
     state.claims_replaced([])
-    (tile,) = state.take_difference().nodes.values()
+    (tile,) = state.next_difference().nodes.values()
     assert not tile.pods
     assert not any(gpu.booked for gpu in tile.gpus)
 
@@ -217,7 +217,7 @@ def test_a_mig_instance_is_free_when_its_pod_has_ended_gone_or_moved() -> None:
     state.node_applied(gpu_node("n", mode="default", sizes=[24 * GIB], allocatable=allocatable))
 
     def taken() -> int:
-        state.take_difference()
+        state.next_difference()
         tile = state.page.nodes["n"]
         assert tile.serves == "instances", "also where no whole GPU is offered"
         return tile.instances[0].booked

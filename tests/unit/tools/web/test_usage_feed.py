@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from gputile.kube.client import Attempts, Connection
-from gputile.tools.web import usage
+from gputile.tools.web import agent_usage, usage
+from gputile.tools.web.agent_usage import UsageReader, UsageUnknown
 from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer
-from gputile.tools.web.usage import UsageFeed, UsageReader, UsageUnknown
+from gputile.tools.web.usage import UsageFeed
 from tests.fakes.agents import PODS, agent_pod, metrics_path, metrics_text, put_agent
 from tests.fakes.apiserver import FakeApiServer
 
@@ -183,7 +184,7 @@ async def test_who_may_not_list_the_agents_is_told_so(server: FakeApiServer, rea
 async def test_an_agent_that_is_not_ready_and_a_release_that_is_elsewhere(
     server: FakeApiServer, reader: UsageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage, "_RELIST_S", 0.0)
+    monkeypatch.setattr(agent_usage, "_RELIST_S", 0.0)
     assert await why(reader, "a") == ("no agent is ready in namespace gputile", False)
     server.put(PODS, agent_pod("a"))
     server.put(PODS, agent_pod("b", ready=False))
@@ -201,7 +202,7 @@ async def test_an_agent_that_does_not_answer_or_says_nonsense(
     put_agent(server, "a", b"gputile_agent_gpu_memory_used_bytes{")
     assert "no metrics of an agent" in (await why(reader, "a"))[0]
     put_agent(server, "a", metrics_text({"ns/p": 1}))
-    monkeypatch.setattr(usage, "_MOST_S", 0.2)
+    monkeypatch.setattr(agent_usage, "_MOST_S", 0.2)
     server.fault("get", "hang")
     assert await why(reader, "a") == ("the agent did not answer within 0.2 s", False)
 
@@ -218,5 +219,5 @@ async def test_an_agent_whose_pod_is_another_now_is_found_again(
     new["metadata"]["name"] = "new"
     server.put(PODS, new)
     server.proxied[metrics_path("a").replace("agent-a", "new")] = 200, metrics_text({"ns/p": 2})
-    monkeypatch.setattr(usage, "_RELIST_S", 0.0)
+    monkeypatch.setattr(agent_usage, "_RELIST_S", 0.0)
     assert (await reader.read("a")).pod_bytes == {"ns/p": {0: 2}}

@@ -28,7 +28,7 @@ kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl a
 
 kubectl label namespace gpu-operator gputile.io/unsafe-gpu-access=allowed --overwrite
 
-# NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.
+# NVIDIA's GPU Operator installs driver and toolkit. Its device plugin is disabled: gputile's agent replaces it.
 helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update
 
 helm install gpu-operator nvidia/gpu-operator \

@@ -1,0 +1,242 @@
+"""Chooses the pods that leave a node so that enough of its GPUs become free for a pod.
+
+kube-scheduler counts what is free on the whole node, so it finds no victims if a node has enough in
+sum but no single GPU has. Here victims are chosen GPU by GPU: first the pods that free the most of
+what is missing, and of these the cheapest. Then each victim that the others make unnecessary is
+spared.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gputile.core.devices.inventory import Gpu
+from gputile.core.devices.request import Request, RequestKind
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.node_info import GpuState, NodeState
+from gputile.core.placement.fit import is_of_model
+from gputile.core.scheduling.eviction_rules import NOTHING, EvictionBudget, Loss, total_loss
+
+
+@dataclass(frozen=True, slots=True)
+class VictimChoice:
+    """GPUs of a node, and the UIDs of the pods that lose them.
+
+    ``evicted`` are bound pods, ``withdrawn`` pending ones.
+    """
+
+    node: str
+    gpus: tuple[Gpu, ...]
+    evicted: tuple[str, ...]
+    withdrawn: tuple[str, ...]
+    loss: Loss = NOTHING
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VictimGroup:
+    """Pods that leave together: one pod, or a whole gang.
+
+    ``reserved``: a pending pod that loses its reservation. ``evictions`` is the number of its pods
+    that each budget guards. If more pods of a gang run than start together, the gang is a budget
+    itself: it limits how many of its pods leave without the others.
+    """
+
+    uids: tuple[str, ...]
+    loss: Loss
+    reserved: bool = False
+    evictions: tuple[tuple[EvictionBudget, int], ...] = ()
+
+
+# Pods that are being deleted, and the preemptor itself: they need no eviction
+LEAVING = VictimGroup((), NOTHING)
+
+
+class GpuAmounts(NamedTuple):
+    """What a group frees on a GPU, or what the GPU lacks.
+
+    It lacks nothing if all amounts are 0 or less. ``incompatible`` is the number of pods that may
+    not share the GPU with the preemptor, so all of them have to leave.
+    """
+
+    mib: int = 0
+    percent: int = 0
+    pods: int = 0
+    incompatible: int = 0
+
+    @property
+    def nothing(self) -> bool:
+        return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.incompatible <= 0
+
+    def without(self, freed: "GpuAmounts") -> "GpuAmounts":
+        return GpuAmounts(*(mine - other for mine, other in zip(self, freed, strict=True)))
+
+    def plus(self, freed: "GpuAmounts") -> "GpuAmounts":
+        return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
+
+    def part_in(self, freed: "GpuAmounts") -> float:
+        """Return how much of the missing amounts ``freed`` covers: up to 1 for each, summed."""
+        return sum(
+            min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0
+        )
+
+
+class _Departures:
+    """The groups that leave a node so far, and how many evictions of each budget they use."""
+
+    def __init__(self) -> None:
+        self.groups: dict[VictimGroup, None] = {}
+        self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
+
+    def allows(self, group: VictimGroup) -> bool:
+        """Return whether the budgets allow the group to leave in addition to the others."""
+        return all(
+            self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions
+        )
+
+    def add(self, group: VictimGroup) -> None:
+        self.groups[group] = None
+        for budget, count in group.evictions:
+            self._taken[budget.name] += count
+
+    def remove(self, group: VictimGroup) -> None:
+        del self.groups[group]
+        for budget, count in group.evictions:
+            self._taken[budget.name] -= count
+
+
+@dataclass(slots=True, eq=False)
+class _LeavingGpu:
+    """A GPU, what it lacks for the request, and what each group that may leave frees on it."""
+
+    gpu: Gpu
+    missing: GpuAmounts
+    freed: dict[VictimGroup, GpuAmounts]
+
+    def missing_after(self, gone: Collection[VictimGroup]) -> GpuAmounts:
+        missing = self.missing
+        for group in gone:
+            if (freed := self.freed.get(group)) is not None:
+                missing = missing.without(freed)
+        return missing
+
+
+def freeable_gpus(
+    state: NodeState,
+    request: Request,
+    bookings: Iterable[Booking],
+    groups: Mapping[str, VictimGroup | None],
+    only_gpus: Collection[str],
+) -> list[_LeavingGpu]:
+    """Return the GPUs (of ``only_gpus`` unless empty) that evictions can free for the request."""
+    on_gpu: dict[str, list[Booking]] = {}
+    for booking in bookings:
+        for share in booking.gpus:
+            on_gpu.setdefault(share.uuid, []).append(booking)
+    found = (
+        _gpu(state, each, request, on_gpu.get(each.gpu.uuid, ()), groups)
+        for each in state.gpus
+        if each.gpu.healthy and (not only_gpus or each.gpu.uuid in only_gpus)
+    )
+    return [gpu for gpu in found if gpu is not None]
+
+
+def _gpu(
+    state: NodeState,
+    gpu: GpuState,
+    request: Request,
+    bookings: Iterable[Booking],
+    groups: Mapping[str, VictimGroup | None],
+) -> _LeavingGpu | None:
+    """Return what a GPU lacks, and what may leave; None if it is unsuitable, or cannot be freed."""
+    shape, info = request.shape, state.info
+    if shape.mib > gpu.total or not is_of_model(gpu, shape):
+        return None
+    alone = shape.kind is not RequestKind.SHARED and not info.sliced
+    freed: dict[VictimGroup, GpuAmounts] = {}
+    incompatible_pods = 0
+    for booking in bookings:
+        share = next(each for each in booking.gpus if each.uuid == gpu.gpu.uuid)
+        mib, percent = booking.amounts(share, gpu.total, info.replicas)
+        incompatible = int(alone or (info.grouped and booking.trust_group != shape.trust_group))
+        incompatible_pods += incompatible
+        group = groups[booking.uid]
+        if group is None and incompatible:
+            return None
+        if group is not None:
+            freed[group] = freed.get(group, GpuAmounts()).plus(
+                GpuAmounts(mib, percent, 1, incompatible)
+            )
+    missing = GpuAmounts(
+        mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
+        percent=gpu.percent + shape.percent - 100 if shape.percent else 0,
+        pods=0 if alone else gpu.pods + 1 - info.max_pods_per_gpu,
+        incompatible=incompatible_pods,
+    )
+    return _LeavingGpu(gpu.gpu, missing.without(freed.pop(LEAVING, GpuAmounts())), freed)
+
+
+def cheapest_choice(
+    node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int
+) -> VictimChoice | None:
+    """Choose victims of priority up to ``level`` that free ``wanted`` GPUs, the cheapest first."""
+    gone = _Departures()
+    chosen: list[_LeavingGpu] = []
+    while len(chosen) < wanted:
+        found = ((gpu, _victims_on(gpu, level, gone)) for gpu in gpus if gpu not in chosen)
+        victims = {gpu: groups for gpu, groups in found if groups is not None}
+        if not victims:
+            return None
+        cheapest = min(
+            victims, key=lambda gpu: total_loss(group.loss for group in victims[gpu])[1:]
+        )
+        for group in victims[cheapest]:
+            gone.add(group)
+        chosen.append(cheapest)
+    free = _spare(gpus, wanted, gone)
+    order = sorted(free, key=lambda gpu: chosen.index(gpu) if gpu in chosen else wanted)[:wanted]
+    evicted = tuple(uid for group in gone.groups if not group.reserved for uid in group.uids)
+    withdrawn = tuple(uid for group in gone.groups if group.reserved for uid in group.uids)
+    loss = total_loss(group.loss for group in gone.groups)
+    return VictimChoice(node, tuple(gpu.gpu for gpu in order), evicted, withdrawn, loss)
+
+
+def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
+    """Spare groups that are not needed for ``wanted`` free GPUs; return the free GPUs.
+
+    The most expensive groups are spared first.
+    """
+    missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
+    for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
+        stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}
+        if sum(amounts.nothing for amounts in (missing | stays).values()) >= wanted:
+            missing |= stays
+            gone.remove(group)
+    return [gpu for gpu, amounts in missing.items() if amounts.nothing]
+
+
+def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
+    """Return more groups, of priority up to ``level``, that free enough; None if none do."""
+    missing = gpu.missing_after(gone.groups)
+    freed = {
+        group: amounts
+        for group, amounts in gpu.freed.items()
+        if group.loss.priority <= level and group not in gone.groups
+    }
+
+    def order(group: VictimGroup) -> tuple[object, ...]:
+        first = missing.incompatible > 0 and freed[group].incompatible > 0
+        part = missing.part_in(freed[group]) / max(group.loss.pods, 0.5)
+        return not first, -part, group.loss[1:], group.uids
+
+    taken: list[VictimGroup] = []
+    for group in sorted(freed, key=order):
+        if missing.nothing:
+            break
+        if gone.allows(group):
+            gone.add(group)
+            taken.append(group)
+            missing = missing.without(freed[group])
+    for group in taken:
+        gone.remove(group)
+    return taken if missing.nothing else None
