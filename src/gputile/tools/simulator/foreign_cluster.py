@@ -153,11 +153,11 @@ def adopted(
 
 def _other_words(pod: Pod) -> str:
     """Return the annotation or resource by which a pod asks only another system for GPUs, or ""."""
-    asked = {name for each in pod.spec.containers for name in each.resources.limits}
-    if pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations or asked & _GPU_NAMES:
+    limits = (name for each in pod.spec.containers for name in each.resources.limits)
+    asked = {*pod.metadata.annotations, *limits}
+    if pod.finished or asked & {ALLOCATION_ANNOTATION, *_GPU_NAMES}:
         return ""
-    annotated = (name for name in ASKING if name in pod.metadata.annotations)
-    return next(iter((*annotated, *sorted(asked & FOREIGN_RESOURCES.keys()))), "")
+    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), "")
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
@@ -295,9 +295,8 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
         or request.shape.gpus > len(inventory.gpus)
     ):
         return pod
-    chosen = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))[
-        : request.shape.gpus
-    ]
+    by_pods = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))
+    chosen = by_pods[: request.shape.gpus]
     holders.update(gpu.uuid for gpu in chosen)
     allocation = allocate(request, chosen, inventory.mode, 1)
     return _annotated(pod, ALLOCATION_ANNOTATION, encode_allocation(allocation))

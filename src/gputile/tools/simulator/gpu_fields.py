@@ -56,13 +56,8 @@ def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
         kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)
     }
     if not found and key == "resources":
-        found = {
-            "limits": {
-                name: value[name]
-                for name in value
-                if name in _AMOUNTS or _is_amount((name, value[name]))
-            }
-        }
+        amounts = (each for each in value.items() if each[0] in _AMOUNTS or _is_amount(each))
+        found = {"limits": dict(amounts)}
     if not found and value.keys() == {"name", "quantity"}:  # the GPUs of a Spark executor
         found = {"limits": {name_of(value): value["quantity"]}}
     written: dict[str, Json] = {
@@ -73,21 +68,14 @@ def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
         }
         for kind, bounds in found.items()
     }
-    return (
-        written
-        if any(_is_amount(item) for bounds in written.values() for item in bounds.items())
-        else None
-    )
+    has_gpus = any(_is_amount(item) for bounds in written.values() for item in bounds.items())
+    return written if has_gpus else None
 
 
 def _is_amount(item: tuple[Any, Any]) -> bool:
     """Return whether a mapping's entry is an amount of GPUs, not a label or taint of that name."""
     name, amount = item
-    if (
-        not isinstance(name, str)
-        or isinstance(amount, bool)
-        or not isinstance(amount, str | int | float)
-    ):
+    if not isinstance(name, str) or type(amount) not in (str, int, float):
         return False
     if name not in (*GPU_RESOURCES, *FOREIGN_RESOURCES) and not name.startswith(MIG_PREFIX):
         return False
