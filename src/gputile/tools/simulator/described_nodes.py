@@ -79,6 +79,7 @@ _USUAL_MIB: Final = (
     ("p40", 23040),
     ("p4", 7680),
 )
+_WORD: Final = "(?<![a-z0-9]){}(?![a-z0-9])"
 # GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
 _LINKS = {"nvlink": 300, "pcie": 32}
 # Labels that kubelets set. NVIDIA GPUs can be shared only on Linux.
@@ -125,9 +126,8 @@ def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> 
 
 def usual_mib(model: str) -> int:
     """Return the memory of a GPU of this model in MiB; 0 if it is unknown."""
-    words = (rf"(?<![a-z0-9]){pattern}(?![a-z0-9])" for pattern, _ in _USUAL_MIB)
-    found = (re.search(each, model.lower()) is not None for each in words)
-    return next((mib for (_, mib), is_it in zip(_USUAL_MIB, found, strict=True) if is_it), 0)
+    found = (mib for each, mib in _USUAL_MIB if re.search(_WORD.format(each), model.lower()))
+    return next(found, 0)
 
 
 def nodes_of_text(

@@ -107,18 +107,13 @@ def adopted(
     by_source: dict[str, list[str]] = {}
     unknown: list[str] = []
     for node in nodes:
-        facts = (
-            None if INVENTORY_ANNOTATION in node.metadata.annotations else _facts(node, unit_mib)
-        )
+        served = INVENTORY_ANNOTATION in node.metadata.annotations
+        facts = None if served else _facts(node, unit_mib)
         if facts is None:
             found.nodes.append(node)
             capacity = node.status.capacity
-            offers = any(
-                count_of(capacity, name)
-                for name in capacity
-                if name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
-            )
-            if INVENTORY_ANNOTATION not in node.metadata.annotations and offers:
+            shared = any(count_of(capacity, name) for name in (WHOLE_GPU, *FOREIGN_RESOURCES))
+            if (shared or _is_split(capacity)) and not served:
                 unknown.append(node.metadata.name)
             continue
         source, known[node.metadata.name] = facts
@@ -158,11 +153,11 @@ def adopted(
 
 def _other_words(pod: Pod) -> str:
     """Return the annotation or resource by which a pod asks only another system for GPUs, or ""."""
-    asked = {name for each in pod.spec.containers for name in each.resources.limits}
-    if pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations or asked & _GPU_NAMES:
+    limits = (name for each in pod.spec.containers for name in each.resources.limits)
+    asked = {*pod.metadata.annotations, *limits}
+    if pod.finished or asked & {ALLOCATION_ANNOTATION, *_GPU_NAMES}:
         return ""
-    annotated = (name for name in ASKING if name in pod.metadata.annotations)
-    return next(iter((*annotated, *sorted(asked & FOREIGN_RESOURCES.keys()))), "")
+    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), "")
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
@@ -300,9 +295,8 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
         or request.shape.gpus > len(inventory.gpus)
     ):
         return pod
-    chosen = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))[
-        : request.shape.gpus
-    ]
+    by_pods = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))
+    chosen = by_pods[: request.shape.gpus]
     holders.update(gpu.uuid for gpu in chosen)
     allocation = allocate(request, chosen, inventory.mode, 1)
     return _annotated(pod, ALLOCATION_ANNOTATION, encode_allocation(allocation))

@@ -3,6 +3,7 @@
 Such fields need not have the names and types that Kubernetes gives them in a pod.
 """
 
+import re
 from typing import Any, Final, TypeGuard
 
 from gputile.api.quantity import QuantityError, parse_quantity
@@ -14,6 +15,13 @@ POD_SPEC: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
+# Fields whose number is one of GPUs: requestGPU, gpuDevices, num_gpus
+_NUMBER: Final = re.compile(
+    "(?i)(request|limit|num)?_?gpus?_?(count|devices|number|request|limit|portion(request)?)?"
+)
+_NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")  # of DRA, KubeVirt, KubeAI
+# A pod's own claims are read with its spec.
+_CLAIMS: Final = frozenset({"resourceClaimName", "resourceClaimTemplateName"})
 # PodSpec fields that decide the node; they may appear next to a container that is not in a pod
 # spec.
 _PLACING: Final = (
@@ -48,36 +56,26 @@ def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
         kind: value[kind] for kind in ("limits", "requests") if isinstance(value.get(kind), dict)
     }
     if not found and key == "resources":
-        found = {
-            "limits": {
-                name: value[name]
-                for name in value
-                if name in _AMOUNTS or _is_amount((name, value[name]))
-            }
-        }
+        amounts = (each for each in value.items() if each[0] in _AMOUNTS or _is_amount(each))
+        found = {"limits": dict(amounts)}
     if not found and value.keys() == {"name", "quantity"}:  # the GPUs of a Spark executor
         found = {"limits": {name_of(value): value["quantity"]}}
     written: dict[str, Json] = {
         kind: {
-            WHOLE_GPU if name in _WHOLE_GPUS else name: amount for name, amount in bounds.items()
+            WHOLE_GPU if name in _WHOLE_GPUS else name: amount
+            for name, amount in bounds.items()
+            if not isinstance(amount, dict)
         }
         for kind, bounds in found.items()
     }
-    return (
-        written
-        if any(_is_amount(item) for bounds in written.values() for item in bounds.items())
-        else None
-    )
+    has_gpus = any(_is_amount(item) for bounds in written.values() for item in bounds.items())
+    return written if has_gpus else None
 
 
 def _is_amount(item: tuple[Any, Any]) -> bool:
     """Return whether a mapping's entry is an amount of GPUs, not a label or taint of that name."""
     name, amount = item
-    if (
-        not isinstance(name, str)
-        or isinstance(amount, bool)
-        or not isinstance(amount, str | int | float)
-    ):
+    if not isinstance(name, str) or type(amount) not in (str, int, float):
         return False
     if name not in (*GPU_RESOURCES, *FOREIGN_RESOURCES) and not name.startswith(MIG_PREFIX):
         return False
@@ -92,34 +90,19 @@ def asks_for_gpus(spec: Json) -> bool:
     return bool(gpu_amounts(spec) or spec.get("resourceClaims"))
 
 
-def names_gpus(value: Json, steps: tuple[str | int, ...]) -> bool:
-    """Return whether a mapping requests GPUs: as a resource, by name and amount, or as a device."""
-    if any(map(_is_amount, value.items())):
+def names_gpus(value: Json) -> bool:
+    """Return whether a mapping requests GPUs: by amount, number, device, profile or claims."""
+    named = (str(value.get(name)).lower() for name in _NAMES)
+    if not _CLAIMS.isdisjoint(value) or any(re.search("gpu|nvidia", name) for name in named):
         return True
-    if steps[-1] in ("limits", "requests"):
-        return any(_is_amount((WHOLE_GPU, value.get(name))) for name in _WHOLE_GPUS)
-    if any(
-        said in str(value.get(name))
-        for name in ("deviceClassName", "deviceName")
-        for said in ("gpu", "nvidia")
-    ):
-        return True
-    profile = str(value.get("resourceProfile")).lower()  # KubeAI's
-    if "gpu" in profile or "nvidia" in profile:
-        return True
-    others = (each for key, each in value.items() if key != "name")
-    return any(_is_amount((value.get("name"), each)) for each in others)
-
-
-def with_claims(value: Json) -> Json:
-    """Return a pod's spec for a mapping with ResourceClaims whose containers are written elsewhere.
-
-    Other mappings are returned unchanged.
-    """
-    claims = value.get("resourceClaims")
-    if "containers" in value or not is_containers(claims) or not any(map(name_of, claims)):
-        return value
-    return {**value, "containers": [{"name": "main"}]}
+    is_gpu = name_of(value).lower() in _WHOLE_GPUS  # not the name of pods, which have replicas
+    for key, each in value.items():
+        apart = WHOLE_GPU if is_gpu and key in ("quantity", "value") else name_of(value)
+        number = each.get("value") if isinstance(each, dict) else each  # Run:ai's have a value
+        name = WHOLE_GPU if _NUMBER.fullmatch(str(key)) else key
+        if _is_amount((name, number)) or (key != "name" and _is_amount((apart, each))):
+            return True
+    return False
 
 
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:

@@ -26,14 +26,14 @@ KUSTOMIZE_GROUP: Final = "kustomize.config.k8s.io"
 BUILT_BY_KUSTOMIZE: Final = (
     "kustomize builds manifests of it: kustomize build DIR | gputile simulate -f -"
 )
-_BUILT_BY_HELM: Final = (
+BUILT_BY_HELM: Final = (
     "helm builds manifests of its chart: helm template CHART | gputile simulate -f -"
 )
 _BUILT_FIRST: Final = {
     "kustomization.yaml": BUILT_BY_KUSTOMIZE,
     "kustomization.yml": BUILT_BY_KUSTOMIZE,
-    "Chart.yaml": _BUILT_BY_HELM,
-    "values.yaml": _BUILT_BY_HELM,
+    "Chart.yaml": BUILT_BY_HELM,
+    "values.yaml": BUILT_BY_HELM,
 }
 _OBJECTS_SHOWN: Final = 5  # the most objects that a note names
 # Kubernetes' own for generated names: no vowels, no look-alikes
@@ -284,7 +284,7 @@ def _read(file: str, data: bytes, described: bool) -> list[Manifest]:
             if body is not None:
                 _add(Origin(file, document), body, loaded, described)
     except DocumentError as error:
-        remedy = f"; {_BUILT_BY_HELM}" if "{{" in text else ""
+        remedy = f"; {BUILT_BY_HELM}" if "{{" in text else ""
         raise ManifestError(f"{file}, document {document + 1}: {error}{remedy}") from error
     return loaded
 

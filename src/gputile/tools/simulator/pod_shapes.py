@@ -28,7 +28,6 @@ from gputile.tools.simulator.gpu_fields import (
     name_of,
     names_gpus,
     placing_fields,
-    with_claims,
 )
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
@@ -64,7 +63,7 @@ _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec"
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 # Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only
 # bounds.
-_DEFINITIONS: Final = (
+DEFINITIONS: Final = (
     "Class",
     "Config",
     "Pipeline",
@@ -139,7 +138,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     for key, value in manifest.body.items():
         if key not in ("apiVersion", "kind", "metadata", "status"):
             search.walk(value, (key,), _PodCount())
-    if kind is None and manifest.kind.endswith(_DEFINITIONS):
+    if kind is None and manifest.kind.endswith(DEFINITIONS):
         unjudged = pods.unturned or any(
             asks_for_gpus(group.template["spec"]) for group in pods.groups
         )
@@ -293,8 +292,11 @@ class _ShapeSearch:
     ) -> None:
         """Look for pods in the value at ``steps``; ``above`` is the mapping that contains it."""
         if isinstance(value, list):
+            groups = self._groups(above or {}, steps[:-1])
             for number, item in enumerate(value):
-                self.walk(item, (*steps, number), count, above)
+                group = groups.get(name_of(item), _PodCount())
+                each = _PodCount(count.pods * group.pods, (*count.said_by, *group.said_by))
+                self.walk(item, (*steps, number), each, above)
         if (
             isinstance(value, str)
             and "apiVersion:" in value
@@ -304,7 +306,6 @@ class _ShapeSearch:
             self._found.told.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
             return
-        value = with_claims(value)
         count = self._count(value, steps, count)
         if is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
@@ -315,9 +316,20 @@ class _ShapeSearch:
             self._add(spec, {}, steps, count)
             self._walk_rest(value, steps, count, skip=("limits", "requests"))
         else:
-            if names_gpus(value, steps):
+            if names_gpus(value):
                 self._found.unturned.append(written(steps))
             self._walk_rest(value, steps, count)
+
+    def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, _PodCount]:
+        """Return the counts of entries that list others by name, as Grove's scaling groups do."""
+        return {
+            name: self._count(each, (*steps, key, number), _PodCount())
+            for key, entries in value.items()
+            for number, each in enumerate(entries if is_containers(entries) else ())
+            for field, names in each.items()
+            for name in (names if field.endswith("Names") and isinstance(names, list) else ())
+            if isinstance(name, str)
+        }
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
         """Return ``above`` times the mapping's counts; 0 means 1, unless the object is stored."""

@@ -32,6 +32,7 @@ from gputile.tools.simulator.foreign_words import uncounted_quota, words_of_gang
 from gputile.tools.simulator.gpu_fields import asks_for_gpus
 from gputile.tools.simulator.intake import MISSING, MOST_OF_AN_OBJECT, Intake, IntakeChecks
 from gputile.tools.simulator.manifests import (
+    BUILT_BY_HELM,
     BUILT_BY_KUSTOMIZE,
     KUSTOMIZE_GROUP,
     Manifest,
@@ -45,7 +46,7 @@ from gputile.tools.simulator.manifests import (
     suffixes,
 )
 from gputile.tools.simulator.pod_kinds import PodKind
-from gputile.tools.simulator.pod_shapes import Group, is_suspended, pods_by_shape
+from gputile.tools.simulator.pod_shapes import DEFINITIONS, Group, is_suspended, pods_by_shape
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
@@ -238,15 +239,23 @@ class _Expander:
         """
         if kind is not None and not kind.pods:
             return
+        inner = list[Manifest]()
+        if kind is None and not manifest.kind.endswith(DEFINITIONS):
+            body = self._without_workloads(manifest.body, manifest, inner)
+            manifest = replace(manifest, body=body)
+        # a cluster in which the object is stored has these, too
+        for each in () if manifest.stored else inner:
+            self._note(f"{each.origin.kind}/{each.origin.name} in it is judged by itself", manifest)
+            yield from self._pods(each)
         found = pods_by_shape(manifest, kind)
+        if inner and not found.groups and not found.unturned:
+            return
         for text in found.told:
             self._note(f"by its shape: {text}", manifest)
         if found.unturned:
             where = ", ".join(found.unturned[:MOST_OF_AN_OBJECT])
-            said = (
-                f"it asks for GPUs, and which pods ask for them is not known: "
-                f"{self._intake.tell_kinds}"
-            )
+            way = BUILT_BY_HELM if manifest.kind == "HelmRelease" else self._intake.tell_kinds
+            said = f"it asks for GPUs, and which pods ask for them is not known: {way}"
             if not self._intake.ignore_unknown:
                 raise manifest.origin.error(where, said)
             self._note(f"ignored: {where}: {said}", manifest)
@@ -275,6 +284,23 @@ class _Expander:
                 if group.rule is not None or asks_for_gpus(group.template["spec"]):
                     raise
                 self._note(f"by its shape: ignored: {error}", manifest)
+
+    def _without_workloads(self, value: Any, manifest: Manifest, inner: list[Manifest]) -> Any:
+        """Return a value of an object without the workloads in it, which are added to ``inner``."""
+        match value:
+            case list():
+                return [self._without_workloads(each, manifest, inner) for each in value]
+            case {"apiVersion": str(version), "kind": str(kind), "metadata": {"name": str(name)}}:
+                origin = replace(manifest.origin, kind=kind, name=name)
+                found = Manifest(origin, version, kind, value).within(manifest.namespaced_name[0])
+                table = self._intake.kinds.find(found)
+                own = kind in MAKERS and kind in kubernetes_kinds().kinds.get(version, {})
+                if value is not manifest.body and (own or (table is not None and table.pods)):
+                    inner.append(found)
+                    return {}
+        if not isinstance(value, dict):
+            return value
+        return {key: self._without_workloads(each, manifest, inner) for key, each in value.items()}
 
     def _of_group(
         self, manifest: Manifest, owner: ObjectMeta, group: Group, count: int

@@ -299,12 +299,30 @@ def told(expansion: Expansion) -> list[str]:
             "{components: [{template: {apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: t}, "
             "spec: {pytorchReplicaSpecs: {Worker: {replicas: 2, template: "
             f"{{spec: {{containers: [{{name: p, image: i, resources: {GPU}}}]}}}}}}}}}}}}}}]}}",
-            ["x-worker-0", "x-worker-1"],
-            [
-                "2 pods of spec.components[0].template.spec.pytorchReplicaSpecs.Worker.template "
-                "(spec.components[0].template.spec.pytorchReplicaSpecs.Worker.replicas), nvidia.com/gpu: 1"
-            ],
+            ["t-worker-0", "t-worker-1"],
+            [],
             id="a workload within another object",
+        ),
+        pytest.param(
+            "workload.codeflare.dev/v1beta2/AppWrapper",
+            "{components: [{template: {apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, "
+            "metadata: {name: s}, spec: {leaderWorkerTemplate: {size: 3, workerTemplate: "
+            f"{{spec: {{containers: [{{name: p, image: i, resources: {GPU}}}]}}}}}}}}}}}}]}}",
+            ["s-0", "s-worker-0", "s-worker-1"],
+            [],
+            id="a workload within another object, whose pods only the table can count",
+        ),
+        pytest.param(
+            "grove.io/v1alpha1/PodCliqueSet",
+            "{replicas: 2, template: {podCliqueScalingGroups: [{name: g, replicas: 2, cliqueNames: [b]}], cliques: "
+            "[{name: b, spec: {replicas: 2, podSpec: "
+            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}]}}}}",
+            [f"x-b-{i}" for i in range(8)],
+            [
+                "8 pods of spec.template.cliques[0].spec.podSpec (spec.replicas x "
+                "spec.template.podCliqueScalingGroups[0].replicas x spec.template.cliques[0].spec.replicas), nvidia"
+            ],
+            id="groups that name what they multiply",
         ),
         pytest.param(
             "serving.kserve.io/v1alpha1/ServingRuntime",
@@ -364,7 +382,14 @@ def told(expansion: Expansion) -> list[str]:
         ),
         pytest.param(
             "example.com/v1/Engine",
-            "{a: {resources: {gpu: 1, cpu: 2, kind: b}}, b: {a: {resources: {limits: {gpu: '2'}}}}}",
+            f"{{a: [{{name: gpu, replicas: 2, pods: {{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}]}}",
+            ["x-pods-0", "x-pods-1"],
+            ["2 pods of spec.a[0].pods (spec.a[0].replicas), nvidia.com/gpu: 1"],
+            id="a group called gpu",
+        ),
+        pytest.param(
+            "example.com/v1/Engine",
+            "{a: {resources: {limits: {gpu: 1, cpu: 2, custom: {k: v}}}}, b: {a: {resources: {limits: {gpu: '2'}}}}}",
             ["x-spec-a-0", "x-spec-b-a-0"],
             ["1 pod of spec.a, nvidia.com/gpu: 1", "1 pod of spec.b.a, nvidia.com/gpu: 2"],
             id="amounts called gpu, and two of one name",
@@ -389,19 +414,21 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
         ),
         ("example.com/v1/Service", "{devices: [{deviceClassName: gpu.nvidia.com}]}", r"spec.devices\[0\]"),
         ("kubeai.org/v1/Model", "{engine: VLLM, minReplicas: 1, resourceProfile: 'nvidia-gpu-l4:1'}", "spec"),
+        (
+            "kserve.io/v1/Predictor",
+            "{a: {resourceClaims: [{name: g, resourceClaimTemplateName: o}]}}",
+            r"Claims\[0\]",
+        ),
+        ("helm.toolkit.fluxcd.io/v2/HelmRelease", "{values: {requestGPU: 1}}", "spec.values"),
+        ("run.ai/v2alpha1/TrainingWorkload", "{gpu: {value: '0.5'}}", "spec"),
+        ("run.ai/v2alpha1/TrainingWorkload", "{gpuDevices: {value: 2}}", "spec"),
+        ("example.com/v1/Training", "{limits: [{name: GPU, value: '1'}]}", r"limits\[0\]"),
         ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),
     ],
 )
 def test_gpus_of_which_no_pod_can_be_made_are_an_error(tmp_path: Path, kind: str, spec: str, where: str) -> None:
     with pytest.raises(ManifestError, match=f"{where}: it asks for GPUs, and which pods ask for them is not known"):
         by_shape(tmp_path, kind, spec)
-
-
-def test_claims_beside_a_model_without_containers_are_a_pods(tmp_path: Path) -> None:
-    claims = "[{name: gpu, resourceClaimTemplateName: one}]"
-    spec = f"{{predictor: {{resourceClaims: {claims}, model: {{resources: {{claims: [{{name: gpu}}]}}}}}}}}"
-    with pytest.raises(ManifestError, match=r"spec\.predictor\.spec\.resourceClaims: there is no"):
-        by_shape(tmp_path, "serving.kserve.io/v1beta1/InferenceService", spec)
 
 
 def test_a_template_with_gpus_that_is_wrong_is_an_error(tmp_path: Path) -> None:
