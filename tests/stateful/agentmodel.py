@@ -342,18 +342,33 @@ class ModelKubelet:
         """Return whether the kubelet had too few devices for a pod though the node has what it asks for.
 
         The unit has become larger since the pod was created, so that there are fewer devices and none for a pod that
-        nobody has booked, or the devices of pods that are gone are kept until all are known.
+        nobody has booked, or the devices of pods that are gone are kept until all are known, or this kubelet has
+        forgotten what runs and has given init containers that have ended devices anew.
         """
         if not isinstance(error, DevicesUnavailable):
             return False
         smaller = int(pod.metadata.annotations[MEMORY_UNIT_ANNOTATION]) < self.unit_mib()
         if error.resource == GPU_MEMORY and smaller and ALLOCATION_ANNOTATION not in pod.metadata.annotations:
             return True
+        again = [
+            gave[error.resource].ids
+            for (uid, name), gave in self.manager.given.items()
+            if error.resource in gave and uid in self.pods and self.has_init_anew(self.pods[uid], name)
+        ]
         if self.manager.sources_ready:
-            return False
+            return sum(map(len, again)) >= error.lacking
         there = self.active() | {pod.metadata.uid for pod in self.queue if pod is not None}
         gone = [gave for (uid, _), gave in self.manager.given.items() if uid not in there]
         return sum(len(gave[error.resource].ids) for gave in gone if error.resource in gave) >= error.lacking
+
+    def has_init_anew(self, seen: Seen, name: str) -> bool:
+        """Return whether this ended init container has devices beside containers whose devices are forgotten."""
+        given, uid = self.manager.given, seen.pod.metadata.uid
+        ended = name in seen.containers and seen.containers[name].ended
+        return ended and any(
+            not each.ended and each.limits is not None and not given.get((uid, other))
+            for other, each in seen.containers.items()
+        )
 
     def finish(self, seen: Seen, phase: str) -> None:
         seen.phase = phase

@@ -421,12 +421,19 @@ class Node(RuleBasedStateMachine):
         return given_to_it | {share.uuid for shares in started for share in shares}
 
     def full(self) -> set[str]:
-        """Return the GPUs that the pods on them do not all fit on: some wait for others rightly."""
+        """Return the GPUs that the pods on them do not all fit on: some wait for others rightly.
+
+        An init container that got devices anew, as the kubelet had forgotten them, hands on none of these.
+        """
         used: Counter[str] = Counter()
-        for seen in self.node.kubelet.pods.values():
+        kubelet = self.node.kubelet
+        for seen in kubelet.pods.values():
             if seen.phase in ("Pending", "Running"):
                 for uuid in self.gpus(seen):
                     used[uuid] += self.units(seen.pod)
+                for name, each in seen.containers.items():
+                    if kubelet.has_init_anew(seen, name) and each.limits is not None:
+                        used.update({share.uuid: share.mib // 1024 for share in each.limits.gpus})
         return {uuid for uuid, units in used.items() if units > GPU_MIB // 1024}
 
 
