@@ -15,15 +15,7 @@ from typing import Any, Final
 import httpx2 as httpx
 import pytest
 
-from gputile.api.well_known import (
-    GANG_NAME_LABEL,
-    GANG_SIZE_LABEL,
-    GPU_CORE,
-    GPU_MEMORY,
-    MODE_LABEL,
-    WHOLE_GPU,
-    Mode,
-)
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_CORE, GPU_MEMORY, MODE_LABEL, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory, resources_for_mode
 from tests.e2e.extender import assert_nothing_over_allocated, bound, events_of, pod_body, pods_in
 from tests.localcluster.admission import installed

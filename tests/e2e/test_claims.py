@@ -14,13 +14,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
-from gputile.api.resource_claims import (
-    RESOURCE_SLICES_PATH,
-    AllocatedDevice,
-    ResourceClaim,
-    gpu_index,
-    slice_body,
-)
+from gputile.api.resource_claims import RESOURCE_SLICES_PATH, AllocatedDevice, ResourceClaim, gpu_index, slice_body
 from gputile.api.well_known import CLAIMS_LABEL, CLAIMS_RESOURCE, INVENTORY_ANNOTATION, MODE_LABEL, Mode
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB, parse_claim
 from gputile.core.devices.inventory import decode_inventory, encode_inventory

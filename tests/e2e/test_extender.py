@@ -9,13 +9,7 @@ import yaml
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.api.well_known import (
-    ACK_ALLOCATION,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPUSHARE_INDEX,
-    TOPOLOGY_GPU,
-)
+from gputile.api.well_known import ACK_ALLOCATION, GPU_CORE, GPU_MEMORY, GPUSHARE_INDEX, TOPOLOGY_GPU
 from gputile.controlplane.extender.binder import PodApi
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.bind import PodBinding
@@ -35,10 +29,7 @@ from tests.e2e.extender import (
 )
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.documents import document_yaml
-from tests.localcluster.gputile import (
-    SERVICE_ACCOUNT,
-    SERVICE_ACCOUNT_GROUPS,
-)
+from tests.localcluster.gputile import SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS
 
 pytestmark = pytest.mark.requirement("U1", "U2", "U3", "U4", "U7", "M9", "T2", "T3", "B1", "B9")
 

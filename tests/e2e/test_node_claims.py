@@ -13,14 +13,7 @@ from typing import Any
 import pytest
 
 from gputile.api.resource_claims import RESOURCE_API, RESOURCE_SLICES_PATH
-from gputile.api.well_known import (
-    CLAIMS_LABEL,
-    GPU_CLASS,
-    GPU_MEMORY,
-    MODE_LABEL,
-    SHARE_CLASS,
-    Mode,
-)
+from gputile.api.well_known import CLAIMS_LABEL, GPU_CLASS, GPU_MEMORY, MODE_LABEL, SHARE_CLASS, Mode
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.claims.driver import KUBELET_FILE
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX

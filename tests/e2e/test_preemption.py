@@ -10,15 +10,7 @@ import pytest
 import yaml
 
 from gputile.api.well_known import GPU_MEMORY, RESERVATION_ANNOTATION
-from tests.e2e.extender import (
-    assert_nothing_over_allocated,
-    bound,
-    events_of,
-    gpus_of,
-    pod_body,
-    pods_in,
-    scheduled,
-)
+from tests.e2e.extender import assert_nothing_over_allocated, bound, events_of, gpus_of, pod_body, pods_in, scheduled
 from tests.localcluster.client import STRATEGIC_PATCH
 from tests.localcluster.controlplane import ControlPlane
 

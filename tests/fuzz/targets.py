@@ -47,14 +47,7 @@ from gputile.node.agent import cdi
 from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.arbiter import messages
-from gputile.node.arbiter.messages import (
-    AssignedContainer,
-    Assignment,
-    GpuClaim,
-    LineError,
-    decode_line,
-    encode_line,
-)
+from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim, LineError, decode_line, encode_line
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document

@@ -10,11 +10,7 @@ from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.devices.request import Phase
-from gputile.node.agent.advertise import (
-    Advertiser,
-    empty_in,
-    inventory_for_scheduler,
-)
+from gputile.node.agent.advertise import Advertiser, empty_in, inventory_for_scheduler
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, closed

@@ -14,14 +14,7 @@ from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_status import time_condition
-from gputile.node.agent.time_shares import (
-    TimeShares,
-    fallback,
-    gpu_times,
-    policy_of,
-    share_of,
-    time_shares,
-)
+from gputile.node.agent.time_shares import TimeShares, fallback, gpu_times, policy_of, share_of, time_shares
 from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.arbiter.messages import Assignment, Spent, decode_line, encode_line
 from tests.fakes.agentcluster import simple_pod

@@ -9,13 +9,7 @@ import pytest
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.resource_claims import slice_body
 from gputile.api.well_known import Mode
-from gputile.node.agent.claims.slices import (
-    BUS_ID,
-    UNHEALTHY_TAINT,
-    binary_quantity,
-    device_named,
-    slice_of,
-)
+from gputile.node.agent.claims.slices import BUS_ID, UNHEALTHY_TAINT, binary_quantity, device_named, slice_of
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.probe import MigInstance, ProbedMachine
