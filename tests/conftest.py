@@ -78,6 +78,7 @@ def no_terminal() -> None:
         os.environ.pop(name, None)
         os.unsetenv(name)
     os.environ["LC_ALL"] = "C.UTF-8"
+    os.environ["TERM"] = "xterm-256color"  # where the tests run it may be dumb, and then nothing is drawn
 
 
 @pytest.fixture(scope="session")
