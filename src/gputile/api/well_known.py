@@ -230,7 +230,7 @@ class GpuTimePolicyError(ValueError):
 
 
 def parse_policy(named: str | int) -> GpuTimePolicy:
-    """Return the policy by its name or ACK's number; the number may be text.
+    """Return the policy with this name, or with this number of ACK's (an int or digits).
 
     Raises:
         GpuTimePolicyError: there is no such policy.

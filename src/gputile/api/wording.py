@@ -143,7 +143,7 @@ def broken_subdomain(name: str) -> str | None:
 
 
 def broken_qualified_name(name: str) -> str | None:
-    """Return why ``name`` is no valid label key, annotation key or resource name; None if it is."""
+    """Return why ``name`` is not a valid label, annotation or resource name; None if it is."""
     prefix, slash, last = name.rpartition("/")
     if slash and (not prefix or broken_subdomain(prefix)):
         return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"

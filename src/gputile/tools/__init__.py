@@ -1,1 +1,1 @@
-"""Contains what people run: simulator, replay of traces, node pools, and the views of commands."""
+"""Contains the tools of users: simulator, replay of traces, node pools, views of commands."""

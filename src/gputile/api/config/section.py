@@ -26,7 +26,7 @@ class Section(
 
 
 def memory_mib(field: str, text: str) -> int:
-    """Return the memory size of a field in MiB.
+    """Parse ``text``, the value of ``field``, as a memory size in MiB.
 
     Raises:
         ConfigurationError: it is not a memory size.

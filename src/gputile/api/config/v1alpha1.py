@@ -137,7 +137,7 @@ class Features(Section, frozen=True):
 
 
 class GangConfiguration(Section, frozen=True):
-    """The planning of gangs, which ``admission.gangs`` enables."""
+    """How gangs are planned, if ``admission.gangs`` is true."""
 
     hold_seconds: Annotated[
         Seconds,

@@ -74,8 +74,8 @@ class Informer:
     async def listed_pods(self, event: Replaced[Pod]) -> None:
         """Apply a list of pods; pods that are no longer in it are removed first.
 
-        Other work runs in between, on a ledger that is as outdated as that of a lagging watch. A
-        replica that needs the whole list, to become the leader, waits for the end.
+        Other tasks run in between. They may see an outdated ledger, as they do if the watch lags. A
+        replica waits for the whole list before it becomes the leader.
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}

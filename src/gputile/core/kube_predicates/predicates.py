@@ -272,7 +272,7 @@ class Predicates:
         return list(dict.fromkeys(found))
 
     def needs(self, pod: Pod) -> Amounts:
-        """Return what the pod requests of a node, including 1 of the resource ``pods``."""
+        """Return what the pod requests from a node, including 1 of the resource ``pods``."""
         return self._asked(pod.spec)[0].amounts | {PODS: 1}
 
     # -- internals

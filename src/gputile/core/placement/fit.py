@@ -157,7 +157,7 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
 def _shortage(
     healthy: list[GpuState], shape: Shape, node_info: NodeInfo
 ) -> Refusal[FitRule] | None:
-    """Name the GPU with the fewest shortages and how many GPUs have room; None if they suffice."""
+    """Return a refusal for the GPU with the fewest shortages; None if enough GPUs have room."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)

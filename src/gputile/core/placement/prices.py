@@ -246,9 +246,9 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
 def unused_values(
     milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64
 ) -> tuple[Int64, Float64]:
-    """Return ``Prices.cpu_asked`` and ``Prices.unused``: shapes [kinds].
+    """Return ``Prices.cpu_asked`` and ``Prices.unused``, in their shapes.
 
-    They follow from the requests of pods with one GPU. A remnant is meant for pods that fit it and
+    They follow from the requests of pods with one GPU. A remnant is useful to pods that fit it and
     use at least half of its worth. If only a part of these pods also fits the node's free CPU, the
     remnant earns at most ``SELECTIVE`` times that part. ``value`` is the worth of remnants.
     """

@@ -327,7 +327,7 @@ class _Attempt:
         return sorted(sets, key=lambda bookings: self._loss(bookings[0]), reverse=True)
 
     def _leaves_whole(self, gang: GangName) -> bool:
-        """Return whether all pods of a gang are victims, except those that are leaving already."""
+        """Return whether all pods of a gang are victims or are already being removed."""
         staying = (
             uid for uid in self._rules.gangs.get(gang, ()) if not self._rules.is_being_removed(uid)
         )

@@ -81,7 +81,7 @@ def places_in_sum(
     """Return the node on which an autoscaler expects each of ``pods``, by UID.
 
     Starting nodes come last. An autoscaler does not know the reservations of the pods ``reserved``,
-    and expects the nodes in ``starting`` to offer more than they do yet (``as_described``).
+    and counts the nodes in ``starting`` with all that they will offer (``as_described``).
     """
     nodes, places = nodes.snapshot(), dict[str, str]()
     for pod in reserved:

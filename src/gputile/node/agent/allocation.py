@@ -153,7 +153,7 @@ def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ..
 
 
 def _row_of(state: AllocationState, caller: Caller) -> PodDevices:
-    """Return the row of the caller's pod, which may be empty."""
+    """Return the row of the caller's pod, or a new empty row."""
     before = state.device_table.get(caller.uid)
     return before or state.new_row(caller.uid, caller.key, caller.pod)
 

@@ -96,7 +96,7 @@ class Wakeup:
         self._wished.set()
 
     async def wait(self, within: float) -> None:
-        """Wait for the next wish, at most ``within`` seconds."""
+        """Wait for the next request, at most ``within`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._wished.wait()

@@ -188,7 +188,7 @@ class NodeTimeSlices:
     # -- after each event
 
     def _nothing(self) -> GpuMessages:
-        """Return the messages of an event that changes nothing."""
+        """Return no messages, and charge the minimum cost."""
         self.cost = 1
         return []
 
@@ -375,8 +375,8 @@ class NodeTimeSlices:
     def _kept_for(self, container: str, now: int) -> int:
         """Return the maximum time to keep a set's GPUs free; 0 if the set has not waited for long.
 
-        Otherwise other containers, whose kernels may outlast their turns, could delay it again and
-        again.
+        Without this, other containers, whose kernels may outlast their turns, could delay it
+        without end.
         """
         waited = now - self._waits_since(container, now)
         limits = (self.longest_wait, KEPT_QUANTA * self.quantum)

@@ -139,7 +139,7 @@ class MessageChannel(Generic[Received]):
         self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def messages(self) -> AsyncIterator[Received]:
-        """Yield the messages of the other end, until it closes the connection.
+        """Yield messages from the peer until it closes the connection.
 
         Raises:
             msgspec.MsgspecError: it sent an invalid message.

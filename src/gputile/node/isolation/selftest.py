@@ -151,10 +151,10 @@ def _make_allocation(allocation: Path, limits: bytes) -> None:
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The expected and measured part of a GPU's time; 1.0 is a process without the library.
+    """The expected and measured part of a GPU's time; a process without the library gets 1.0.
 
-    ``bound`` is the condition on ``got``. It is "" if only the ratio counts, since switching turns
-    takes time too.
+    ``bound`` is the condition on ``got``. It is "" if only the ratio is checked, because switching
+    turns takes some of everybody's time.
     """
 
     what: Annotated[str, described("The name of the measurement.")]

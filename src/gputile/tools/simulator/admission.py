@@ -142,7 +142,7 @@ class Admission:
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
-        """Return ``pod`` with its PriorityClass's priority; an unknown class is 0, with a note."""
+        """Return ``pod`` with its PriorityClass's priority; an unknown class gives 0 and a note."""
         spec = pod["spec"]
         default = next((name for name, each in self.priorities.items() if each.is_default), "")
         name = spec.get("priorityClassName") or default

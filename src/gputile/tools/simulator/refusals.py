@@ -58,7 +58,7 @@ class Refusals:
         self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
     def lookup(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
-        """Return refusals, and for each of the ledger ``rows`` its refusal's index: shape [rows].
+        """Return the refusals, and the index of each ledger row's refusal: shape [rows].
 
         The index is ``FITS`` if the request fits the node. Row -1 is that of an unknown node.
         """
@@ -83,8 +83,8 @@ def fits_nowhere_text(
 ) -> str:
     """Return a sentence on all nodes: what their GPUs lack, closest first, and other reasons.
 
-    The other reasons are kube-scheduler's. ``by_gpu`` has for each node the index in ``told`` of
-    what its GPUs lack, -1 for nothing: shape [nodes].
+    The other reasons are kube-scheduler's. ``by_gpu`` has shape [nodes]: the index of the node's
+    refusal in ``told``, -1 if its GPUs lack nothing.
     """
     # This number means "no reason"; the higher ones are kube-scheduler's reasons.
     others = len(told)

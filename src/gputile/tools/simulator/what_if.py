@@ -187,7 +187,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return a running pod, unbound, with a request for its GPUs in ``mode``; None if unknown."""
+    """Return an unbound copy of a pod that requests its GPUs in ``mode``; None if unknown."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None

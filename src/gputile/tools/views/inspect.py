@@ -274,7 +274,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
 
 
 def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
-    """Return heading and rows, with a column for each GPU index."""
+    """Return the heading and the rows, with a column for each GPU index."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]

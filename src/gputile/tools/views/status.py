@@ -97,8 +97,8 @@ _NO_AGENT: Final = "no agent runs there; this is the last report"
 class RolloutPhase(StrEnum):
     """The state of the installation, named as in ACK's documents if they have a name for it.
 
-    OUTSIDE_OF_PODS: programs renew their Leases, so they run; the cluster does not know whether
-    they are ready.
+    OUTSIDE_OF_PODS: the components run outside of pods. They renew their Leases, but whether they
+    are ready is unknown.
     """
 
     DEPLOYED = "Deployed"

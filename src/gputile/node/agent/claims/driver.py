@@ -225,7 +225,7 @@ class ClaimsDriver:
     def restore(self) -> None:
         """Restore the claims that previous agents prepared, if the kubelet still has them.
 
-        A reboot removes the CDI files; the kubelet then has all claims prepared again. A claim
+        A reboot removes the CDI files; the kubelet then asks to prepare all claims again. A claim
         whose record and limits are both damaged is not counted here. kube-scheduler still counts
         its allocation, and gives its memory to no other claim.
         """
