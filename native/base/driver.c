@@ -24,7 +24,8 @@ void gputile_pin_driver(void) {
 
 static void set_once(void **field, void *value) {
     void *none = NULL;
-    if (value) __atomic_compare_exchange_n(field, &none, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    if (value && !__atomic_load_n(field, __ATOMIC_ACQUIRE))
+        __atomic_compare_exchange_n(field, &none, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
 const struct gputile_driver *gputile_driver(void) {
