@@ -568,22 +568,9 @@ def test_claims_are_served_where_they_are_enabled_and_nothing_of_them_is_there_e
 
 
 @pytest.mark.requirement("B8")
-def test_whole_gpus_of_claims_have_a_resource_name_where_it_is_set() -> None:
-    values = {"features.claims": True, "agent.cdiDir": "/cdi", "claims.extendedResourceName": "example.com/gpu"}
-    classes = of_kind(render(values, "--kube-version=v1.36.0"), "DeviceClass")
-    assert classes["gputile-gpu"]["spec"]["extendedResourceName"] == "example.com/gpu"
-    assert "extendedResourceName" not in classes["gputile-share"]["spec"]
-
-
-@pytest.mark.requirement("B8")
 @pytest.mark.parametrize(
     ("values", "version", "said"),
     [
-        (
-            {"features.claims": True, "agent.cdiDir": "/cdi", "claims.extendedResourceName": "nvidia.com/gpu"},
-            "v1.36.0",
-            "the extender refuses this resource on nodes of claims",
-        ),
         ({"features.claims": True}, "v1.36.0", "features.claims needs agent.cdiDir"),
         ({"features.claims": True, "agent.cdiDir": "/cdi"}, "v1.33.5-gke.1", "features.claims needs Kubernetes 1.34"),
     ],

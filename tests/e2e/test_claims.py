@@ -1,6 +1,5 @@
 """Shares and whole GPUs through ResourceClaims: kube-scheduler allocates, gputile ranks, and no pod depends on it."""
 
-import json
 import random
 import time
 from collections import defaultdict
@@ -199,21 +198,6 @@ def test_the_pods_of_the_guide_are_brought_to_the_extender_by_admission(cluster:
             "limits": {CLAIMS_RESOURCE: "0"},
             "requests": {CLAIMS_RESOURCE: "0"},
         }
-
-
-def test_whole_gpus_of_claims_by_an_extended_resource(cluster: ControlPlane, namespace: str) -> None:
-    """The chart's claims.extendedResourceName. kube-scheduler makes the claim, which is a booking as any other."""
-    name = f"{namespace}.example.com/gpu"
-    patch = json.dumps({"spec": {"extendedResourceName": name}})
-    cluster.kubectl("patch", "deviceclass", "gputile-gpu", "--type=merge", f"--patch={patch}")
-    extender, url = start_extender(cluster, settings=SETTINGS)
-    scheduler = cluster.start_scheduler(url, managed_resources=MANAGED, weight=WEIGHT, claims=True)
-    with extender, scheduler:
-        cluster.api.post(f"/api/v1/namespaces/{namespace}/pods", pod_body("p", {name: 1}))
-        cluster.wait(lambda: bound(pods_in(cluster, namespace)), "the pod bound")
-    (claim,) = claims_in(cluster, namespace)
-    assert [gpu.pool.partition("-")[0] for gpu in claim.gpus] == ["whole"]
-    assert over_allocated([claim]) == []
 
 
 TEMPLATES: dict[str, dict[str, Any]] = {

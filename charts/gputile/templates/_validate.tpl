@@ -18,9 +18,6 @@
 {{- if and .Values.agent.enabled (not .Values.agent.cdiDir) }}
 {{- fail "features.claims needs agent.cdiDir: a container gets the devices of its claims by CDI; set agent.cdiDir=/var/run/cdi, or features.claims=false" }}
 {{- end }}
-{{- if has .Values.claims.extendedResourceName (list "nvidia.com/gpu" "aliyun.com/gpu" "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage") }}
-{{- fail (printf "claims.extendedResourceName is %s: the extender refuses this resource on nodes of claims; choose another name" .Values.claims.extendedResourceName) }}
-{{- end }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
 {{- fail "autoscaling.enabled needs webhook.enabled and controller.enabled: the controller asks for nodes, the webhook keeps pods off node types that could never take them; enable both, or set autoscaling.enabled=false" }}

@@ -37,6 +37,8 @@ UNHEALTHY_TAINT: Final = "gputile.io/unhealthy"
 CORE_STEP: Final = 5
 _LONGEST_STRING: Final = 64
 _LONGEST_NAME: Final = 63
+# A slice has at most 128 devices, and 64 if one has taints (``ResourceSliceMaxDevices*``).
+_MOST_WITH_TAINTS: Final = 64
 
 
 def instance_name(instance: MigDevice) -> str:
@@ -61,13 +63,16 @@ def slice_of(
 ) -> ResourceSlice:
     """Build the slice of a node; at most ``most_pods`` claims may share a GPU.
 
-    Unhealthy devices have a taint. If the API server does not support ``taints``, they are omitted.
+    Unhealthy devices have a taint. They are omitted if the API server does not support ``taints``
+    or would refuse that many devices with taints.
     """
     meta = node.metadata
     owner = OwnerReference(
         api_version="v1", kind="Node", name=meta.name, uid=meta.uid, controller=True
     )
-    found = (each for each in _devices(config, machine, most_pods) if taints or not each.taints)
+    found = list(_devices(config, machine, most_pods))
+    if not taints or len(found) > _MOST_WITH_TAINTS:
+        found = [each for each in found if not each.taints]
     return ResourceSlice(
         metadata=ObjectMeta(name=slice_name(node), owner_references=(owner,)),
         spec=ResourceSliceSpec(

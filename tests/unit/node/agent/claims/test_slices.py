@@ -108,6 +108,17 @@ def test_a_sick_gpu_has_a_taint_or_is_left_out() -> None:
     assert [each.name for each in slice_of(NODE, config, there, 16, taints=False).spec.devices] == ["gpu-1"]
 
 
+def test_what_is_sick_is_left_out_of_a_slice_of_more_devices_than_may_have_taints() -> None:
+    """Sixteen GPUs of seven instances. The API server would refuse the slice, and the old one would stay."""
+    parts = {i: [MigInstance(f"MIG-{i}-{n}", "1g.10gb", 9728, n, 0) for n in range(7)] for i in range(16)}
+    there, sick = machine([81920] * 16, parts), Health({"GPU-0": HealthState(healthy=False, reason="it is hot")})
+    healthy, left = (
+        slice_of(NODE, config_of(Mode.EXCLUSIVE, there, Sharing.MIG, health), there, 16).spec.devices
+        for health in (Health(), sick)
+    )
+    assert (len(healthy), len(left), any(each.taints for each in left)) == (112, 105, False)
+
+
 @pytest.mark.parametrize(
     ("bus", "driver", "told"),
     [("00000000:3B:00.0", "535.054.03", ("0000:3b:00.0", "535.54.3")), ("", "unknown", (None, None))],
