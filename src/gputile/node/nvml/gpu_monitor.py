@@ -174,7 +174,7 @@ def _merged(
     vanished: Iterable[ProbedGpu],
     index: Mapping[str, int],
 ) -> ProbedMachine:
-    """Return ``now`` plus the ``vanished`` GPUs of ``known``, sorted by their constant ``index``."""
+    """Return ``now`` and the ``vanished`` GPUs of ``known``, sorted by their constant index."""
     speed = {
         (one.uuid, other.uuid): machine.bandwidth[i][j]
         for machine in (known, now)

@@ -45,7 +45,7 @@ def open_real() -> "RealProbe":
 
 
 class RealProbe:
-    """A session with NVML for one thread. All methods raise NvmlError if the driver stops working."""
+    """A session with NVML for one thread. All methods raise NvmlError if the driver fails."""
 
     def __init__(self) -> None:
         self._listed: tuple[Listed, ...] = ()
