@@ -290,7 +290,7 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, connected: set[str], now: int) -> None:
-        """End the turns of a set if no process holds one. Record a joint use if several are held."""
+        """End the turns of a set if no process holds one. Record a joint use of held turns."""
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:
