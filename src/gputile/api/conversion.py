@@ -57,8 +57,8 @@ class ConversionError(ValueError):
 def convert(value: Any, kind: type[T]) -> T:
     """Convert ``value``, as parsed from YAML or JSON, to ``kind``.
 
-    Raises:
-        ConversionError: The value does not fit. The error has the first ``MOST_FOUND`` mistakes.
+    Raises ConversionError if the value does not fit. The error has the first ``MOST_FOUND``
+    mistakes.
     """
     try:
         return msgspec.convert(value, kind)
@@ -73,8 +73,8 @@ def convert(value: Any, kind: type[T]) -> T:
 def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
     """Decode JSON.
 
-    Raises:
-        ConversionError: The text is not JSON, or does not fit. The error has the first mistake.
+    Raises ConversionError if the text is not JSON, or does not fit. The error has the first
+    mistake.
     """
     try:
         return decoder.decode(text)
@@ -201,9 +201,8 @@ class VersionedCodec(Generic[Value]):
     def decode(self, text: str | bytes) -> Value:
         """Return the value that the text encodes.
 
-        Raises:
-            ValueError: The text is too long, is not JSON, has another version, does not fit the
-                type, or contradicts itself. The exception is the codec's ``error``.
+        Raises ValueError if the text is too long, is not JSON, has another version, does not fit
+        the type, or contradicts itself. The exception is the codec's ``error``.
         """
         try:
             if self._most is not None and len(text) > self._most:

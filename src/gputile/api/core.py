@@ -1,7 +1,4 @@
-"""Defines Kubernetes objects with only the fields that gputile reads.
-
-The decoder skips all other fields.
-"""
+"""Defines Kubernetes objects with only the fields that gputile reads. Other fields are skipped."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -116,10 +113,7 @@ class PodResourceClaim(WireObject):
 
 
 class PodResourceClaimStatus(WireObject):
-    """core/v1 PodResourceClaimStatus: the claim that was created from a template.
-
-    ``resource_claim_name`` is "" if the pod needs no claim.
-    """
+    """core/v1 PodResourceClaimStatus: the claim from a template, or "" if none is needed."""
 
     name: str = ""
     resource_claim_name: str = ""

@@ -65,10 +65,8 @@ def parse_quantity(value: str | int | float) -> Fraction:
     """Return the exact value of a Kubernetes quantity.
 
     YAML parses unquoted numbers as ``int`` or ``float``. The value of a float is that of its
-    shortest decimal form. Surrounding spaces are ignored, as in the API server.
-
-    Raises:
-        QuantityError: The value is a bool, is not finite, is too long, or violates the grammar.
+    shortest decimal form. Surrounding spaces are ignored, as in the API server. Raises
+    QuantityError if the value is a bool, is not finite, is too long, or violates the grammar.
     """
     if isinstance(value, bool):
         raise QuantityError(f"{value!r} is not a quantity")
@@ -129,8 +127,7 @@ Only JSON schemas use the pattern, because ``parse_amount`` has better messages.
 def parse_amount(value: str | int | float) -> Fraction:
     """Return the value of a quantity that must not be negative.
 
-    Raises:
-        QuantityError: The value is not a quantity, or is negative.
+    Raises QuantityError if the value is not a quantity, or is negative.
     """
     amount = parse_quantity(value)
     if amount < 0:
@@ -141,8 +138,7 @@ def parse_amount(value: str | int | float) -> Fraction:
 def parse_count(value: str | int | float) -> int:
     """Return the value of a quantity that must be a whole number, as for extended resources.
 
-    Raises:
-        QuantityError: The value is not a quantity, is negative, or is not a whole number.
+    Raises QuantityError if the value is not a quantity, is negative, or is not a whole number.
     """
     if isinstance(value, str) and len(value) < 19 and value.isascii() and value.isdigit():
         return int(value)  # the usual text, ten times faster than through a fraction
@@ -195,8 +191,7 @@ _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re
 def parse_mib(text: str) -> int:
     """Return a memory size in MiB. It may be written as by ACK ("128MiB") or Kubernetes ("128Mi").
 
-    Raises:
-        QuantityError: The text is not a whole number with a unit of MiB, GiB or TiB.
+    Raises QuantityError if the text is not a whole number with a unit of MiB, GiB or TiB.
     """
     match = _MEMORY_UNIT.fullmatch(text.strip())
     if match is None or "i" not in match["suffix"]:
@@ -210,8 +205,7 @@ MOST_WEIGHT: Final = 1000
 def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
     """Return the weight in a pod's annotation. The pod's namespace allows at most ``most``.
 
-    Raises:
-        ValueError: The weight is not valid. The error's text states the valid range.
+    Raises ValueError if the weight is not valid. The error's text states the valid range.
     """
     weight = decimal(text, 4)
     if 1 <= weight <= most:
@@ -223,10 +217,8 @@ def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
 def parse_active_threads(text: str) -> int:
     """Return a pod's CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, the percentage of a GPU's threads.
 
-    ``text`` is the value of the annotation ``MPS_THREADS_ANNOTATION``.
-
-    Raises:
-        ValueError: The percentage is not valid. The error's text states the valid range.
+    ``text`` is the value of the annotation ``MPS_THREADS_ANNOTATION``. Raises ValueError if the
+    percentage is not valid. The error's text states the valid range.
     """
     percentage = decimal(text, 3)
     if 1 <= percentage <= 100:

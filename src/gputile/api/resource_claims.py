@@ -166,10 +166,7 @@ class DeviceSelector(WireObject):
 
 
 class ExactDeviceRequest(WireObject):
-    """A request for ``count`` devices of a class.
-
-    With ``allocation_mode`` "All" it requests every device of the class.
-    """
+    """A request for ``count`` devices of a class, or for all in ``allocation_mode`` "All"."""
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()

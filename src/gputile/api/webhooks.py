@@ -16,20 +16,14 @@ class _ExtenderMessage(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
 
 
 class ExtenderArgs(_ExtenderMessage):
-    """The arguments of ``filter`` and ``prioritize``.
-
-    kube-scheduler sends ``node_names`` to an extender with ``nodeCacheCapable: true``.
-    """
+    """The arguments of ``filter`` and ``prioritize`` of a ``nodeCacheCapable`` extender."""
 
     pod: Pod
     node_names: list[str] | None = None
 
 
 class FilterResult(_ExtenderMessage):
-    """The result of ``filter``.
-
-    kube-scheduler does not try preemption on ``failed_and_unresolvable_nodes``.
-    """
+    """The result of ``filter``. Preemption is not tried on unresolvable nodes."""
 
     node_names: list[str] | None = None
     failed_nodes: dict[str, str] = {}
@@ -117,10 +111,7 @@ class GroupVersionResource(_ReviewMessage):
 
 
 class AdmissionRequest(_ReviewMessage):
-    """A request to admit an object.
-
-    ``object`` and ``old_object`` stay undecoded, because their type depends on ``kind``.
-    """
+    """A request to admit an object. The objects stay undecoded until their kind is checked."""
 
     uid: str
     kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)

@@ -234,8 +234,7 @@ class GpuTimePolicyError(ValueError):
 def parse_policy(named: str | int) -> GpuTimePolicy:
     """Return the policy with this name, or with this ACK number (an int or a digit).
 
-    Raises:
-        GpuTimePolicyError: No policy has this name or number.
+    Raises GpuTimePolicyError if no policy has this name or number.
     """
     text = str(named)
     if text in POLICIES:

@@ -187,10 +187,7 @@ def matching(pattern: str, rule: str, description: str | None = None) -> "Meta":
 
 @dataclass(frozen=True, slots=True)
 class FieldMistake:
-    """The path of a wrong field, and the rule that the field breaks.
-
-    The path of the whole value is "".
-    """
+    """The path of a wrong field, or "" for the whole value, and the rule that is broken."""
 
     path: str
     rule: str

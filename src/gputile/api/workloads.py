@@ -211,10 +211,7 @@ class Namespace(StoredObject):
 
 
 class ServedKind(WireObject):
-    """metav1.APIResource: a resource that an API server serves.
-
-    A slash in ``name`` separates a resource from its subresource.
-    """
+    """metav1.APIResource. The name of a subresource is ``RESOURCE/SUBRESOURCE``."""
 
     name: str = ""
     kind: str = ""

@@ -21,8 +21,7 @@ import sys
 import time
 
 _VENDOR = b"0x10de"  # NVIDIA, in the PCI ID registry
-# The PCI base class of display and 3D controllers. The audio device of a GPU has class 0x04.
-_DISPLAY = b"0x03"
+_DISPLAY = b"0x03"  # PCI base class of display and 3D controllers. A GPU's audio device has 0x04.
 _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtual machine
 
 
@@ -83,10 +82,7 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket for HTTP on ``port``.
-
-    The kernel hands over a connection when its request has arrived, or after about a second.
-    """
+    """Return a listening socket that accepts a connection after its request, or after a second."""
     both = socket.has_dualstack_ipv6()  # a cluster may have only IPv6
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
@@ -95,10 +91,7 @@ def listen(port: int) -> socket.socket:
 
 
 def answer(listening: socket.socket, until: float) -> None:
-    """Answer requests until the monotonic time ``until``, in seconds.
-
-    All probes and ``/metrics`` get the same response, which contains the only metric.
-    """
+    """Answer probes and ``/metrics`` until the monotonic time ``until``, all with the metric."""
     while (left := until - time.monotonic()) > 0:
         listening.settimeout(left)
         try:

@@ -34,10 +34,7 @@ USAGE_COUNTS: Final = 1
 USAGE_SLOTS: Final = 512
 """The largest number of processes of a container that use GPUs at the same time."""
 USAGE_BYTES: Final = 1 << 18
-"""The size of the usage file in bytes.
-
-Locks are on bytes beyond the end: one byte for the whole file, and then one byte for each slot.
-"""
+"""The size in bytes. The bytes beyond it are locks: one for the file, then one for each slot."""
 USAGE_LOCK_ALL: Final = USAGE_BYTES
 USAGE_LOCK_SLOTS: Final = USAGE_BYTES + 1
 

@@ -66,15 +66,11 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_KEY}$"})],
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_VALUE}$"})],
         ],
-        described(
-            "Other labels that the nodes have when they join. Pods may select nodes by them."
-        ),
+        described("Other labels of the nodes when they join. Pods may select nodes by them."),
     ] = msgspec.field(default_factory=dict)
     taints: Annotated[
         tuple[NodeTaint, ...],
-        described(
-            "Taints that the nodes have when they join, in addition to `nvidia.com/gpu:NoSchedule`."
-        ),
+        described("Taints of the nodes when they join, besides `nvidia.com/gpu:NoSchedule`."),
     ] = ()
     resources: Annotated[
         dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
@@ -124,18 +120,14 @@ class AutoscalingConfiguration(Section, frozen=True):
     ] = 900
     node_types: Annotated[
         tuple[NodeTypeConfiguration, ...],
-        described(
-            "The types of GPU nodes that the autoscaler can add. The preferred type comes first."
-        ),
+        described("The types of GPU nodes that the autoscaler can add, the preferred type first."),
     ] = ()
 
     def check(self, unit_mib: int, unit: str) -> None:
         """Check the node types against the memory unit.
 
-        ``unit_mib`` is the unit in MiB, and ``unit`` its text in the file, for messages.
-
-        Raises:
-            ConfigurationError: A value is not valid, or two node types have the same label.
+        ``unit_mib`` is the unit in MiB, and ``unit`` its text in the file, for messages. Raises
+        ConfigurationError if a value is not valid, or two node types have the same label.
         """
         labels: set[str] = set()
         for i, each in enumerate(self.node_types):

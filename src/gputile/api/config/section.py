@@ -28,8 +28,7 @@ class Section(
 def memory_mib(field: str, text: str) -> int:
     """Parse the value of ``field`` as a memory size in MiB.
 
-    Raises:
-        ConfigurationError: ``text`` is not a memory size.
+    Raises ConfigurationError if ``text`` is not a memory size.
     """
     try:
         return parse_mib(text)

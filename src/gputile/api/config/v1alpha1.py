@@ -55,8 +55,7 @@ class Trust(Section, frozen=True):
     def check(self) -> None:
         """Check that each namespace is in at most one group.
 
-        Raises:
-            ConfigurationError: A namespace is in two groups.
+        Raises ConfigurationError if a namespace is in two groups.
         """
         seen: dict[str, str] = {}
         for group, namespaces in self.groups.items():
@@ -332,8 +331,7 @@ class Configuration(Section, frozen=True):
     def unit_mib(self) -> int:
         """The memory unit in MiB.
 
-        Raises:
-            ConfigurationError: ``gpu_memory_unit`` is not a memory size.
+        Raises ConfigurationError if ``gpu_memory_unit`` is not a memory size.
         """
         return memory_mib("gpuMemoryUnit", self.gpu_memory_unit)
 
@@ -349,8 +347,7 @@ class Configuration(Section, frozen=True):
 def load_configuration(data: Any) -> Configuration:
     """Return the configuration in the parsed file ``data``, which is None for an empty file.
 
-    Raises:
-        ConfigurationError: A field is unknown, or its type or value is not valid.
+    Raises ConfigurationError if a field is unknown, or its type or value is not valid.
     """
     try:
         return convert({} if data is None else data, Configuration)

@@ -31,10 +31,7 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input is closed, and report usage every ``report_every`` seconds.
-
-    With a ``report_every`` of 0, usage is not reported.
-    """
+    """Serve until standard input ends. Report usage every ``report_every`` s, unless that is 0."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -103,7 +100,7 @@ def main() -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="the interval of usage reports, or 0 for no reports",
+        help="interval, or 0 for none",
     )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")

@@ -31,10 +31,7 @@ class MessageSource(Protocol):
     container: str
 
     def handle(self, most: int) -> int:
-        """Handle messages until no more are left or the cost is at least ``most``. Return the cost.
-
-        The cost is in messages.
-        """
+        """Handle messages until none is left or the cost reaches ``most``. Return the cost."""
 
     def pause(self) -> None:
         """Stop reading."""

@@ -81,8 +81,7 @@ def decode(data: bytes) -> Message:
 def uuid_fields(uuid: str) -> tuple[int, int]:
     """Return ``a`` and ``b`` of the message ``GPU`` for the UUID of a GPU or MIG instance.
 
-    Raises:
-        ProtocolError: The UUID is invalid.
+    Raises ProtocolError if the UUID is invalid.
     """
     digits = uuid.partition("-")[2].replace("-", "")
     try:

@@ -405,10 +405,7 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, container: str, now: int) -> Rank:
-        """Return the rank of a container's set.
-
-        The rank uses the largest lead, so that the container exceeds its share on no GPU.
-        """
+        """Return a set's rank by its largest lead, so that no GPU's share is exceeded."""
         accounts = self._accounts(container)
         since = max(
             self._waits_since(container, now),

@@ -109,10 +109,8 @@ class Listener(_SocketSource):
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
     """Create a listening socket in ``directory``. Return the socket and the status of its file.
 
-    An existing socket is replaced.
-
-    Raises:
-        OSError: The directory does not exist or is not writable.
+    An existing socket is replaced. Raises OSError if the directory does not exist or is not
+    writable.
     """
     temporary = f".{SOCKET}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)

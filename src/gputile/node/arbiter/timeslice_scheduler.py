@@ -122,10 +122,7 @@ class TimeSliceScheduler:
     # -- messages of processes
 
     def want(self, container: str, member: int, now: int) -> bool:
-        """Record that a process has work for the GPU.
-
-        Return False if the process does not belong to the container.
-        """
+        """Record that a process wants the GPU. Return False if it is not of the container."""
         self._bring_up_to(now)
         account = self.accounts.get(container)
         if account is None or self._members.get(member, account) is not account:
@@ -235,17 +232,11 @@ class TimeSliceScheduler:
 
     @property
     def end(self) -> int | None:
-        """When the turn ends.
-
-        It is None without a turn, or if the turn lasts until another container wants the GPU.
-        """
+        """When the turn ends, or None if there is no turn or the turn has no end yet."""
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU is expected to be free.
-
-        A turn that has overrun its end is expected to overrun for the same time again.
-        """
+        """Return when the GPU is expected to be free. An overrun is expected to double."""
         turn = self._turn
         if turn is None:
             return now
@@ -325,10 +316,7 @@ class TimeSliceScheduler:
             self._forgive(account)
 
     def _forgive(self, account: Account) -> None:
-        """Limit the debt of an account that submitted work while it was alone on the GPU.
-
-        The account then owes at most one quantum.
-        """
+        """Limit the debt of an account whose turn began without an end to one quantum."""
         account.virtual = min(
             account.virtual, self._virtual + virtual_time(self.quantum, account.share)
         )
@@ -405,8 +393,8 @@ class TimeSliceScheduler:
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a container's turn of ``length`` on the free GPU.
 
-        With a length of 0, the turn lasts until another container wants the GPU. If no process of
-        the container waits for the GPU, the turn stays open for a short time.
+        A turn of length 0 has no end until another container wants the GPU. If no process of the
+        container waits for the GPU, the turn stays open for a short time.
         """
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
@@ -417,10 +405,7 @@ class TimeSliceScheduler:
         return self._continue(self._turn, now)
 
     def length(self, account: Account, now: int) -> int:
-        """Return the length of an account's next turn.
-
-        It is 0 for a turn that lasts until another container wants the GPU.
-        """
+        """Return the length of an account's next turn, or 0 for a turn without an end."""
         if account.capped:
             return min(self.quantum, account.ceiling.level)
         return 0 if self._is_uncontended(account, now) else self.quantum

@@ -79,8 +79,7 @@ class Relay:
     async def call(self, method: str, resource: str, body: bytes) -> bytes:
         """Return the agent's response to a call of the kubelet.
 
-        Raises:
-            RefusedError: The agent refuses the call, or no agent has run for too long.
+        Raises RefusedError if the agent refuses the call, or no agent has run for too long.
         """
         loop = asyncio.get_running_loop()
         self._last += 1
@@ -187,8 +186,7 @@ class Gateway:
     async def run(self) -> None:
         """Serve the kubelet until cancelled.
 
-        Raises:
-            AbandonedError: The gateway that took over the node has ended.
+        Raises AbandonedError if the gateway that took over the node has ended.
         """
         try:
             while True:

@@ -87,10 +87,7 @@ class State(msgspec.Struct, frozen=True, tag="state"):
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """A call of the kubelet that the gateway relays to the agent.
-
-    ``resource`` is the name of a device plugin's resource, or of the DRA driver.
-    """
+    """A call of the kubelet. ``resource`` is a device plugin's resource or the DRA driver."""
 
     number: int
     method: str
@@ -180,8 +177,7 @@ class NodeLock:
     def acquire(self) -> None:
         """Acquire the lock, even if another gateway holds it.
 
-        Raises:
-            OSError: The lock file cannot be written.
+        Raises OSError if the lock file cannot be written.
         """
         write_whole(self._file, self._token)
         self._held = True
@@ -198,10 +194,7 @@ class NodeLock:
 
 
 def has_listener(path: Path) -> bool:
-    """Return whether a process listens on the socket ``path``.
-
-    The file of a socket remains when its process ends.
-    """
+    """Return whether a process listens on the socket ``path``. Its file may outlive the process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

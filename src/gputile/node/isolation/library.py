@@ -51,10 +51,7 @@ class Installed:
 
 
 def library_path() -> Path:
-    """Return the library of this installation.
-
-    Raises LibraryMissing if gputile was installed from source without a C compiler.
-    """
+    """Return the library's path. Raises LibraryMissing if it was not built (no C compiler)."""
     path = Path(__file__).with_name(NAME)
     if not path.exists():
         raise LibraryMissing(
@@ -81,10 +78,7 @@ def install(installed: Installed, content: bytes) -> None:
     """Install the library and its ld.so.preload, unless they are installed already.
 
     An installed library stays if its version is that of its directory. A missing or damaged library
-    is replaced by ``content``.
-
-    Raises:
-        OSError: A file cannot be read or written.
+    is replaced by ``content``. Raises OSError if a file cannot be read or written.
     """
     directory = installed.library.parent
     if not directory.is_dir():
@@ -126,8 +120,7 @@ def _content(path: Path) -> bytes | None:
 def remove_placeholder(path: Path) -> None:
     """Remove an empty directory that containerd created where the file to mount was missing.
 
-    Raises:
-        OSError: The directory is not empty.
+    Raises OSError if the directory is not empty.
     """
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
@@ -159,10 +152,8 @@ def encode_limits(
 
     ``turn`` is the path of the arbiter's socket in the container, or "" without an arbiter. On some
     GPUs the memory of contexts and modules cannot be measured. There, ``overhead_mib`` is the most
-    that a process is charged for it, or None for the library's default.
-
-    Raises:
-        ValueError: There are no GPUs or too many, or a GPU has no valid UUID.
+    that a process is charged for it, or None for the library's default. Raises ValueError if there
+    are no GPUs or too many, or a GPU has no valid UUID.
     """
     known = tuple(gpus)
     if not 0 < len(known) <= native_layouts.MOST_GPUS or any(

@@ -125,8 +125,7 @@ def _check(result: int) -> None:
 def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
     """Fill memory for ``seconds``, and return the fills per second.
 
-    Raises:
-        CudaError: A call of the driver failed.
+    Raises CudaError if a call of the driver failed.
     """
     memory, stream, events = c_uint64(), c_void_p(), (c_void_p(), c_void_p())
     _check(cuda.cuMemAlloc_v2(byref(memory), c_size_t(4 * _WORDS)))

@@ -60,10 +60,8 @@ def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> It
 
     Two processes share each of the two simultaneous limits, and all four allocate at the same time.
     Each pair must reach its own limit. Each process of a pair may stay below the limit by as many
-    MiB as a single process did. ``environment`` makes a process see only the GPU ``uuid``.
-
-    Raises:
-        LibraryMissing: This installation has no library.
+    MiB as a single process did. ``environment`` makes a process see only the GPU ``uuid``. Raises
+    LibraryMissing if this installation has no library.
     """
     alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, SLACK_MIB)[0] for way in WAYS]
     yield from alone
@@ -123,10 +121,7 @@ def _start_probe(
     environment: Mapping[str, str],
     stack: ExitStack,
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait until it has a context.
-
-    The probe runs with the library and the limits in ``allocation``, unless that is None.
-    """
+    """Start a probe and wait for its context. ``allocation`` is None to run without the library."""
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
@@ -202,10 +197,7 @@ def time_rows(
     Each case is repeated until it holds, at most ``MOST_ROUNDS`` times. The result of two
     containers is the mean of all rounds. The result of a single container is its best round,
     because other programs on the machine sometimes slow down a process. ``environment`` makes a
-    process see only the GPU ``uuid``.
-
-    Raises:
-        LibraryMissing: This installation has no library.
+    process see only the GPU ``uuid``. Raises LibraryMissing if this installation has no library.
     """
     capped = [GpuClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
     cases = (
@@ -300,10 +292,7 @@ def _arbitrated(
 def _fills(
     environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float
 ) -> list[float]:
-    """Return the fills per second of probes that run at the same time.
-
-    A directory of None starts a probe without the library.
-    """
+    """Return the fills per second of simultaneous probes. None is a probe without the library."""
     with ExitStack() as stack:
         probes = [
             _start_probe(["time", str(seconds)], allocation, environment, stack)

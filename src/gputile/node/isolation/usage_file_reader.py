@@ -66,8 +66,7 @@ def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
 def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
     """Return whether a process has locked one of the ``count`` slots from ``first`` on.
 
-    Raises:
-        OSError: The file system has no locks.
+    Raises OSError if the file system has no locks.
     """
     return _lock_in(file, USAGE_LOCK_SLOTS + first, count) is not None
 
@@ -76,10 +75,8 @@ def slots_listed(path: Path) -> bool:
     """Return whether /proc/locks lists a lock on a slot of a usage file that cannot be opened.
 
     The kernel lists all locks to every process. If it lists too many to read, the result is True,
-    because one of the others may be on the file.
-
-    Raises:
-        OSError: The file or /proc/locks does not exist.
+    because one of the others may be on the file. Raises OSError if the file or /proc/locks does not
+    exist.
     """
     found = path.lstat()
     inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -133,10 +130,7 @@ def _locked(file: int, slots: int) -> bytes:
 
 
 def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return the start and the end of a lock on these bytes, or None if they are not locked.
-
-    An end of 0 is the end of the file.
-    """
+    """Return the start and end of a lock on these bytes, or None. An end of 0 is the file's end."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)

@@ -121,8 +121,7 @@ nvml: Final = Calls()
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
     """Call ``function``, or return ``default`` if the GPU or the driver lacks the property.
 
-    Raises:
-        CallError: The call fails for another reason.
+    Raises CallError if the call fails for another reason.
     """
     try:
         return function(*args)

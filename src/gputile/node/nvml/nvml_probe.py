@@ -87,10 +87,7 @@ class RealProbe:
         )
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait at most ``seconds`` for XID events. If the wait fails, examine all GPUs instead.
-
-        The wait fails, for example, when a GPU is lost.
-        """
+        """Wait at most ``seconds`` for XID events. If the wait fails, examine all GPUs instead."""
         if self._events is None:
             time.sleep(seconds)
             return ()
@@ -187,11 +184,7 @@ class RealProbe:
                 nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: Any) -> Iterator[XidSeen]:
-        """Yield the signs of an XID event.
-
-        The signs are for the MIG instances that the event names. If it names no instance, the sign
-        is for the whole GPU.
-        """
+        """Yield a sign for each MIG instance that the event names, or one for the whole GPU."""
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return
         # Handles are compared, because a GPU that has fallen off the bus does not return its UUID.

@@ -25,10 +25,7 @@ class NvmlError(Exception):
 
 
 class Mig(StrEnum):
-    """Whether a GPU is in MIG mode (NVIDIA Multi-Instance GPU).
-
-    In MIG mode only the instances of the GPU can be used.
-    """
+    """A GPU's MIG mode (NVIDIA Multi-Instance GPU). If ON, only the instances can be used."""
 
     INCAPABLE = "incapable"
     OFF = "off"
