@@ -164,9 +164,9 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return ``value`` as text, such as "0.5 (500m)" if its decimal form is another text.
+    """Return ``value`` as text. If its decimal form differs, that comes first, as in "0.5 (500m)".
 
-    The API server stores "0.5" as "500m", which a user may not recognize.
+    The API server stores a user's "0.5" as "500m".
     """
     plain = str(float(amount))
     exact = "e" not in plain and Fraction(plain) == amount

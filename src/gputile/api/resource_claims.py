@@ -156,7 +156,7 @@ def slice_body(found: ResourceSlice) -> dict[str, Any]:
 
 
 class CapacityRequirements(WireObject):
-    """The amount that a claim requests of each capacity of a device."""
+    """How much of each capacity of a device a claim requests."""
 
     requests: dict[str, Quantity] = {}
 
@@ -242,7 +242,7 @@ class AllocatedDevice(WireObject):
 
     @property
     def percent(self) -> int:
-        """The consumed compute in percent, rounded up, or 0 if it is missing or invalid."""
+        """The consumed compute in percent, rounded up, or 0 if the amount is missing or invalid."""
         return min(math.ceil(_amount(self.consumed_capacity, CORES)), _TOO_MUCH)
 
 

@@ -81,7 +81,7 @@ class Trust(Section, frozen=True):
 
 
 class AdmissionConfiguration(Section, frozen=True):
-    """The admission webhook. ``gangs`` also enables the planning of gangs by the controller."""
+    """How the admission webhook works. ``gangs`` also lets the controller plan gangs."""
 
     trusted_users: Annotated[
         tuple[str, ...],
