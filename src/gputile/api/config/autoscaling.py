@@ -126,8 +126,8 @@ class AutoscalingConfiguration(Section, frozen=True):
     def check(self, unit_mib: int, unit: str) -> None:
         """Check the node types against the memory unit.
 
-        ``unit_mib`` is the memory unit in MiB. ``unit`` is its text in the file, which errors quote.
-        Raises ConfigurationError if a value is not valid, or two node types have the same label.
+        ``unit_mib`` is the memory unit in MiB, and ``unit`` is its text in the file. Raises
+        ConfigurationError if a value is not valid, or two node types have the same label.
         """
         labels: set[str] = set()
         for i, each in enumerate(self.node_types):

@@ -1,8 +1,8 @@
 """Limits each container's share of the arbiter's time when its processes send many messages.
 
-Time is divided into windows. In each window, every container is guaranteed the same number of
-messages. The containers that send more share the same total number again, in rotation. Messages
-beyond the limit of a window count in the next windows. So a container that sends few messages is
+Time is divided into windows. In each window, ``GUARANTEED`` messages are divided equally among all
+containers. Containers that send more share another ``SHARED`` messages, in rotation. Messages
+beyond the limits of a window count in the next windows. So a container that sends few messages is
 served at once. Containers that flood the arbiter wait for the next window, and delay each other
 before they delay others.
 
@@ -31,7 +31,7 @@ class MessageSource(Protocol):
     container: str
 
     def handle(self, most: int) -> int:
-        """Handle messages until none is left or the cost reaches ``most``. Return the cost."""
+        """Handle messages until no more are left or the cost reaches ``most``. Return the cost."""
 
     def pause(self) -> None:
         """Stop reading."""

@@ -222,7 +222,7 @@ class NodeTimeSlices:
         return messages
 
     def _join_if_overdue(self, uuid: str, now: int) -> None:
-        """Record a joint use if a container is overdue on a GPU while it waits for other GPUs."""
+        """Record a joint use if a container overruns a turn while it waits for other GPUs."""
         gpu = self._gpus[uuid]
         owner = gpu.owner
         if (
@@ -374,9 +374,9 @@ class NodeTimeSlices:
         return min((at for at in since if at is not None), default=now)
 
     def _kept_for(self, container: str, now: int) -> int:
-        """Return how long the GPUs of a set may stay reserved, or 0 if it has not waited for long.
+        """Return how long a set's GPUs may stay reserved, or 0 if the set has not waited long.
 
-        Without this time, other containers whose kernels outlast their turns could delay the set
+        Without reservations, containers whose kernels outlast their turns could delay the set
         forever.
         """
         waited = now - self._waits_since(container, now)

@@ -82,7 +82,7 @@ class Listener(_SocketSource):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory still contains this socket, and was not created again since."""
+        """Whether the directory contains this socket. It does not if the directory is new."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:

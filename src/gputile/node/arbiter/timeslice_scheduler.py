@@ -63,7 +63,7 @@ class TimeSliceScheduler:
 
     @property
     def _enough(self) -> int:
-        """The level of an account's ceiling that permits a turn."""
+        """The level that the bucket of an account's ceiling must reach before a turn."""
         return self.quantum // 2
 
     def configure(self, quantum: int, longest_wait: int) -> None:
@@ -213,7 +213,7 @@ class TimeSliceScheduler:
 
     @property
     def owner(self) -> Account | None:
-        """The account that has the turn. Its processes may have returned the turn for a moment."""
+        """The account that has the turn, even while none of its processes holds the turn."""
         return self._turn.account if self._turn is not None else None
 
     @property
@@ -253,7 +253,7 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
-        """End a turn that processes still hold. Each is charged for its overrun when it returns."""
+        """End a turn that processes still hold. When they return it, they pay for the overrun."""
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
@@ -382,7 +382,7 @@ class TimeSliceScheduler:
         return account.wants and not (self._turn is not None and self._turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return the time from which an account's ceiling permits a turn, past or future."""
+        """Return the past or future time from which an account's ceiling permits a turn."""
         if not account.capped:
             return 0
         at = account.ceiling.full_enough_at(self._enough)

@@ -30,8 +30,8 @@ STOP_WITHIN_S = 8.0
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     """Run agents, one after the other. Return the exit status of the last agent.
 
-    An agent is the last if it exits without an error, or before it has taken over the node. The
-    next agent would do the same.
+    No agent is started after one that exits without an error or before it has taken over the node,
+    because the next agent would do the same.
     """
     restarts = Restarts(
         "the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S

@@ -234,7 +234,7 @@ class Gateway:
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve an agent until it disconnects, sends an invalid message, or is silent for too long.
 
-        A working agent is never silent for long, because it regularly requests the kubelet's list.
+        A working agent is never silent for long: it regularly requests the kubelet's list of pods.
         """
         self._starts += 1
         self._others = not self.in_charge and self._registrar.has_others()

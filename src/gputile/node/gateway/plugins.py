@@ -54,8 +54,8 @@ class KubeletSocket:
     """A gRPC server for the kubelet that relays calls to the agent and streams the latest message.
 
     Each ``subject`` (a resource, or the DRA driver) has its own socket, because most calls do not
-    name the resource. The name of a socket is never used again. A server that stops gracefully
-    would remove the socket that another server has since created with the same name.
+    name the resource. The name of a socket is never used again. Otherwise, a server that stops
+    gracefully would remove the socket that another server has created with the same name.
 
     ``streams`` is the number of open streams. ``on_listen`` is called when a stream opens.
     """

@@ -189,7 +189,7 @@ _WATCHED = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
 class SocketWatch:
     """Watches a directory for created and removed sockets.
 
-    If the directory cannot be watched, ``changed`` waits for its whole time.
+    If the directory cannot be watched, ``changed`` always waits until its timeout.
     """
 
     def __init__(self, directory: Path) -> None:

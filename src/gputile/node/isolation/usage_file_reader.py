@@ -35,7 +35,7 @@ TO_THE_END: Final = 0  # fcntl(2): a length of 0 extends to the end of the file
 
 
 class GpuUsage(NamedTuple):
-    """A container's used memory on one GPU, and the peak of it, both in bytes.
+    """The memory that a container uses on one GPU, and its peak, both in bytes.
 
     ``refused`` is the number of allocations that the memory limit has refused.
     """

@@ -204,7 +204,7 @@ class RealProbe:
 
 
 def _machine_wide(function: Callable[..., Any], *args: object) -> Any:
-    """Call a function that fails only if the driver does not work, and then raise NvmlError."""
+    """Call a function that fails only if the driver does not work. Raises NvmlError if it fails."""
     try:
         return function(*args)
     except CallError as error:
@@ -357,7 +357,7 @@ def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
 
 
 def _trouble_of(handle: Handle) -> str | None:
-    """Return the trouble of a GPU, or None if it is healthy. Raises CallError if it is silent."""
+    """Return the trouble of a GPU, or None for a healthy GPU. Raises CallError if a call fails."""
     optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
     if failed:
