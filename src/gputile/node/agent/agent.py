@@ -106,7 +106,7 @@ class Agent:
         advertiser.closed_for, self.advertiser = closed_for, advertiser
         preparation = ContainerPreparation(store, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(
-            advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics
+            advertiser, preparation, self.wakeups.compare, self.metrics
         )
         files = ClaimFiles(store, cdi, paths.kubelet)
         self.claims = ClaimsDriver(

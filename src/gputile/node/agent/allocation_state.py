@@ -1,10 +1,10 @@
 """Defines the agent's state of the node, on which each of its decisions is based.
 
-It is plain data: pods, devices, what is advertised, and which call the kubelet is expected to make
-next. Functions that decide get the state as an argument; they never wait or do I/O.
+It is plain data: pods, devices, and what is advertised. Functions that decide get the state as an
+argument; they never wait or do I/O.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -96,19 +96,6 @@ class Caller:
 UNKNOWN_CALLER: Final = Caller("", "")
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedAllocation:
-    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``.
-
-    Both have the same caller. ``epoch`` is the epoch of the kubelet that made the call.
-    """
-
-    resource: str
-    ids: frozenset[str]
-    caller: Caller
-    epoch: float
-
-
 @dataclass(slots=True)
 class KubeletStatus:
     """The state of the kubelet itself.
@@ -155,7 +142,6 @@ class AllocationState:
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
     answered: set[str] = field(init=False, default_factory=set)
-    expected_call: ExpectedAllocation | None = field(init=False, default=None)
     last_uid: str = field(init=False, default="")
     advertised: Advertised = field(init=False)
 
@@ -253,26 +239,3 @@ class AllocationState:
 
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
-
-    def expect(self, resource: str, ids: Iterable[str], caller: Caller) -> None:
-        self.expected_call = ExpectedAllocation(
-            resource, frozenset(ids), caller, self.kubelet.epoch
-        )
-        self.last_uid = caller.uid
-
-    def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
-        """Return the caller of the expected allocation if this call matches it, else None.
-
-        It does not match if the caller's pod no longer exists.
-        """
-        found = self.expected_call
-        if found is None or (found.resource, found.ids, found.epoch) != (
-            resource,
-            frozenset(ids),
-            epoch,
-        ):
-            return None
-        asked = found.caller.pod
-        now = self.pods.get(asked.key) if asked is not None else None
-        gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
-        return None if gone else found.caller
