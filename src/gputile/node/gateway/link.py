@@ -45,12 +45,9 @@ class Advertise(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """The agent's request to serve as a DRA driver.
+    """The agent's request to serve as a DRA driver, or to stop."""
 
-    ``health`` is its NodeWatchResourcesResponse; None stops serving.
-    """
-
-    health: bytes | None
+    wanted: bool
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
