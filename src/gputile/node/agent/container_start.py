@@ -257,18 +257,13 @@ class IsolationMounts:
                 f"it was admitted while the node could not isolate it, without "
                 f"{', '.join(lacking)}: {ANEW}"
             )
-        allocation, library, preload, usage = (Path(mounts[path]) for path in _NEEDED)
-        installed = Installed(library, preload)
-        if installed != place_named(self._state / LIBRARY_DIRECTORY, library.parent.name):
-            raise NotIsolated(
-                f"it was told to mount {library} and {preload}, which are no places of the "
-                f"library: {ANEW}"
-            )
-        own = self._state / "allocations" / directory
-        if allocation != own or usage != self._usage.path(directory):
-            raise NotIsolated(
-                f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}"
-            )
+        version = Path(mounts[CONTAINER_LIBRARY]).parent.name
+        installed = place_named(self._state / LIBRARY_DIRECTORY, version)
+        usage = self._usage.path(directory)
+        own = self._state / "allocations" / directory, installed.library, installed.preload, usage
+        found = tuple(mounts[path] for path in _NEEDED)
+        if found != tuple(map(str, own)):
+            raise NotIsolated(f"it mounts {', '.join(found)}, which are not its own: {ANEW}")
         try:
             self._place()
             install(installed, self._content)

@@ -165,7 +165,6 @@ class ClaimsDriver:
         self._compare = compare
         # By UID, so that there is one call at a time for each claim.
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
@@ -184,8 +183,7 @@ class ClaimsDriver:
 
     async def _prepare_all(self, body: bytes) -> bytes:
         asked = dra.NodePrepareResourcesRequest.FromString(body).claims
-        done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
-        answers = dict(zip((each.uid for each in asked), done, strict=True))
+        answers = {each.uid: await self._prepare_answer(each) for each in asked}
         return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
 
     async def _release_all(self, body: bytes) -> bytes:
@@ -254,9 +252,6 @@ class ClaimsDriver:
                 state, found, self._node, before.since_ns if before else time.time_ns()
             )
             pod = await self._pod_of(claim)
-            # Of many claims in one call, each is prepared before the next one is checked.
-            async with self._turn:
-                await asyncio.sleep(0)
             claim = with_containers(state, claim, pod)
             # A prepared claim keeps its devices.
             if before is None or before.shares != claim.shares:
