@@ -22,6 +22,7 @@ from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.callers import callers
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
+from gputile.node.agent.files.allocation_files import mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.rules import AllocationConflict
@@ -115,9 +116,9 @@ class AllocationHandler:
         if not caller.key:
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
-        mounts = tuple((mount.container_path, mount.host_path) for mount in response.mounts)
+        record = record_mounts(state, allocated.directory, mounts_of(response))
         try:
-            self._files.prepare(allocated, record_mounts(state, allocated.directory, mounts))
+            self._files.prepare(allocated, record)
         except OSError as error:  # it is written again before the container starts
             log.error("the agent's state cannot be written, and is written again later: %s", error)
         self._advertiser.allocated()

@@ -43,7 +43,7 @@ from gputile.node.agent.claims.prepare import (
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
-from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles
+from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, mounts_of
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.rules import Occupied, rules_of
@@ -299,7 +299,7 @@ class ClaimsDriver:
             unit_mib=claim.unit_mib,
             gpus=claim.shares,
             since_ns=claim.since_ns,
-            mounts=tuple((mount.container_path, mount.host_path) for mount in response.mounts),
+            mounts=mounts_of(response),
             claim=claim.claim,
         )
         if not self._preparation.is_started(claim.directory, limits, state):
