@@ -192,7 +192,7 @@ def _limits(
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
-        mounts=devices.mounts or (),
+        mounts={e.directory: e.mounts for e in state.written}.get(devices.directory) or (),
     )
 
 

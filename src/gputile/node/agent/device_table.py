@@ -155,18 +155,13 @@ EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """A container's IDs of one resource; ``directory`` is the name of its allocation directory.
-
-    ``mounts`` are the mounts in the Allocate response, each as container path and host path; the
-    kubelet repeats them at every start of the container. It is None if they are unknown.
-    """
+    """A container's IDs of one resource; ``directory`` is the name of its allocation directory."""
 
     container: str
     phase: Phase
     resource: str
     ids: tuple[str, ...]
     directory: str = ""
-    mounts: tuple[tuple[str, str], ...] | None = None
 
 
 class PodDevices(msgspec.Struct, frozen=True, dict=True):

@@ -173,14 +173,8 @@ def _written(state: AllocationState, own: _Pods, now_ns: int) -> Iterator[_Owned
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
             asked = pod.container_request(entry.container) if pod is not None else None
             phase = next((each.phase for each in (asked, record) if each is not None), Phase.APP)
-            devices = ContainerDevices(
-                entry.container,
-                phase,
-                entry.resource,
-                _ordered(entry.ids),
-                entry.directory,
-                entry.mounts,
-            )
+            ids, name = _ordered(entry.ids), entry.directory
+            devices = ContainerDevices(entry.container, phase, entry.resource, ids, name)
             yield pod.uid if pod is not None else entry.uid, devices
 
 
