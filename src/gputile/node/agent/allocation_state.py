@@ -101,12 +101,11 @@ class KubeletStatus:
     """The state of the kubelet itself.
 
     ``listing`` is its latest list of pods. It is not ``complete`` while the kubelet does not
-    answer, and for some time after its start, when it admits its pods one by one. ``epoch`` is when
-    the kubelet was first seen. ``silent`` is True while it does not answer.
+    answer, and for some time after its start, when it admits its pods one by one. ``silent`` is
+    True while it does not answer.
     """
 
     complete: bool = False
-    epoch: float = 0.0
     silent: bool = False
     listing: Listing = field(default_factory=dict)
 
@@ -157,15 +156,10 @@ class AllocationState:
         self.configuration = configuration
         read_again(self.pods, configuration)
 
-    def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
-        """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
-        # Responses to the previous kubelet are checkpointed by now, or lost.
-        if self.kubelet.epoch not in (0.0, epoch):
-            self.answered.clear()
+    def record_listing(self, listing: Listing | None, *, settled: bool) -> None:
+        """Record the list of the kubelet; None if it did not answer."""
         known = self.kubelet.listing if listing is None else listing
-        self.kubelet = KubeletStatus(
-            settled and listing is not None, epoch, silent=listing is None, listing=known
-        )
+        self.kubelet = KubeletStatus(settled and listing is not None, listing is None, known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod with the devices; None if it is unknown or a new pod has its name."""

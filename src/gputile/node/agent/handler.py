@@ -157,9 +157,7 @@ class AllocationHandler:
         """Update the state from the kubelet's list, and return the list; None if it is too late."""
         silent = self._state.kubelet.silent
         listing = await self._kubelet.list(FETCH_WITHIN_S if silent else NEEDED_WITHIN_S)
-        self._state.record_listing(
-            listing, self._kubelet.state.epoch, settled=self._kubelet.settled
-        )
+        self._state.record_listing(listing, settled=self._kubelet.settled)
         self._records.read(self._state, time.time_ns())
         return listing
 

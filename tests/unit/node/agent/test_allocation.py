@@ -77,7 +77,7 @@ class Here:
             )
             for name, containers in pods.items()
         }
-        self.state.record_listing(listing, 1.0, settled=settled)
+        self.state.record_listing(listing, settled=settled)
         if self.records is not None:
             self.records.read(self.state, self.now)
         derive(self.state, self.now)
@@ -211,7 +211,7 @@ def test_a_pod_joins_those_of_its_trust_group_as_it_is_now(trust: Configuration,
 def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
     """Nobody knew who asked for memory and compute, and the kubelet chose two GPUs."""
     here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-1", slot) for slot in range(10))
-    here.state.record_listing(None, 1.0, settled=True)
+    here.state.record_listing(None, settled=True)
     for resource, ids in ((GPU_CORE, core), (GPU_MEMORY, TWO)):
         here.writes("uid-a", "main", resource, ids, here.answers(resource, ids))
     here.know(known("a", container(mem=2, core=10)))
