@@ -88,7 +88,6 @@ class AllocationHandler:
             try:
                 caller = await self._find_caller(resource, size)
                 ids = preferred(self._state, caller, resource, available, must, size)
-                self._state.last_uid = caller.uid
                 self._expected = (resource, frozenset(ids), self._kubelet.state.epoch), caller
             except Exception:
                 log.exception("no preference for %d of %s", size, resource)

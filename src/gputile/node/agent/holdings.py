@@ -90,6 +90,7 @@ def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> 
     The table's other rows do not depend on them.
     """
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
+    state.started -= {each.directory for uid, each in state.claims.items() if uid not in claims}
     state.claims = dict(claims)
     state.device_table = DeviceTable([*others, *claims.values()], state.started)
 

@@ -327,5 +327,4 @@ class ClaimsDriver:
 
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}
-        self._state.started -= {f"{CLAIM_DIRECTORY_PREFIX}{uid}"}
         hold_claims(self._state, left)
