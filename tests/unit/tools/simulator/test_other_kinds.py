@@ -285,7 +285,8 @@ def told(expansion: Expansion) -> list[str]:
             f"{{name: t, container: {{image: i, resources: {GPU}}}}}]}}",
             ["x-container-0"],
             [
-                "spec.templates[0].steps[0][0].withItems runs its template once per item: the pods of one item are judged",
+                "spec.templates[0].steps[0][0].withItems runs its template once per item: "
+                "the pods of one item are judged",
                 "1 pod of spec.templates[1].container, nvidia.com/gpu: 1",
             ],
             id="a step of Argo that runs once per item",
