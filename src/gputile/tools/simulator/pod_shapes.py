@@ -52,7 +52,10 @@ _COUNTS: Final = (
 )
 # Kueue's podSets, RoleBasedGroups; may mean anything elsewhere.
 _BESIDE_TEMPLATES: Final = (("count", "size"),)
+# Fields of a step of Argo's workflows that runs its template once per item.
+_REPEATS: Final = ("withItems", "withParam", "withSequence")
 _TEMPLATES: Final = ("template", "templateRef")
+_KNATIVE_MINIMUM: Final = ("metadata", "annotations", "autoscaling.knative.dev/min-scale")
 _EACH: Final = "*"
 # Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a
 # LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
@@ -306,6 +309,9 @@ class _ShapeSearch:
             self._found.told.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
             return
+        if repeat := next((field for field in _REPEATS if field in value), ""):
+            text = "runs its template once per item: the pods of one item are judged"
+            self._found.told.append(f"{written((*steps, repeat))} {text}")
         count = self._count(value, steps, count)
         if is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
@@ -347,6 +353,10 @@ class _ShapeSearch:
             resumed = not number and not self._manifest.stored
             said = written((*steps, name)) + (" (is 0: judged as if 1)" if resumed else "")
             above = _PodCount(above.pods * (1 if resumed else number), (*above.said_by, said))
+        minimum = str(value_at(value, _KNATIVE_MINIMUM)) if steps else ""
+        if minimum.isdecimal() and 1 < int(minimum) <= MOST_PODS_OF_A_TEMPLATE:
+            by = written((*steps, *_KNATIVE_MINIMUM))
+            above = _PodCount(above.pods * int(minimum), (*above.said_by, by))
         return above
 
     def _walk_rest(

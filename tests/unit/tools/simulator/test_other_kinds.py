@@ -269,6 +269,29 @@ def told(expansion: Expansion) -> list[str]:
             id="KServe's own containers, scaled to 0",
         ),
         pytest.param(
+            "serving.knative.dev/v1/Service",
+            "{template: {metadata: {annotations: {autoscaling.knative.dev/min-scale: '2'}}, spec: "
+            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}",
+            ["x-0", "x-1"],
+            [
+                "2 pods of spec.template (spec.template.metadata.annotations.autoscaling.knative.dev/min-scale), "
+                "nvidia.com/gpu: 1"
+            ],
+            id="Knative's minimum of pods",
+        ),
+        pytest.param(
+            "argoproj.io/v1alpha1/Workflow",
+            "{templates: [{steps: [[{name: s, template: t, withItems: [a, b]}]]}, "
+            f"{{name: t, container: {{image: i, resources: {GPU}}}}}]}}",
+            ["x-container-0"],
+            [
+                "spec.templates[0].steps[0][0].withItems runs its template once per item: "
+                "the pods of one item are judged",
+                "1 pod of spec.templates[1].container, nvidia.com/gpu: 1",
+            ],
+            id="a step of Argo that runs once per item",
+        ),
+        pytest.param(
             "serving.kserve.io/v1beta1/InferenceService",
             f"{{predictor: {{containers: [{{name: proxy, image: i}}], model: {{resources: {GPU}}}}}}}",
             ["x-predictor-0"],
