@@ -264,9 +264,9 @@ class Gateway:
                         self._relay.connect(agent)
                         self._registrar.advertise(resources, changed)
                         self._watch.wake()
-                    case ServeClaims(wanted):
+                    case ServeClaims(health):
                         self._relay.connect(agent)
-                        self._claims.wanted = wanted
+                        self._claims.set_health(health)
                         self._watch.wake()
         except msgspec.MsgspecError as error:
             log.error("invalid message from the agent: %s", error)

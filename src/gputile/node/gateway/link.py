@@ -45,9 +45,12 @@ class Advertise(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """The agent's request to serve as a DRA driver, or to stop."""
+    """The agent's request to serve as a DRA driver.
 
-    wanted: bool
+    ``health`` is its NodeWatchResourcesResponse; None stops serving.
+    """
+
+    health: bytes | None
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):

@@ -32,7 +32,7 @@ REGISTER_TIMEOUT_S = 5.0
 STOP_GRACE_S = 1.0
 REGISTRY = "plugins_registry"  # in the kubelet's root directory
 DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
-DRA_VERSION = "v1.DRAPlugin"
+DRA_VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 DRA_REGISTRATION = "pluginregistration.Registration"
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
@@ -205,7 +205,7 @@ class Plugin(KubeletSocket):
 
 
 class ClaimsPlugin(KubeletSocket):
-    """Serves the DRA driver to the kubelet while it is ``wanted``.
+    """Serves the DRA driver to the kubelet while it has a ``health``.
 
     The kubelet finds the driver by a socket in ``directory``, its ``plugins_registry``, and keeps
     it registered while the socket exists. The same socket serves the registration and the driver.
@@ -216,11 +216,20 @@ class ClaimsPlugin(KubeletSocket):
     def __init__(self, directory: Path, forward: Forward) -> None:
         super().__init__(DRIVER, forward)
         self._directory = directory
-        self.wanted = False
+        self._has_health = False
+
+    def set_health(self, health: bytes | None) -> None:
+        """Stream a NodeWatchResourcesResponse to the kubelet.
+
+        None stops serving at the next ``reconcile``.
+        """
+        self._has_health = health is not None
+        if health is not None:
+            self.announce(health)
 
     async def reconcile(self) -> None:
         """Start or stop the server; replace its socket if it was removed."""
-        if not self.wanted:
+        if not self._has_health:
             await self.stop()
         elif not self.exists:
             await self._start()
@@ -229,11 +238,17 @@ class ClaimsPlugin(KubeletSocket):
         for path in self._directory.glob(f"{DRIVER}-*.sock"):
             if not has_listener(path):
                 path.unlink(missing_ok=True)
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         registration: Handlers = {
-            "GetInfo": grpc.unary_unary_rpc_method_handler(self._info),
-            "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(self._registered),
+            "GetInfo": unary(self._info),
+            "NotifyRegistrationStatus": unary(self._registered),
         }
-        services = {DRA_REGISTRATION: registration, DRA_SERVICE: self.relayed(DRA_CALLS)}
+        health: Handlers = {"NodeWatchResources": stream(self.stream)}
+        services = {
+            DRA_REGISTRATION: registration,
+            DRA_SERVICE: self.relayed(DRA_CALLS),
+            **dict.fromkeys(DRA_VERSIONS[1:], health),
+        }
         await self.serve(self._directory / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock", services)
 
     async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
@@ -241,7 +256,7 @@ class ClaimsPlugin(KubeletSocket):
             type="DRAPlugin",
             name=DRIVER,
             endpoint=str(self.path),
-            supported_versions=[DRA_VERSION],
+            supported_versions=list(DRA_VERSIONS),
         )
         return info.SerializeToString()
 
