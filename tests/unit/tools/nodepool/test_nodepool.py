@@ -141,7 +141,10 @@ GPU = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
             "labels: ack.node.gpu.schedule is 'cgpu', but the other fields of the description lead to 'topology': remove the label",
         ),
         ({"labels": {"ack.node.gpu.placement": "binpack"}}, "but the other fields of the description lead to 'spread'"),
-        ({"labels": {"alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4"}}, "but the other fields of the description lead to"),
+        (
+            {"labels": {"alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4"}},
+            "but the other fields of the description lead to",
+        ),
         (
             {"labels": {"node-role.kubernetes.io/gpu": ""}},
             "a kubelet refuses unknown labels of kubernetes.io and k8s.io",
@@ -178,7 +181,9 @@ def test_what_one_provider_cannot_do_is_said() -> None:
         pool("gke", "own-driver", autoscaler="karpenter")
     with pytest.raises(DescriptionError, match="serves whole GPUs only; use way own-driver"):
         pool("gke", "managed-driver", mode="cgpu")
-    assert "GKE's autoscaler takes no hints for aliyun.com/gpu-mem" in " ".join(setup_for(pool("gke", "own-driver")).notes)
+    assert "GKE's autoscaler takes no hints for aliyun.com/gpu-mem" in " ".join(
+        setup_for(pool("gke", "own-driver")).notes
+    )
     assert setup_for(pool("gke", "own-driver", minNodes=1)).notes[1:] == setup_for(pool("gke", "own-driver")).notes[2:]
 
 
