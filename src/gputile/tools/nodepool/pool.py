@@ -202,8 +202,8 @@ def _label_problems(pool: NodePool) -> Iterator[str]:
         domain = key.rpartition("/")[0]
         if key in known and value != known[key]:
             yield (
-                f"labels: {key} is {value!r}, but the other fields of the description lead to "
-                f"{known[key]!r}: remove the label"
+                f"labels: {key} is {value!r}, which contradicts the other fields "
+                f"({known[key]!r}): remove the label"
             )
         elif _KUBERNETES.fullmatch(domain) and not _KUBELETS.fullmatch(domain):
             yield (

@@ -138,12 +138,12 @@ GPU = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
     [
         (
             {"mode": "topology", "labels": {"ack.node.gpu.schedule": "cgpu"}},
-            "labels: ack.node.gpu.schedule is 'cgpu', but the other fields of the description lead to 'topology': remove the label",
+            "labels: ack.node.gpu.schedule is 'cgpu', which contradicts the other fields ('topology'): remove the label",
         ),
-        ({"labels": {"ack.node.gpu.placement": "binpack"}}, "but the other fields of the description lead to 'spread'"),
+        ({"labels": {"ack.node.gpu.placement": "binpack"}}, "which contradicts the other fields ('spread')"),
         (
             {"labels": {"alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4"}},
-            "but the other fields of the description lead to",
+            "which contradicts the other fields",
         ),
         (
             {"labels": {"node-role.kubernetes.io/gpu": ""}},
