@@ -138,7 +138,7 @@ GPU = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
     [
         (
             {"mode": "topology", "labels": {"ack.node.gpu.schedule": "cgpu"}},
-            "labels: ack.node.gpu.schedule is 'cgpu', which contradicts the other fields ('topology'): remove the label",
+            "labels: ack.node.gpu.schedule is 'cgpu', which contradicts the other fields ('topology'): remove",
         ),
         ({"labels": {"ack.node.gpu.placement": "binpack"}}, "which contradicts the other fields ('spread')"),
         (
