@@ -77,7 +77,7 @@ def test_who_may_not_ask_the_agents_sees_what_is_booked_and_why_no_more(server: 
     result = run.invoke(app, ["top", "gpus", "--kubeconfig", kubeconfig])
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split()[:6] == ["n", "0", "-", "3/15", "20%", "-"]
-    assert "use is unknown for 2 of 2 nodes: you may not ask the agents" in result.stderr
+    assert "use is unknown for 2 of 2 nodes: you may not read the agents" in result.stderr
     assert result.stderr.count("403 Forbidden") == 1
 
 
