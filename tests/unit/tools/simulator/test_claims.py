@@ -145,7 +145,7 @@ def test_a_claim_that_cannot_be_judged_is_left_out_where_people_say_so(tmp_path:
 
 
 def test_the_label_does_not_go_with_mode_share(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="does not go with mode share"):
+    with pytest.raises(ManifestError, match="it is invalid in mode share"):
         decided(tmp_path, of(gib(1)), pod("p"), mode="share")
 
 

@@ -240,7 +240,7 @@ def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
     more = write(tmp_path, MORE, "kinds.yaml")
     assert "w-0-1-x" in run.invoke(app, ["simulate", *files, "--kinds", more, "-o", "wide"]).stdout
     wrong = run.invoke(app, ["simulate", *files, "--kinds", write(tmp_path, "kind: 1", "wrong.yaml")])
-    assert (wrong.exit_code, "kind: must be there, as a string" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "kind: must be a string" in wrong.stderr) == (2, True)
     old = write(tmp_path, json.dumps(of_kind("extensions/v1beta1", "Deployment", {})), "w.yaml")
     assert run.invoke(app, ["simulate", *files[:2], "-f", old, "--ignore-unknown"]).exit_code == 2
 
