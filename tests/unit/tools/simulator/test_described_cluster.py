@@ -117,7 +117,7 @@ def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
             "time-slicing is valid in mode default only, not in share",
         ),
         ("{name: a, mode: share, labels: {ack.node.gpu.schedule: cgpu}}", "'cgpu' contradicts mode share"),
-        ("{name: a}\n- {name: a}", "there are two nodes of the name a"),
+        ("{name: a}\n- {name: a}", "there are two nodes with the name a"),
     ],
 )
 def test_refused(tmp_path: Path, entry: str, message: str) -> None:
