@@ -1,4 +1,4 @@
-"""Reads files with a size limit, without blocking on pipes or devices. Replaces files atomically."""
+"""Reads files with a size limit and without blocking on pipes. Replaces files atomically."""
 
 import errno
 import os
