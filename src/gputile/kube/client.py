@@ -319,8 +319,7 @@ class Connection:
         except (aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError) as error:
             through = f" through the proxy{by}" if by else ""
             why = str(error)
-            # The text of a ClientHttpProxyError contains the proxy's password.
-            if isinstance(error, aiohttp.ClientHttpProxyError):
+            if isinstance(error, aiohttp.ClientHttpProxyError):  # str(error) has the password
                 why = f"{error.status} {error.message}"
             raise ConnectionFailed(f"{request}: no connection{through}: {why}") from error
         except TimeoutError as error:

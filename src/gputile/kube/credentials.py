@@ -206,10 +206,7 @@ class ExecCredentials(Credentials):
         return known if known is not None else await asyncio.to_thread(self._renewed)
 
     def invalidate(self, credential: Credential) -> bool:
-        """Remove ``credential`` from the cache.
-
-        Return True, because the plugin may return another credential.
-        """
+        """Remove ``credential`` from the cache. Return True, because a new run may succeed."""
         if credential is self._credential:
             self._credential = None
         return True

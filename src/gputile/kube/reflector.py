@@ -133,10 +133,7 @@ class Reflector(Generic[T]):
                     asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
 
     async def _list_and_watch(self) -> float:
-        """List and watch until the watch ends or a request fails.
-
-        Return the seconds until the next attempt.
-        """
+        """List and watch until one ends or fails. Return the seconds until the next attempt."""
         try:
             while self._waiting or not self._version:
                 await self._list()

@@ -32,10 +32,7 @@ async def read_pod(
 async def annotate_pod(
     connection: Connection, pod: Pod, annotations: Mapping[str, str | None]
 ) -> Pod:
-    """Set annotations of the pod if its resourceVersion is unchanged. Return the stored pod.
-
-    The value None removes an annotation.
-    """
+    """Set annotations of this version of the pod. The value None removes an annotation."""
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     body = {"metadata": {**known, "annotations": dict(annotations)}}
@@ -97,7 +94,7 @@ async def write_reservation(
     *,
     within: float,
 ) -> Pod:
-    """Set annotations and ``nominatedNodeName`` of the pod if its resourceVersion is unchanged.
+    """Set annotations and ``nominatedNodeName`` of this version of the pod.
 
     Return the stored pod. The value None removes an annotation. An empty ``node`` removes the
     nomination. The request patches ``pods/status``.

@@ -254,8 +254,7 @@ def _yaml_float(text: str) -> int | float | str:
     if re.fullmatch(_INFINITE, text):
         raise ValueError(f"{text} is not a finite number")
     text = text.replace("_", "")
-    # The hash of a commit, such as 12e45678, stays text.
-    return text if math.isinf(float(text)) else _number(text)
+    return text if math.isinf(float(text)) else _number(text)  # 12e45678 is a commit's hash
 
 
 _SCALARS: Final[dict[str, Callable[[str], bool | int | float | str | None]]] = {

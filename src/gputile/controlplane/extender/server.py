@@ -324,7 +324,8 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
 def _health_server(reloader: ConfigReloader, settings: ExtenderSettings) -> Server:
     """Return a server for probes and metrics on all addresses of the pod.
 
-    It refuses other methods than GET and HEAD. So other pods cannot call the verbs, which are POST.
+    The server allows only GET and HEAD. So other pods cannot call the extender's verbs, which use
+    POST.
     """
 
     async def read(request: web.BaseRequest) -> web.StreamResponse:

@@ -170,8 +170,7 @@ class Webhook:
             served_once = group.create_task(self.certificates.served.wait())
             await asyncio.wait([ended, served_once], return_when=asyncio.FIRST_COMPLETED)
             if not ending.is_set():
-                # Exclude the loaded modules from garbage collections, which would otherwise delay a
-                # review by tens of milliseconds.
+                # A garbage collection of the loaded modules would delay a review by tens of ms.
                 gc.collect()
                 gc.freeze()
                 served = group.create_task(reviews.answer())
@@ -204,6 +203,6 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
 
 
 def service_names(settings: WebhookSettings) -> tuple[str, ...]:
-    """Return the names of the certificate, by which the API server reaches the webhook."""
+    """Return the names by which the API server reaches the webhook, for its certificate."""
     base = f"{settings.service}.{settings.namespace}"
     return (f"{base}.svc", *settings.names)
