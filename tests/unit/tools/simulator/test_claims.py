@@ -128,7 +128,7 @@ def test_a_gang_does_not_ask_by_claims(tmp_path: Path) -> None:
         (of(gib(1), ", constraints: [{distinctAttribute: gpu.gputile.io/model}]"), "constraints: only"),
         (CLAIM % ("", "{devices: {requests: [{name: gpu, firstAvailable: []}]}}"), "one of the alternatives"),
         (CLAIM % ("", "{devices: {}}"), "requests no device"),
-        (of("count: 1"), "without memory it takes all"),
+        (of("count: 1"), "without memory it gets all"),
         (of(gib(1)).replace("capacity", "capacities"), "capacities: unknown field; did you mean capacity"),
         (of(gib(1), template=True).replace("requests: [", "request: ["), "request: unknown field; did you mean"),
     ],

@@ -148,7 +148,7 @@ ARGO = {"templates": [{"metadata": {"annotations": HALF}, "container": {"image":
         ),
         (workload("kubeflow.org/v1", "PyTorchJob", OF_KAI), "'aliyun.com/gpu-mem': 40", "starts its pods together"),
         (workload("argoproj.io/v1alpha1", "Workflow", ARGO), str(HALF), 'spec.templates[0].metadata.annotations["gpu-'),
-        (pod({"volcano.sh/vgpu-memory": 9, "aliyun.com/gpu": 1}), "'aliyun.com/gpu-mem': 1", "takes one kind of GPU"),
+        (pod({"volcano.sh/vgpu-memory": 9, "aliyun.com/gpu": 1}), "'aliyun.com/gpu-mem': 1", "can use one kind of GPU"),
         (pod({"nvidia.com/gpu": 20, "nvidia.com/gpumem": 9}), "'aliyun.com/gpu-mem': 20", "not a number of GPUs"),
         (pod({"nvidia.com/gpumem": "10Gi"}), "'aliyun.com/gpu-mem': 10485760", "more than any GPU has"),
         (pod(HAMI).replace("limits", "requests"), "'aliyun.com/gpu-mem': 3", "a request and no limit"),
