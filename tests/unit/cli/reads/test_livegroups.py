@@ -16,7 +16,7 @@ from tests.fakes.livecluster import machine, put
 pytestmark = pytest.mark.requirement("B4", "M13")
 
 run = CliRunner()
-UNKNOWN = "the cluster's PodGroups are not known (GET /apis/scheduling.x-k8s.io/v1alpha1/podgroups"
+UNKNOWN = "the cluster's PodGroups are unknown (GET /apis/scheduling.x-k8s.io/v1alpha1/podgroups"
 GROUP = """---
 apiVersion: scheduling.x-k8s.io/v1alpha1
 kind: PodGroup
