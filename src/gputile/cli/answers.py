@@ -22,17 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """The result of a simulation.
-
-    ``count`` is set by ``--fit`` and contains the number of further copies that fit. ``before`` and
-    ``mode`` are set by ``--mode``: ``before`` lists the nodes before their mode was changed.
-    """
+    """The result of a simulation."""
 
     simulation: "Simulation"
     scenario: "Scenario"
     outcomes: "list[PodOutcome]"
-    count: "Fit | None" = None
-    before: "Sequence[NodeSummary] | None" = None
+    count: "Fit | None" = None  # the further copies of --fit
+    before: "Sequence[NodeSummary] | None" = None  # the nodes without --mode
     mode: "Mode | None" = None
 
     @property
@@ -52,21 +48,15 @@ class SimulationResult:
 
 
 class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The JSON output of ``gputile version``."""
-
     version: Annotated[str, described("The version of gputile.")]
 
 
 class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The JSON output of ``gputile inspect``."""
-
     unit_mib: Annotated[int, described("The memory unit of the table, in MiB.")]
     nodes: Annotated[list[NodeSummary], described("The GPU nodes.")]
 
 
 class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
-    """The share of one GPU that a pod gets."""
-
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
     mib: Annotated[int, described("The pod's memory on this GPU, in MiB.")]
@@ -97,8 +87,6 @@ class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How many more copies of the pods of ``--fit`` fit, and what prevents the next copy."""
-
     copies: Annotated[int, described("How many more copies of the pods fit.")]
     pods: Annotated[int, described("The number of pods in one copy.")]
     nodes: Annotated[
@@ -110,8 +98,6 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that is preempted."""
-
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
     priority: Annotated[int, described("The pod's priority.")]
@@ -135,8 +121,6 @@ class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The JSON output of ``gputile simulate``."""
-
     decisions: Annotated[list[DecisionAnswer], described("The decision for each pod.")]
     nodes: Annotated[list[NodeSummary], described("The nodes after the simulation.")]
     fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
@@ -156,10 +140,7 @@ class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
-    """Return the JSON output for ``result``.
-
-    ``other`` is the result with the placement policy of ``--compare``.
-    """
+    """Return the JSON output for ``result``. ``other`` is the result of ``--compare``."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if result.simulation.victims:
         victims = (

@@ -1,7 +1,4 @@
-"""Lists all commands, and imports the module of a command only when the command is used.
-
-The help and the other commands therefore start without these imports.
-"""
+"""Lists all commands, and imports the module of a command only when the command is used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +18,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 class Entry:
     """A command whose module is not imported yet.
 
-    ``name`` is the name of the function or typer group in ``module``. The command's help ends with
-    ``examples``, each of which is prefixed with ``gputile``.
+    ``name`` is a function or typer group in ``module``. ``examples`` are the end of the help.
     """
 
     module: str

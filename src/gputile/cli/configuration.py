@@ -17,12 +17,7 @@ CONFIG_MAP_KEY = "configuration.yaml"  # as in the chart
 INSTALLED_IN = "gputile"
 
 InstalledIn = Annotated[
-    str,
-    option(
-        "NAMESPACE",
-        "The namespace in which gputile is installed.",
-        callback=namespace,
-    ),
+    str, option("NAMESPACE", "The namespace in which gputile is installed.", callback=namespace)
 ]
 
 ClusterFiles = Annotated[
@@ -37,16 +32,12 @@ ClusterFiles = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource(Reach):
-    """The options that select a live cluster and its configuration."""
-
     config: Config = None
     installed_in: InstalledIn = INSTALLED_IN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSource(LiveSource):
-    """The options that select a cluster: the files of ``--cluster``, or else a live cluster."""
-
     cluster: ClusterFiles = None
 
 
@@ -60,16 +51,11 @@ class GivenConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class UnknownConfiguration:
-    """The reason why the configuration of a release is unknown."""
-
     why: str
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Return the configuration in the file, or the defaults if ``path`` is None.
-
-    Exits if the file is unreadable or invalid.
-    """
+    """Read the configuration in ``path``, or return the defaults for None. Exit on errors."""
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -77,10 +63,7 @@ def read_configuration(path: Path | None) -> "Configuration":
 
 
 def read_given(path: Path | None) -> GivenConfiguration | None:
-    """Return the configuration in the file, or None if ``path`` is None.
-
-    Exits if the file is unreadable or invalid.
-    """
+    """Read the configuration in ``path``, or return None for None. Exit on errors."""
     if path is None:
         return None
     from gputile.api.config.section import ConfigurationError
@@ -98,10 +81,7 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
 def installed_configuration(
     maps: "Iterable[ConfigMap]",
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return the first valid configuration in the ConfigMaps of an installation.
-
-    If there is none, return the reason.
-    """
+    """Return the first valid configuration in ``maps``, or the reason why there is none."""
     from gputile.api.config.section import ConfigurationError
 
     why = "no ConfigMap of a release is there"

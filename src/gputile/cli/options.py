@@ -39,16 +39,14 @@ def duration_s(text: str, name: str, zero: str = "") -> float:
 
 
 def time_limit_s(text: str) -> float:
-    """Parse the value of ``--request-timeout`` into seconds."""
     return duration_s(text, "--request-timeout", "; 0 means no limit") or FOR_EVER_S
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Return a decorator that turns a function into a command.
+    """Return a decorator that turns a function of the dataclass ``options`` into a command.
 
-    The function takes an instance of the dataclass ``options``. Each field of the dataclass becomes
-    an option, and is annotated like a parameter of a typer command. A field without a default is a
-    required option. The help lists inherited fields last.
+    Each field becomes an option, and is annotated like a parameter of a typer command. A field
+    without a default is a required option. The help lists inherited fields last.
     """
     known = {each.name: each for each in fields(options)}
     names = dict.fromkeys(
@@ -78,9 +76,7 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option with the help ``text``. Without ``names``, typer derives the option's name
-    from the parameter.
-    """
+    """Return an option. Without ``names``, its name is derived from the parameter's name."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
@@ -143,8 +139,6 @@ RequestTimeout = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The options that select a live cluster."""
-
     kubeconfig: Kubeconfig = None
     context: Context = None
     request_timeout: RequestTimeout = REQUEST_TIMEOUT

@@ -63,24 +63,19 @@ class SimulateOptions(LiveSource):
     namespace: Annotated[
         str | None,
         namespace_option(
-            "The namespace of the pods. It applies to workloads that do not name a namespace. The "
-            'default is the namespace of the context, or "default".'
+            "The namespace of the pods. It applies to workloads without a namespace. By default, "
+            "the context's namespace, or default."
         ),
     ] = None
     fit: Annotated[
         list[str] | None,
         option(
             "FILE",
-            "Count how many more copies of the pods in FILE fit, and print why the next copy does "
-            "not fit.",
+            "Count how many more copies of the pods in FILE fit, and why the next does not fit.",
         ),
     ] = None
     unit: Annotated[
-        str | None,
-        option(
-            "SIZE",
-            "The memory unit, such as 128MiB. The memory of pods in bytes does not change.",
-        ),
+        str | None, option("SIZE", "The memory unit, such as 128MiB. Pods keep their bytes.")
     ] = None
     without_node: Annotated[
         list[str] | None,
@@ -123,8 +118,7 @@ class SimulateOptions(LiveSource):
     admission: Annotated[
         Switch,
         typer.Option(
-            "--admission",
-            help="Whether gputile's webhook and admission policies apply to new pods.",
+            "--admission", help="Whether gputile's webhook and policies apply to new pods."
         ),
     ] = Switch.ON
     validate: Annotated[

@@ -44,11 +44,7 @@ _LISTED = 200  # workloads
 def write_result(
     output: DecisionFormat, result: SimulationResult, other: SimulationResult | None, *, plain: bool
 ) -> None:
-    """Print a result in the format ``output``.
-
-    ``other`` is the result with the placement policy of ``--compare``. ``plain`` limits drawings to
-    ASCII characters.
-    """
+    """Print a result in the format ``output``. ``other`` is the result of ``--compare``."""
     from gputile.tools.views import inspect
 
     if output in (DecisionFormat.JSON, DecisionFormat.YAML):
@@ -89,7 +85,7 @@ class _Report:
         self._workloads = workload_outcomes(result.outcomes)
 
     def write(self, other: SimulationResult | None) -> None:
-        """Print the report. ``other`` is the result with the placement policy of ``--compare``."""
+        """Print the report. ``other`` is the result of ``--compare``."""
         from gputile.tools.views.gpu_bars import groups_of
 
         drawn = self._bars(self._result, self._nodes[:_DRAWN])
@@ -184,11 +180,7 @@ class _Report:
         write_table(rows)
 
     def _write_refused(self) -> None:
-        """Print the pods that were not placed, grouped by reason.
-
-        For each of the first ``_ADVISED`` reasons, print the reasons by node and the remedies for
-        one pod.
-        """
+        """Print the pods that were not placed, by reason, with remedies for the first reasons."""
         found: dict[str, list[Pod]] = {}
         for workload in self._workloads:
             for reason, pods in workload.refused.items():
@@ -227,7 +219,6 @@ def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
 
 
 def _write_comparison(result: SimulationResult, other: SimulationResult) -> None:
-    """Compare how many pods two placement policies place, and on how many GPUs."""
     rows = [("PLACEMENT", "PODS PLACED", "GPUS IN USE", *(["COPIES"] if result.count else []))]
     for each in (result, other):
         use, total = _use(each.nodes)
@@ -314,10 +305,7 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
 
 
 def simulate_html(result: SimulationResult) -> str:
-    """Return the HTML page of a simulation.
-
-    The page shows the nodes, and why each pending pod was not placed.
-    """
+    """Return the HTML page of a simulation, with the reasons why pods were not placed."""
     from gputile.tools.simulator.outcomes import pods_after
     from gputile.tools.web.records import FeedStatus, PageAnswer
     from gputile.tools.web.state import PageState
@@ -354,9 +342,7 @@ _LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/(?:static|api)/[^\n]*\n'
 
 
 def html_file(page: "PageAnswer") -> str:
-    """Return ``page`` as one HTML file that loads nothing. Its Content-Security-Policy enforces
-    this.
-    """
+    """Return ``page`` as an HTML file whose Content-Security-Policy forbids loading anything."""
     from gputile.tools.web.app import assets
 
     files = assets()

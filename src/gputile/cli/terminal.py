@@ -49,7 +49,6 @@ class Output(StrEnum):
 
     @property
     def is_data(self) -> bool:
-        """Whether the format is machine-readable."""
         return self is not Output.TABLE
 
 
@@ -63,10 +62,7 @@ class DecisionFormat(StrEnum):
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether to write colours to ``stream``.
-
-    Colours are written to terminals. NO_COLOR disables and FORCE_COLOR enables colours everywhere.
-    """
+    """Return whether to write colours. NO_COLOR and FORCE_COLOR override the default."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
@@ -96,8 +92,7 @@ def _harmless(message: str) -> str:
 
 
 def write(text: str) -> None:
-    # ``color=True`` keeps the escape codes. Callers write escape codes only if ``coloured``.
-    typer.echo(text, nl=False, color=True)
+    typer.echo(text, nl=False, color=True)  # Callers write escape codes only if ``coloured``.
 
 
 def write_data(value: Any, output: StrEnum) -> None:
@@ -156,10 +151,7 @@ _NOTE = "note: "
 
 
 def columns() -> int | None:
-    """Return the variable ``COLUMNS``, or else the terminal's number of columns.
-
-    Return None if stdout is not a terminal.
-    """
+    """Return ``COLUMNS`` or the terminal's width, or None if stdout is not a terminal."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
@@ -169,15 +161,11 @@ def lines() -> int | None:
 
 
 def redraws() -> bool:
-    """Return whether stdout is a terminal that can be cleared."""
     return obeys_codes(sys.stdout)
 
 
 def paper(*, plain: bool) -> "Paper":
-    """Return the width, colours and characters with which to draw on stdout.
-
-    Only ASCII characters are used if ``plain`` is set or if stdout cannot encode other characters.
-    """
+    """Return the surface to draw on. ``plain`` is implied if stdout cannot encode "█░╳"."""
     from gputile.tools.views.gpu_bars import Paper
 
     try:
@@ -206,7 +194,6 @@ def write_table(rows: Sequence[Sequence[str]], most: int | None = None) -> int:
 
 
 def note_line(message: str) -> None:
-    """Print a note that is shortened to one line of the terminal."""
     width = columns()
     text = " ".join(inert(message).split())
     note(text if width is None else shortened(text, width - len(_NOTE)))
@@ -246,10 +233,9 @@ def _coloured(span: "Span") -> str:
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return the nodes with a bar for each GPU.
+    """Return a bar for each GPU, with pods grouped by namespace.
 
-    The pods on a bar are grouped by namespace. If all pods are in one namespace, they are grouped
-    by workload, which is found in the cluster's ``pods``.
+    If there is only one namespace, the pods are grouped by workload.
     """
     from gputile.tools.simulator.outcomes import workload_name, workload_of
     from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
@@ -319,7 +305,6 @@ class Progress:
             _write("\r\x1b[K")
 
     def at(self, done: int) -> None:
-        """Record that ``done`` steps are completed."""
         self._done = done
 
     def _note(self) -> None:

@@ -94,10 +94,7 @@ def script(setup: "PoolSetup") -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    """Return the fields in a file or standard input, or no fields if ``path`` is None.
-
-    Exits if the input is unreadable or is not a YAML mapping.
-    """
+    """Return the fields in a file or standard input, or {} if ``path`` is None. Exit on errors."""
     from gputile.api.quantity import MIB
     from gputile.api.wording import kind_of
     from gputile.support.files import read_bounded

@@ -109,10 +109,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
-    """Return a pod of a workload, or None if the workload has no pods.
-
-    Pending pods are preferred.
-    """
+    """Return a pod of a workload, preferably a pending pod, or None if there are no pods."""
     from gputile.tools.simulator.scenario import owners_of
 
     found = [
@@ -135,9 +132,8 @@ def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") ->
 def _not_there(
     namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None
 ) -> NoReturn:
-    """Exit because the pod does not exist, with a hint.
+    """Exit because the pod does not exist. The message contains the reason or a similar name.
 
-    The hint is the reason in Events of the ``live`` cluster, or else a pod with a similar name.
     ``workload`` is TYPE/NAME if the user named a workload, or else "".
     """
     from gputile.api.wording import nearest

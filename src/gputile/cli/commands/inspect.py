@@ -108,11 +108,7 @@ def _nowhere(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The nodes to show, and all pods of the cluster.
-
-    ``missing`` contains the requested names that match no node. ``unit_mib`` is the memory unit of
-    the table.
-    """
+    """The nodes to show, and in ``missing`` the requested names that match no node."""
 
     nodes: "list[NodeSummary]"
     unit_mib: int

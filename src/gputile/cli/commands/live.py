@@ -104,10 +104,7 @@ def top(options: TopOptions) -> None:
 
 
 class _Top:
-    """The rows of ``gputile top``.
-
-    If the cluster is read from files, the rows contain no usage.
-    """
+    """The rows of ``gputile top``. They contain no usage if the cluster is read from files."""
 
     def __init__(self, options: TopOptions) -> None:
         from gputile.tools.web.top_rows import UsageOfNodes
@@ -119,10 +116,7 @@ class _Top:
         )
 
     def answer(self, state: "ClusterObjects", *, twice: bool) -> "TopAnswer":
-        """Return all nodes and GPUs, and the pods of the requested namespace.
-
-        ``twice`` is passed to ``UsageOfNodes.read``.
-        """
+        """Return all rows. ``twice`` is passed to ``UsageOfNodes.read``."""
         import msgspec
 
         from gputile.tools.web.state import page_state
@@ -180,7 +174,6 @@ class _Top:
         return self._usage.unknown if self._usage is not None else ""
 
     def write_why(self) -> None:
-        """Print a note if some usage is unknown."""
         if self._why:
             note(self._why)
 

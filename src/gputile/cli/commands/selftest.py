@@ -28,8 +28,6 @@ LONGEST_S = 3600
 
 
 class IsolationAnswer(msgspec.Struct, frozen=True):
-    """The JSON output of ``gputile selftest isolation``."""
-
     memory: Annotated[
         list[MemoryRow], described("The tests of the memory limit, one for each kind of memory.")
     ]
@@ -60,7 +58,7 @@ def isolation(
 ) -> None:
     """Test the limits of containers on the first GPU.
 
-    The test allocates memory in every supported way, and shares the GPU's time by an arbiter.
+    Allocates memory in every supported way, and shares the GPU's time by an arbiter.
 
     Exit code: 0 if every limit held, or 1 if a limit did not hold.
     """

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 ServiceKubeconfig = Annotated[
     Path | None,
     option(
-        "FILE",
-        "The kubeconfig file. By default, the file that kubectl uses, or else the pod's service "
-        "account.",
+        "FILE", "The kubeconfig file. By default, kubectl's, or else the pod's service account."
     ),
 ]
 FollowedConfig = Annotated[
@@ -38,17 +36,27 @@ FollowedConfig = Annotated[
 ]
 Identity = Annotated[
     str | None,
-    option("NAME", "The name of this replica in the Lease. The default is the host's name."),
+    option("NAME", "The name of this replica in the Lease. By default, the host's name."),
 ]
 LeaseNamespace = Annotated[
     str | None,
     option(
         "NAMESPACE",
-        "The namespace of the Lease. The default is the namespace of the context.",
+        "The namespace of the Lease. By default, the context's namespace.",
         callback=namespace,
     ),
 ]
 LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="The format of the logs.")]
+HealthPort = Annotated[
+    int,
+    option(
+        "PORT",
+        "The HTTP port of /healthz, /readyz and /metrics. It listens on every address. 0 disables "
+        "it.",
+        min=0,
+        max=65535,
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages too.")]
 
 
@@ -92,16 +100,15 @@ class AgentOptions:
     state_dir: Annotated[
         Path,
         option(
-            "DIR",
-            "The directory of the agent's state. Its path on the host must be the same.",
+            "DIR", "The directory of the agent's state, mounted from the same path on the host."
         ),
     ] = Path("/var/lib/gputile")
     usage_dir: Annotated[
         Path,
         option(
             "DIR",
-            "The directory in which containers record their usage. Its path on the host must be "
-            "the same, and its file system must be mounted with nosuid.",
+            "The directory in which containers record their usage. It must be mounted nosuid, from "
+            "the same path on the host.",
         ),
     ] = Path("/run/gputile")
     cdi_dir: Annotated[
@@ -112,29 +119,18 @@ class AgentOptions:
         ),
     ] = None
     host_root: Annotated[
-        Path,
-        option("DIR", "The directory that contains the host's /usr and /proc/driver, for CDI."),
+        Path, option("DIR", "The directory with the host's /usr and /proc/driver, for CDI.")
     ] = Path("/")
     machine_root: Annotated[
-        Path,
-        option("DIR", "The directory that contains the /sys, /proc and /dev that show the GPUs."),
+        Path, option("DIR", "The directory with the /sys, /proc and /dev that show the GPUs.")
     ] = Path("/")
     rest: Annotated[
         bool,
         typer.Option(
-            "--rest/--no-rest",
-            help="On a node without NVIDIA GPUs, wait idle until a GPU appears.",
+            "--rest/--no-rest", help="Wait idle on a node without NVIDIA GPUs until a GPU appears."
         ),
     ] = True
-    health_port: Annotated[
-        int,
-        option(
-            "PORT",
-            "The HTTP port of /healthz, /readyz and /metrics. 0 disables it.",
-            min=0,
-            max=65535,
-        ),
-    ] = 0
+    health_port: HealthPort = 0
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
 
@@ -202,15 +198,7 @@ class ControllerOptions:
     config: FollowedConfig = None
     lease_namespace: LeaseNamespace = None
     lease: Annotated[str, option("NAME", "The name of the Lease.")] = CONTROLLER_LEASE
-    health_port: Annotated[
-        int,
-        option(
-            "PORT",
-            "The HTTP port of /healthz, /readyz and /metrics. 0 disables it.",
-            min=0,
-            max=65535,
-        ),
-    ] = 8082
+    health_port: HealthPort = 8082
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     identity: Identity = None
@@ -232,8 +220,7 @@ def controller(options: ControllerOptions) -> None:
     """Plan gangs and preemption, request nodes from autoscalers, taint GPU nodes, and report silent
     agents.
 
-    Only the replica that holds the Lease acts. The other replicas wait for the Lease. SIGTERM ends
-    the service.
+    Only the replica that holds the Lease acts. The others wait for it. SIGTERM ends the service.
     """
     from gputile.controlplane.controller.controller import ControllerSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -255,8 +242,7 @@ def controller(options: ControllerOptions) -> None:
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
     host: Annotated[
-        str,
-        option("ADDRESS", "The address to listen on. Addresses other than loopback require TLS."),
+        str, option("ADDRESS", "The address to listen on. TLS is required unless it is loopback.")
     ] = "127.0.0.1"
     port: Annotated[int, option("PORT", "The port to listen on.", min=1, max=65535)] = 8888
     config: FollowedConfig = None
@@ -265,22 +251,12 @@ class ExtenderOptions:
     identity: Identity = None
     lease_namespace: LeaseNamespace = None
     lease_seconds: Annotated[
-        int,
-        option("SECONDS", "The duration of the Lease. 0 disables the Lease.", min=0, max=600),
+        int, option("SECONDS", "The duration of the Lease. 0 disables the Lease.", min=0, max=600)
     ] = 15
     events: Annotated[bool, typer.Option("--events/--no-events", help="Record Events on pods.")] = (
         True
     )
-    health_port: Annotated[
-        int,
-        option(
-            "PORT",
-            "The HTTP port of /healthz, /readyz and /metrics. It listens on every address. 0 "
-            "disables it.",
-            min=0,
-            max=65535,
-        ),
-    ] = 0
+    health_port: HealthPort = 0
     tls_cert: Annotated[Path | None, option("FILE", "The certificate to serve HTTPS with.")] = None
     tls_key: Annotated[Path | None, option("FILE", "The private key of --tls-cert.")] = None
     client_ca: Annotated[
@@ -292,8 +268,7 @@ class ExtenderOptions:
 
 @takes(ExtenderOptions)
 def extender(options: ExtenderOptions) -> None:
-    """Tell kube-scheduler which nodes fit a pod and how well, choose the pod's GPUs, and bind the
-    pod.
+    """Tell kube-scheduler which nodes fit a pod and how well, choose its GPUs, and bind the pod.
 
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET).
     SIGTERM ends the service after the Bindings in progress.
@@ -363,20 +338,16 @@ class WebhookOptions:
     service: Annotated[
         str, option("NAME", "The Service through which the API server reaches the webhook.")
     ]
-    secret: Annotated[
-        str, option("NAME", "The Secret with the webhook's certificate. It is created if missing.")
-    ]
+    secret: Annotated[str, option("NAME", "The Secret of the certificate. Created if missing.")]
     configuration: Annotated[
         str,
         option(
-            "NAME",
-            "The common name of the MutatingWebhookConfiguration and the "
-            "ValidatingWebhookConfiguration. The webhook updates their caBundle.",
+            "NAME", "The name of both webhook configurations. The webhook updates their caBundle."
         ),
     ]
     config: FollowedConfig = None
     host: Annotated[
-        str, option("ADDRESS", "The address to listen on. The default is every address.")
+        str, option("ADDRESS", "The address to listen on. By default, every address.")
     ] = ""
     port: Annotated[
         int, option("PORT", "The port to listen on. It serves HTTPS.", min=1, max=65535)

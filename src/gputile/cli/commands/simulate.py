@@ -133,7 +133,6 @@ def _add_nodes(
 
 
 def _is_unplaced(result: "SimulationResult") -> bool:
-    """Return whether a pod was not placed, or not even one copy of ``--fit`` fits."""
     return result.placed < len(result.outcomes) or (
         result.count is not None and not result.count.copies
     )
@@ -276,7 +275,6 @@ def _configuration(
 
 
 def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Configuration":
-    """Apply ``--unit`` and ``--no-preemption`` to the configuration."""
     import msgspec
 
     from gputile.api.config.section import ConfigurationError

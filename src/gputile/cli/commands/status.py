@@ -31,22 +31,15 @@ LOOK_EVERY_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions(Reach):
     installed_in: Annotated[
-        str,
-        option("NAMESPACE", "The namespace in which gputile is installed.", callback=namespace),
+        str, option("NAMESPACE", "The namespace in which gputile is installed.", callback=namespace)
     ] = INSTALLED_IN
     release: Annotated[
-        str,
-        option("NAME", "The Helm release. The default is every release in the namespace."),
+        str, option("NAME", "The Helm release. By default, every release in the namespace.")
     ] = ""
     output: Printed = Output.TABLE
     wait: Annotated[
         str,
-        option(
-            "TIME",
-            "How long to wait until gputile is deployed, such as 300 or 5m.",
-            "--wait",
-            "--timeout",
-        ),
+        option("TIME", "How long to wait until it is deployed, such as 5m.", "--wait", "--timeout"),
     ] = "0"
     watch: Watch = False
 

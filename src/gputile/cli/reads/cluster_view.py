@@ -63,8 +63,7 @@ def read_state(
 ) -> ClusterObjects:
     """Read the cluster that the options select. Exit if the cluster cannot be read.
 
-    ``given`` is the configuration of an earlier read. Without ``given``, the configuration is read
-    too, and notes are printed.
+    ``given`` is the configuration of an earlier read. After an earlier read, no notes are printed.
     """
     from gputile.core.ledger.node_info import unit_in_force
 
@@ -149,10 +148,7 @@ def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redra
 
 
 def refreshed(read: Callable[[], T], known: T) -> tuple[T, str]:
-    """Return the result of ``read`` and "".
-
-    If the cluster cannot be read, return ``known`` and the reason.
-    """
+    """Return the result of ``read`` and "", or ``known`` and the reason why reading failed."""
     from gputile.cli.reads.live_cluster import Unreadable, rereading
 
     try:

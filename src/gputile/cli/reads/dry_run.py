@@ -58,11 +58,7 @@ _NOT_FOUND: Final = re.compile(r"not found|was found")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The object of a dry-run request.
-
-    The object is the manifest's own object if ``path`` is "". Otherwise it is a pod of the pod
-    template at ``path`` in the manifest.
-    """
+    """The object of a dry run: the manifest itself, or a pod of the pod template at ``path``."""
 
     manifest: Manifest
     api_version: str
@@ -72,7 +68,6 @@ class Question:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the request. It is not used if the kind is not namespaced."""
         return self.manifest.namespaced_name[0]
 
     @property
@@ -82,10 +77,7 @@ class Question:
 
 
 def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
-    """Yield the requests for all manifests.
-
-    Descriptions of clusters, and pods that already run, are omitted.
-    """
+    """Yield the dry runs for manifests, except descriptions of clusters and running pods."""
     for manifest in manifests:
         if manifest.described or manifest.runs:
             continue
@@ -125,10 +117,7 @@ def _claims(beside: Any) -> Json:
 
 
 def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
-    """Build a pod from a template as a controller does.
-
-    Each of the ``volumeClaimTemplates`` becomes a volume.
-    """
+    """Build the pod of a template as a controller does, with volumes for its claim templates."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
@@ -161,10 +150,7 @@ def lacks_right(said: str) -> bool:
 
 
 def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the API server refused an object because another object is still missing.
-
-    ``names`` contains the names of the objects in the files, by kind. Only these objects count.
-    """
+    """Return whether the refusal is due to a missing object that is among the files' ``names``."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
     return _NOT_FOUND.search(said) is not None and any(
         re.search(rf"\b{re.escape(name)}\b", said) for name in found
@@ -172,10 +158,7 @@ def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return one line for each cause of the API server's refusal.
-
-    ``said`` is the message, and ``details`` the field ``details``, of the Status in the response.
-    """
+    """Return a line for each cause of a refusal. ``details`` is a field of its Status."""
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None
@@ -201,11 +184,7 @@ def _shortened(message: str) -> str:
 
 @dataclass(slots=True)
 class ServerVerdict:
-    """The result of the dry runs.
-
-    ``refused`` contains the error messages. ``accepted`` contains the manifests that the API server
-    would store. ``notes`` name the manifests that could not be validated.
-    """
+    """The result of the dry runs. ``notes`` name the objects that could not be validated."""
 
     refused: list[str] = field(default_factory=list)
     accepted: frozenset[Origin] = frozenset()
@@ -214,11 +193,7 @@ class ServerVerdict:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The state of one validation of manifests.
-
-    ``served`` contains the kinds that the API server serves, by API version. ``unjudged`` contains
-    the reasons why manifests could not be validated.
-    """
+    """The state of the dry runs. ``unjudged`` contains why objects could not be validated."""
 
     connection: "Connection"
     strictness: str
@@ -250,8 +225,7 @@ class _Inquiry:
     async def answer(self, question: Question) -> list[str]:
         """Return the reasons why the API server refuses an object.
 
-        The result is empty if the API server would store the object, or if the object cannot be
-        validated.
+        The result is also empty if the object cannot be validated.
 
         Raises:
             KubeError: the API server fails.
@@ -313,10 +287,9 @@ class _Inquiry:
 def ask_server(
     reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
 ) -> ServerVerdict:
-    """Have the API server validate manifests and the pods of their templates.
+    """Have the API server validate manifests and pods of their templates. Exit if it fails.
 
-    ``strictness`` is the value of the query parameter ``fieldValidation``. Exits if the API server
-    fails.
+    ``strictness`` is the value of the query parameter ``fieldValidation``.
     """
     asked = list(questions(manifests, kinds))
     return (
@@ -356,7 +329,7 @@ async def _ask(
 
 
 def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
-    """Return one note about all manifests that were not validated, or no note if there are none."""
+    """Return one note about all objects that were not validated, or no note if there are none."""
     if not unjudged:
         return []
     (origin, why), *others = unjudged.items()
@@ -365,10 +338,7 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
-    """Return the names of the objects in the files, by kind.
-
-    For CustomResourceDefinitions, return the kinds that they define.
-    """
+    """Return the names in the files by kind. A CustomResourceDefinition is named by its kind."""
     found: dict[str, list[str]] = {"CustomResourceDefinition": []}
     for manifest in manifests:
         if manifest.kind == "CustomResourceDefinition":

@@ -46,10 +46,7 @@ from gputile.tools.views.status import (
 
 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
-    """Read the state of the installation in a namespace. Exit if the cluster cannot be read.
-
-    If ``release`` is not "", only the objects of this Helm release are read.
-    """
+    """Read the state of the installation. ``release`` "" means every release. Exit on errors."""
 
     async def read() -> Installation:
         async with connected(reach) as connection:
@@ -100,10 +97,7 @@ def _unread_configuration(
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
-    """Read the traces of services that run outside of pods.
-
-    Kinds that the user may not list are omitted.
-    """
+    """Read the traces of services outside of pods. Kinds that the user may not list are omitted."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     leases, configurations = await asyncio.gather(
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
@@ -163,10 +157,7 @@ async def installation_problems(
 
 
 async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
-    """Return the revisions that Helm did not complete.
-
-    If there are such revisions, also return the deployed revisions.
-    """
+    """Return incomplete Helm revisions. If there are any, also return the deployed revisions."""
     found = await readable(connection, path, HelmRevision, {"labelSelector": _NOT_ENDED})
     return (
         [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})]

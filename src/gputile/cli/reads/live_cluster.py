@@ -62,9 +62,7 @@ class Unreadable(Exception):
 
 @asynccontextmanager
 async def connected(reach: Reach) -> AsyncIterator[Connection]:
-    """Open a connection to the API server.
-
-    If the credentials or the responses take longer than a second, a terminal shows progress.
+    """Open a connection to the API server, and show a progress line while it is slow.
 
     Raises:
         KubeError: there is no usable kubeconfig or credential.
@@ -109,9 +107,7 @@ async def listed(
 async def readable(
     connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY
 ) -> Sequence[T]:
-    """List the objects at ``path``.
-
-    The result is empty if listing is forbidden, or if the API server does not serve ``path``.
+    """List the objects at ``path``, or none if that is forbidden or ``path`` is not served.
 
     Raises:
         KubeError: the API server fails.
@@ -145,10 +141,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
 
 @contextmanager
 def rereading() -> Iterator[None]:
-    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting.
-
-    Commands that refresh their output use this context, and retry after the error.
-    """
+    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for refreshed output."""
     before = _rereading.set(True)
     try:
         yield
@@ -186,7 +179,6 @@ class Live:
 
     @property
     def given(self) -> GivenConfiguration | None:
-        """The configuration, or None if it is unknown."""
         return self.configuration if isinstance(self.configuration, GivenConfiguration) else None
 
     def in_force(self) -> "Configuration":
@@ -260,10 +252,7 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
 
 
 def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
-    """Return a namespace's Events about pods that could not be created.
-
-    The result is empty if the user may not list Events.
-    """
+    """Return Events about pods that could not be created, or none if listing is forbidden."""
 
     async def read() -> Sequence[Event]:
         async with connected(reach) as connection:
@@ -289,7 +278,7 @@ def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
 async def _configuration(
     connection: Connection, given: GivenConfiguration | None, namespace: str
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return ``given``, or the configuration of the release in ``namespace`` if ``given`` is None.
+    """Return ``given``, or the configuration in ``namespace`` if ``given`` is None.
 
     Raises:
         KubeError: the API server fails.
@@ -363,11 +352,7 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:
-    """Return whether the kind PodGroup may be installed.
-
-    A 403 for a list of PodGroups does not answer this, because RBAC refuses before the API server
-    looks up the kind.
-    """
+    """Return whether the kind PodGroup may exist. RBAC answers 403 even for unknown kinds."""
     try:
         await connection.get(POD_GROUP_API_PATH)
     except NotFound:
