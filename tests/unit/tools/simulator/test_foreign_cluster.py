@@ -108,6 +108,16 @@ WHOLE = {"nvidia.com/gpu": 1}
         ),
         pytest.param(
             [
+                node({}, {"nvidia.com/gpu": "20"}, {"hami.io/node-nvidia-register": HAMI_JSON}),
+                pod("a", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": "GPU-b[3-0],NVIDIA,5120,0:;"}),
+            ],
+            "cgpu",
+            "Tesla T4",
+            [0, 5120],
+            id="HAMi, a MIG instance",
+        ),
+        pytest.param(
+            [
                 node({"gpushare": "true"}, {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}),
                 pod("a", {"aliyun.com/gpu-mem": 3}, {"ALIYUN_COM_GPU_MEM_IDX": "1"}),
             ],
@@ -207,6 +217,33 @@ def test_pods_that_ask_another_system_are_named(
     assert (said in output) == bool(by)
 
 
+@pytest.mark.parametrize(
+    ("labels", "capacity"),
+    [
+        ({"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-gpu-partition-size": "1g.5gb"}, WHOLE),
+        ({"karpenter.k8s.aws/instance-gpu-count": "1", "nvidia.com/gpu.product": "A100-MIG-1g.5gb"}, WHOLE),
+        ({}, {"nvidia.com/GA102GL_A10": 1}),
+    ],
+)
+def test_instances_and_devices_of_virtual_machines_are_no_gpus(
+    tmp_path: Path, labels: dict[str, str], capacity: dict[str, Any]
+) -> None:
+    labels |= {"karpenter.k8s.aws/instance-gpu-memory": "40960"}
+    result = simulated(tmp_path, [node(labels, capacity), pod("a", capacity)], "--mode", "cgpu")
+    assert "node n: its GPUs are not shown" in result.output
+    assert "0 of 0 GPUs are in use." in result.stdout
+
+
+def test_claims_are_counted_only_where_gputile_serves_them(tmp_path: Path) -> None:
+    claiming = pod("a", {})
+    claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    said = "pod default/a: its GPUs are not counted: it asks for them by resourceClaims"
+    foreign = node(GFD, {"nvidia.com/gpu": "2"})
+    assert said in simulated(tmp_path, [foreign, claiming], "--mode", "cgpu").output
+    foreign["metadata"]["annotations"] = {"gputile.io/inventory": "{}"}
+    assert said not in simulated(tmp_path, [foreign, claiming], "--mode", "cgpu").output
+
+
 def json_node(body: dict[str, Any]) -> Node:
     import msgspec
 
@@ -236,3 +273,34 @@ def test_another_mode_for_what_runs(tmp_path: Path) -> None:
     answer = json.loads(needed.stdout)
     assert [gpu["bookedMib"] for gpu in answer["nodes"][0]["gpus"]] == [12 * 1024, 0]
     assert [gpu["bookedMib"] for gpu in answer["before"][0]["gpus"]] == [15360, 15360]
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "asked", "words", "booked"),
+    [
+        (GFD, {}, WHOLE, (), [15 * 1024, 15 * 1024]),
+        (GFD, {}, WHOLE, ("--need", "4GiB"), [12 * 1024, 0]),
+        (SLICED, {}, {"nvidia.com/gpu.shared": 1}, (), [9 * 1024, 0]),
+        ({}, {"hami.io/node-nvidia-register": HAMI}, WHOLE | {"nvidia.com/gpumem": 2048}, (), [6 * 1024, 0]),
+        ({}, {"hami.io/node-nvidia-register": HAMI}, WHOLE | {"nvidia.com/gpumem-percentage": 30}, (), [12 * 1024, 0]),
+    ],
+)
+def test_pods_that_wait_are_placed_in_the_other_mode_too(
+    tmp_path: Path,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    asked: dict[str, Any],
+    words: tuple[str, ...],
+    booked: list[int],
+) -> None:
+    """The cluster is full, and three pods wait; those of a file stay as they are written."""
+    waits = [pod(name, asked) for name in "abc"]
+    for each in waits:
+        del each["spec"]["nodeName"]
+        each["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    full = node(labels, {"nvidia.com/gpu": "2"}, annotations)
+    answer = json.loads(simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words, "-o", "json").stdout)
+    assert [gpu["bookedMib"] for gpu in answer["nodes"][0]["gpus"]] == booked
+    for each in waits:
+        del each["metadata"]["creationTimestamp"]
+    assert simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words).exit_code == 3
