@@ -88,7 +88,7 @@ class KnownClaims:
             spec = self.templates.get(f"{namespace}/{name}")
             claim = _new(namespace, str(name), spec) if spec is not None else None
         if claim is None:
-            said = f"there is no {kind} {namespace}/{name} to judge"
+            said = f"there is no {kind} {namespace}/{name} of {RESOURCE_API} to judge"
             return f"{said}: name its file by -f too, or ignore it by --ignore-unknown"
         return unjudged(claim)
 

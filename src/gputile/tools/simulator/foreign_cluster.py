@@ -362,8 +362,7 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
 
 def _renamed(pod: Pod) -> Pod:
     """Return a pod with requests for ``nvidia.com/gpu.shared`` replaced by ``nvidia.com/gpu``."""
-    shared = SHARED_GPU
-    amounts = [each.resources.limits.get(shared) for each in pod.spec.containers]
+    amounts = [each.resources.limits.get(SHARED_GPU) for each in pod.spec.containers]
     found = [parse_count(str(amount)) for amount in amounts if amount is not None]
     return asking(pod, {WHOLE_GPU: sum(found)}) if found else pod
 

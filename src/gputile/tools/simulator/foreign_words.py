@@ -78,15 +78,7 @@ FOREIGN_RESOURCES: Final = {
 }
 SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
 # What requests GPUs on the nodes of gputile, of NVIDIA's plugin and of HAMi.
-GPU_NAMES: Final = frozenset(
-    {
-        *GPU_RESOURCES,
-        SHARED_GPU,
-        "nvidia.com/gpumem",
-        "nvidia.com/gpumem-percentage",
-        "nvidia.com/gpucores",
-    }
-)
+GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
 # Annotations that request a GPU: the unit of their values, and what the limit for gputile must
 # cover.
 KAI_FRACTION: Final = "gpu-fraction"

@@ -15,9 +15,10 @@ POD_SPEC: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
-# Fields whose number is one of GPUs: requestGPU, gpuDevices, num_gpus
+# Fields whose number is one of GPUs: requestGPU, gpuDevices, num_gpus, gpusPerNode
 _NUMBER: Final = re.compile(
-    "(?i)(request|limit|num)?_?gpus?_?(count|devices|number|request|limit|portion(request)?)?"
+    "(?i)(request|limit|num)?_?gpus?_?"
+    "(count|devices|number|request|limit|portion(request)?|per_?(node|pod|replica|worker))?"
 )
 _NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")  # of DRA, KubeVirt, KubeAI
 # A pod's own claims are read with its spec.

@@ -162,8 +162,8 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
     """Set all GPU nodes to a mode; the pods on their GPUs become pending, requesting what they had.
 
     A pod on a time-sliced GPU then requests its part of the memory, and a pod on a whole GPU
-    requests all of it, unless ``needs`` has an amount for it. The same holds for stored pods that
-    wait for such a GPU, if these are equal. Nodes that serve their GPUs by claims do not change.
+    requests all of it, unless ``needs`` has an amount for it. So do stored pods that wait for such
+    a GPU, if all are equal. Nodes that serve their GPUs by claims do not change.
     """
     found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
     known = {
@@ -176,13 +176,10 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         inventory = None if pod.finished else known.get(pod.spec.node_name)
         moved = _in_mode(pod, inventory, mode, unit_mib, needs) if inventory is not None else None
         (staying if moved is None else moving).append(pod if moved is None else moved)
-    parts = {gpu.mib // max(each.replicas, 1) for each in known.values() for gpu in each.gpus}
-    part = parts.pop() if len(parts) == 1 else 0
-    wanted = [_awaited(pod, part, mode, unit_mib, needs) for pod in scenario.pending]
-    live = {pod.key: _awaited(pod, part, mode, unit_mib, needs) for pod in scenario.waiting}
-    wanted += [live[pod.key] for pod in scenario.waiting if live[pod.key] is not pod]
-    scenario.waiting = [pod for pod in scenario.waiting if live[pod.key] is pod]
-    scenario.bound, scenario.pending = staying, [*moving, *wanted]
+    kinds = {(gpu.mib, max(each.replicas, 1)) for each in known.values() for gpu in each.gpus}
+    waiting = [*scenario.pending, *scenario.waiting]
+    moving += (_awaited(pod, kinds, mode, unit_mib, needs) for pod in waiting)
+    scenario.bound, scenario.pending, scenario.waiting = staying, moving, []
     scenario.nodes = [
         _of_mode(node, known[node.metadata.name], mode, unit_mib)
         if node.metadata.name in known
@@ -215,20 +212,22 @@ def _in_mode(
     return sharing(_unbound(pod), count, units, percent if mode is Mode.CORE_MEM else 0)
 
 
-def _awaited(pod: Pod, part: int, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> Pod:
+def _awaited(
+    pod: Pod, kinds: set[tuple[int, int]], mode: Mode, unit_mib: int, needs: MemoryNeeds
+) -> Pod:
     """Return a stored pending pod that requests its whole or time-sliced GPUs in a shared mode.
 
-    A GPU has ``part`` MiB for a pod, 0 if that differs. Other pods are returned unchanged.
+    ``kinds`` are the MiB and replicas of GPUs. Other pods are returned unchanged.
     """
     asked = pod_requests(pod.spec)
     count = asked.get(WHOLE_GPU, 0) or asked.get(SHARED_GPU, 0)
-    percent = asked.get("nvidia.com/gpumem-percentage", 100)
-    mib = needs.of(pod, count) or asked.get("nvidia.com/gpumem", 0) or part * percent // 100
+    total, replicas = next(iter(kinds)) if len(kinds) == 1 else (0, 1)
+    part = total * asked.get("nvidia.com/gpumem-percentage", 100) // 100 // replicas
+    mib = needs.of(pod, count) or asked.get("nvidia.com/gpumem", 0) or part // unit_mib * unit_mib
     if not (pod.metadata.creation_timestamp and mode.shared and count and mib):
         return pod
-    units = max(1, mib // unit_mib)
-    percent = min(100, -(-100 * mib // max(part, mib) // PERCENT_STEP) * PERCENT_STEP)
-    return sharing(pod, count, units, percent if mode is Mode.CORE_MEM else 0)
+    percent = min(100, -(-100 * mib // max(total, mib) // PERCENT_STEP) * PERCENT_STEP)
+    return sharing(pod, count, -(-mib // unit_mib), percent if mode is Mode.CORE_MEM else 0)
 
 
 def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:

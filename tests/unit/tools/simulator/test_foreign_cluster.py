@@ -99,22 +99,12 @@ WHOLE = {"nvidia.com/gpu": 1}
         pytest.param(
             [
                 node({}, {"nvidia.com/gpu": "20"}, {"hami.io/node-nvidia-register": HAMI_JSON}),
-                pod("a", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": "GPU-b,NVIDIA,15360,100:;;"}),
-            ],
-            "cgpu",
-            "Tesla T4",
-            [0, 15360],
-            id="HAMi, JSON",
-        ),
-        pytest.param(
-            [
-                node({}, {"nvidia.com/gpu": "20"}, {"hami.io/node-nvidia-register": HAMI_JSON}),
-                pod("a", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": "GPU-b[3-0],NVIDIA,5120,0:;"}),
+                pod("a", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": "GPU-b[3-0],NVIDIA,5120,0:;;"}),
             ],
             "cgpu",
             "Tesla T4",
             [0, 5120],
-            id="HAMi, a MIG instance",
+            id="HAMi, JSON, a MIG instance",
         ),
         pytest.param(
             [
@@ -276,31 +266,25 @@ def test_another_mode_for_what_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "annotations", "asked", "words", "booked"),
+    ("labels", "hami", "asked", "words", "booked"),
     [
-        (GFD, {}, WHOLE, (), [15 * 1024, 15 * 1024]),
-        (GFD, {}, WHOLE, ("--need", "4GiB"), [12 * 1024, 0]),
-        (SLICED, {}, {"nvidia.com/gpu.shared": 1}, (), [9 * 1024, 0]),
-        ({}, {"hami.io/node-nvidia-register": HAMI}, WHOLE | {"nvidia.com/gpumem": 2048}, (), [6 * 1024, 0]),
-        ({}, {"hami.io/node-nvidia-register": HAMI}, WHOLE | {"nvidia.com/gpumem-percentage": 30}, (), [12 * 1024, 0]),
+        (GFD, "", WHOLE, (), [15, 15]),
+        (GFD, "", WHOLE, ("--need", "4GiB"), [12, 0]),
+        (SLICED, "", {"nvidia.com/gpu.shared": 1}, (), [9, 0]),
+        ({}, HAMI, WHOLE | {"nvidia.com/gpumem": 2048}, (), [6, 0]),
+        ({}, HAMI, WHOLE | {"nvidia.com/gpumem-percentage": 30}, (), [12, 0]),
     ],
 )
 def test_pods_that_wait_are_placed_in_the_other_mode_too(
-    tmp_path: Path,
-    labels: dict[str, str],
-    annotations: dict[str, str],
-    asked: dict[str, Any],
-    words: tuple[str, ...],
-    booked: list[int],
+    tmp_path: Path, labels: dict[str, str], hami: str, asked: dict[str, Any], words: tuple[str, ...], booked: list[int]
 ) -> None:
-    """The cluster is full, and three pods wait; those of a file stay as they are written."""
+    """Those that are stored; those of a file stay as they are written."""
     waits = [pod(name, asked) for name in "abc"]
     for each in waits:
         del each["spec"]["nodeName"]
-        each["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    full = node(labels, {"nvidia.com/gpu": "2"}, annotations)
-    answer = json.loads(simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words, "-o", "json").stdout)
-    assert [gpu["bookedMib"] for gpu in answer["nodes"][0]["gpus"]] == booked
-    for each in waits:
-        del each["metadata"]["creationTimestamp"]
+    full = node(labels, {"nvidia.com/gpu": "2"}, {"hami.io/node-nvidia-register": hami})
     assert simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words).exit_code == 3
+    for each in waits:
+        each["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    answer = json.loads(simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words, "-o", "json").stdout)
+    assert [gpu["bookedMib"] // 1024 for gpu in answer["nodes"][0]["gpus"]] == booked
