@@ -121,7 +121,7 @@ def test_a_mig_instance_is_one_claims_alone() -> None:
     assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
     hold_claims(state, {first.uid: first})
     assert prepared(state, allocated("d", Given("gpu-0-mig-2", {}))).gpus == {"MIG-2"}
-    assert "held by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
+    assert "used by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
 
 
 def test_two_instances_of_one_gpu_count_as_two() -> None:
