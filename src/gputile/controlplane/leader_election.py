@@ -28,7 +28,7 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 
 def default_identity() -> str:
-    """Return the host name, by which a restarted container resumes the Lease of its pod."""
+    """Return the host name. It is the pod's name, so a restarted container resumes its Lease."""
     return socket.gethostname()
 
 
@@ -174,8 +174,8 @@ def _who_leads(holder: str) -> str:
 class LeaderGate:
     """Admits calls while this replica leads.
 
-    Each call makes this replica want the Lease for ``idle_seconds``. After that, the Lease may
-    lapse.
+    After each call, this replica wants the Lease for ``idle_seconds``. Without another call, the
+    Lease then lapses.
     """
 
     def __init__(

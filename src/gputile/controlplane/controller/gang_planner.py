@@ -105,7 +105,7 @@ class GangPlanner:
         self.reports.forget()
 
     def refused(self, pod: Pod, why: str) -> None:
-        """Record that the API server refused the reservation of ``pod``, so that its gang waits."""
+        """Record that the API server refused the reservation of ``pod``. Its gang backs off."""
         if (gang := gang_of(pod)) is not None:
             self._refused[gang] = why, self._now_ns
 

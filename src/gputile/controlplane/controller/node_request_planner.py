@@ -5,7 +5,7 @@ it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
 A node is requested for a pod that fits no GPU, or whose gang lacks room for it. An empty node of a
 type that the autoscaler can add must accept the pod. The autoscaler adds nodes by itself for pods
-without a scheduling gate whose requests exceed the free sums of every node. Nodes are requested
+without a scheduling gate that request more than any node has free in total. Nodes are requested
 only for the other pods.
 """
 
@@ -73,10 +73,10 @@ class NodeBackoff:
     """Remembers how often nodes of a type were requested for a waiting pod.
 
     Times are Unix time in nanoseconds. An attempt lasts while nodes of a type are requested without
-    interruption, for any pods. It also ends when as many nodes have joined as pods have wanted one.
-    The second attempt may follow at once. After the second attempt, the pod backs off for
-    ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt in which
-    no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried.
+    interruption, for any pods. An attempt also ends when as many nodes have joined as pods have
+    wanted a node. The second attempt may follow at once. After the second attempt, the pod backs
+    off for ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt
+    in which no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
@@ -305,8 +305,8 @@ class NodeRequestPlanner:
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
         """Return why no node of a type is requested for a pod, by UID and type.
 
-        Either the existing nodes of the type would not accept the pod, although the type's
-        description fits. Or the pod backs off.
+        A type is barred for a pod if the existing nodes of the type would not accept the pod. A
+        type is also barred while the pod backs off.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:
