@@ -174,8 +174,8 @@ def _who_leads(holder: str) -> str:
 class LeaderGate:
     """Admits calls while this replica leads.
 
-    After each call, this replica wants the Lease for ``idle_seconds``. Without another call, the
-    Lease then lapses.
+    After each call, the Lease is renewed for ``idle_seconds``. Without another call, the Lease then
+    lapses.
     """
 
     def __init__(

@@ -45,15 +45,15 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """The state of the cluster, for one event loop.
+    """The state of the cluster. Only one event loop may change it.
 
     ``changed`` is called after changes that may let a gang start. Rounds are planned on a
     ``snapshot`` in another thread. A snapshot copies maps and arrays, whose contents are immutable.
 
     ``placement`` contains all pods. ``empty_placement`` contains only static pods and pods of
-    DaemonSets. A pod that does not fit there needs other nodes. Placeholders are recognized only in
-    ``namespace``. Memory is bounded by the nodes, the PodGroups, the versions of all pods, the
-    running pods, and the pods of unfinished gangs.
+    DaemonSets. A pod that does not fit there needs other nodes. Placeholder pods are recognized
+    only in ``namespace``. Memory is bounded by the nodes, the PodGroups, the versions of all pods,
+    the running pods, and the pods of unfinished gangs.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _reserved_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs have been reserved without a start of the gang, or 0.
+    """Return since when (Unix ns) GPUs have been reserved in vain for the gang, or 0.
 
     Only the time after the latest pause counts (see ``GangPatience``).
     """

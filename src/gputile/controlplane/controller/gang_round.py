@@ -131,7 +131,7 @@ class GangTurns:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the reservations of ``gang.unreserved``, even if expired: clocks may differ."""
+        """Remove the reservations of ``gang.unreserved``, even expired ones: clocks may differ."""
         self._add(
             [
                 ReservationPatch(pod, None)

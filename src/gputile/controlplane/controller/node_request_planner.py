@@ -49,8 +49,8 @@ _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
 _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
 _REPEATED_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
 _LEFT: Final = (
-    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if it "
-    "does not, its events and log say why"
+    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if no "
+    "node appears, see the events and the log of the autoscaler"
 )
 _BEYOND_MOST: Final = (
     "no GPU has room for the pod, and autoscaling.mostNodes nodes are already requested for other "
@@ -202,7 +202,7 @@ class NodeRequestPlanner:
     def _in_line(self) -> list[GangCandidate]:
         """Return the pods that no node has room for, by priority and age.
 
-        Pods that no node type accepted come last. Among them, the pod that was tried longest ago
+        Pods that no node type accepted come last. Among these, the pod that was tried longest ago
         comes first. The pods of a gang stay together.
         """
         units: dict[Hashable, list[Pod]] = {}
@@ -320,7 +320,7 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why no usable node of a type would accept a pod even if empty, or None."""
+        """Return why even an empty node of the type would not accept the pod, or None."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -342,8 +342,8 @@ class NodeRequestPlanner:
     ) -> dict[str, set[str]]:
         """Return the idle nodes of each type that need one more placeholder each.
 
-        An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders, it
-        would also remove idle nodes on which a waiting gang has room.
+        An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders,
+        the autoscaler would also remove idle nodes on which a waiting gang has room.
         """
         hopeful = {
             gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types

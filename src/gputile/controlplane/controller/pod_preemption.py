@@ -176,9 +176,7 @@ class PodPreemption:
         self._shared.write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
-        victims = (
-            f"; evicted for it: {self._evictions.named(found.evicted)}" if found.evicted else ""
-        )
+        victims = f"; evicted pods: {self._evictions.named(found.evicted)}" if found.evicted else ""
         text = (
             f"{gpus} of node {place.node} reserved for the pod for at most "
             f"{lasts_ns // _SECOND} s{victims}"
