@@ -2,8 +2,8 @@
 
 A replica leads once it holds the Lease and its cache contains all writes that were made before it
 took the Lease. So a replica that takes the Lease from another replica lists the cluster before it
-acts. Each change of the holder begins a new term. If only a replica's own Lease has lapsed, it does
-not list again, because no other replica has acted.
+acts. Each change of the holder begins a new term. If only a replica's own Lease has lapsed, the
+replica does not list again, because no other replica has acted.
 
 The extender's Lease follows the requests (``LeaderGate``). Each kube-scheduler calls its own
 extender, and only the leading kube-scheduler sends requests. The replica that gets requests takes
@@ -88,8 +88,8 @@ class LeaderElection:
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Take or renew the Lease, then list the cluster if another replica may have acted since.
 
-        The Lease comes first, so that the list contains every write of the predecessor. During the
-        list, the Lease is renewed as long as ``wanted`` returns True.
+        The Lease is taken first, so that the list contains every write of the predecessor. During
+        the list, the Lease is renewed as long as ``wanted`` returns True.
 
         Raises:
             NotReady: another replica holds or has taken the Lease, or this replica has given it up.

@@ -3,10 +3,10 @@
 Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later
 gangs see these reservations. If a gang does not fit, later gangs may pass it for
 ``gangs.patienceSeconds``. After that, GPUs that become free are reserved for the gang, and later
-gangs start only on nodes that it could not use. This ends when the gang fits, or when it has lasted
-too long (``GangPatience``). At most one gang at a time has reserved GPUs that it cannot use yet, so
-no two gangs wait for each other. If the eviction of pods of lower priority makes room for a gang,
-the gang preempts these pods (``preemption``).
+gangs start only on nodes that the waiting gang could not use. This state ends when the gang fits,
+or after a limited time (``GangPatience``). At most one gang at a time has reserved GPUs that it
+cannot use yet, so no two gangs wait for each other. If the eviction of pods of lower priority makes
+room for a gang, the gang preempts these pods (``preemption``).
 """
 
 from collections.abc import Callable
