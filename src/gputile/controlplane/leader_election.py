@@ -149,7 +149,7 @@ class LeaderElection:
             await self.renew(wanted=wanted())
 
     async def resign(self, *, release: bool) -> None:
-        """Stop leading for good. Release the Lease if ``release`` is True, or let it expire.
+        """Stop leading for good. With ``release``, release the Lease. Otherwise let it expire.
 
         A released Lease means that no writes are in progress. So a replica that has not caught up
         does not release the Lease, because writes of its predecessor may be in progress.
