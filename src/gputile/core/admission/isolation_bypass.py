@@ -262,7 +262,7 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path, with the remedy, or None if one may.
+    """Return why no volume may be mounted at a path, with the remedy, or None.
 
     A volume at a parent directory of the limits does not hide the limits at first, since runtimes
     mount deeper paths later. But another container with the same volume could then remove the mount

@@ -13,7 +13,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Settings: fields that no rule reads are skipped, and no object has cycles (``api.core``)."""
+    """A part of a pod, without the fields that no rule reads. No object has cycles (``api.core``)."""
 
 
 class EnvVar(_PodPart):

@@ -90,7 +90,10 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a review. With refusals the object is refused, otherwise it is changed."""
+    """The result of a review.
+
+    If there are refusals, the object is refused. Otherwise the operations change the object.
+    """
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -235,7 +238,10 @@ def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
 
 
 def _added(old: PodView, new: PodView) -> PodView:
-    """Return the ephemeral containers and annotations that a change adds. The rest is fixed."""
+    """Return the ephemeral containers and annotations that a change adds.
+
+    No other field of ``PodView`` can add a way to use GPUs after the pod is created.
+    """
     known = {container.name for container in old.spec.ephemeral_containers}
     added = PodView()
     added.spec.ephemeral_containers = tuple(

@@ -108,7 +108,7 @@ class Ledger:
         self._charge(self._non_gpu_pods.drop(uid))
 
     def replace_pods(self, pods: Sequence[Pod], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of pods. Bound pods that are not in the list are released.
+        """Record a complete list of pods. Release the bookings of bound pods that are not listed.
 
         ``unreadable`` are the UIDs of pods that exist but cannot be parsed. Their state is
         unchanged.
@@ -300,7 +300,7 @@ class Ledger:
             self.apply_node(node)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod uses unknown GPUs, since it could be using any of them."""
+        """Block the node while a pod is on unknown GPUs, since each GPU may be the pod's."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
@@ -412,7 +412,7 @@ class Ledger:
     def unplaced(self, node: str) -> list[Booking]:
         """Return the bookings on a node whose GPUs are unknown.
 
-        The booking names no GPU, or a GPU that the node does not have. Reservations are not
+        Each of them names no GPU, or a GPU that the node does not have. Reservations are not
         included, since their pods are not on the node yet.
         """
         info = self.info_of(node)
@@ -425,7 +425,10 @@ class Ledger:
         return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
-        """Return the bookings assumed at least ``age`` s before the monotonic time ``now``."""
+        """Return the unconfirmed bookings that were assumed at least ``age`` seconds ago.
+
+        ``now`` is monotonic time in seconds.
+        """
         return [
             b
             for b in self._bookings.values()

@@ -68,8 +68,7 @@ def _cost(text: str) -> int:
 class Loss(NamedTuple):
     """The cost of a set of victims, compared field by field. A smaller loss is better.
 
-    ``gpu_milliseconds`` sums, over the victims, the time since the start times the share of the
-    GPUs.
+    ``gpu_milliseconds`` is the GPU time that the victims have occupied since their start.
     """
 
     priority: int = _NO_PRIORITY
@@ -134,7 +133,11 @@ class EvictionRules:
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone, because it ends soon and is not overdue."""
+        """Return whether a pod counts as gone.
+
+        This is so if the pod's eviction was requested. It is also so if the pod is being deleted,
+        ends soon, and is not overdue. ``now_s`` is Unix time in seconds.
+        """
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0
         return uid in self.evicted or (
