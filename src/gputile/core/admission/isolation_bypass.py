@@ -141,7 +141,8 @@ LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.prel
 # The sockets of MPS's control daemon, which enforces the limits in mode mps.
 DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
 
-# Prefixes of annotations by which runtimes and their plugins bypass the kubelet and add devices
+# Prefixes of annotations by which runtimes and their plugins add devices without the kubelet
+
 DEVICE_ANNOTATIONS: Final = (
     CDI_ANNOTATION_PREFIX,
     NVIDIA_CDI_ANNOTATION_PREFIX,

@@ -109,7 +109,7 @@ TOO_LARGE: Final = Verdict(refusals=(Refusal(AdmissionRule.POD, _TOO_LARGE_TEXT)
 
 
 def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return the changes with which a new pod is stored, or all reasons to refuse it.
+    """Return the changes to a new pod, or all reasons to refuse the pod.
 
     Raises:
         UnreadableReview: the object is no pod.
@@ -279,7 +279,7 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and "and more"."""
+    """Return the text for the user, with at most ``MOST_SHOWN`` refusals."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")

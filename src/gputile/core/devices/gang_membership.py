@@ -51,10 +51,7 @@ def gang_of(pod: Pod) -> GangName | None:
 
 
 def labelled_size(pod: Pod) -> int:
-    """Return how many pods start together according to the pod's own label.
-
-    The result is 0 if the label is missing or invalid.
-    """
+    """Return how many pods start together by the pod's own label, or 0 without a valid label."""
     return max(0, decimal(pod.metadata.labels.get(GANG_SIZE_LABEL, ""), len(str(MOST_MEMBERS))))
 
 

@@ -99,7 +99,7 @@ class NodeType:
         return None
 
     def node(self, name: str) -> Node:
-        """Return an empty node of the type, as it is once its agent has reported its GPUs."""
+        """Return an empty node of the type, with the GPUs that its agent will report."""
         resources: ResourceList = {
             **_AMPLE,
             **self.other_resources,
@@ -134,7 +134,7 @@ def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
 
 
 def is_placeholder(pod: Pod) -> bool:
-    """Return whether a pod is a placeholder for a node to be added, whoever created the pod."""
+    """Return whether a pod is a placeholder for a node to be added."""
     return (
         PLACEHOLDER_LABEL in pod.metadata.labels
         and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER

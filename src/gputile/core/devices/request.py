@@ -49,7 +49,7 @@ class RequestError(ValueError):
 
 
 class RequestKind(Enum):
-    """Which of the three kinds of GPU resource a pod requests. The value is the resource's name."""
+    """The kind of GPU resource that a pod requests. The value is the resource's name."""
 
     SHARED = GPU_MEMORY
     WHOLE = WHOLE_GPU

@@ -228,10 +228,7 @@ class Claims:
 
 
 def claim_node(claim: ResourceClaim) -> str:
-    """Return the node of an allocated claim, or "" without an allocation.
-
-    The pool of the allocated devices has the name of the node.
-    """
+    """Return the node of an allocated claim, or "" without an allocation."""
     return next((each.pool for each in claim.gpus), "")
 
 

@@ -179,7 +179,7 @@ class Ledger:
         self._book(booking)
 
     def confirm(self, uid: str) -> None:
-        """Record that the API server has executed a pod's Binding, before the watch reports it."""
+        """Record that a pod's Binding was executed, before the watch reports the pod."""
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._restate(msgspec.structs.replace(held, assumed_at=None))
@@ -330,7 +330,7 @@ class Ledger:
         return self._on_node[node]
 
     def _restate(self, booking: Booking) -> None:
-        """Replace a booking by one that differs only in confirmation or version."""
+        """Replace a booking by a booking that differs only in confirmation or version."""
         self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
         self._plans.set(booking)
 
@@ -412,8 +412,8 @@ class Ledger:
     def unplaced(self, node: str) -> list[Booking]:
         """Return the bookings on a node whose GPUs are unknown.
 
-        Each of them names no GPU, or a GPU that the node does not have. Reservations are not
-        included, since their pods are not on the node yet.
+        Each of these bookings names no GPU, or names a GPU that the node does not have.
+        Reservations are not included, since their pods are not on the node yet.
         """
         info = self.info_of(node)
 

@@ -122,7 +122,7 @@ class Changes:
 
 
 class NodeTable:
-    """One row for each node. Rows of deleted nodes are reused."""
+    """The arrays, with one row for each node. Rows of deleted nodes are reused."""
 
     def __init__(self) -> None:
         self.node_arrays = NodeArrays()

@@ -135,7 +135,7 @@ class GpuState:
 
     @property
     def free(self) -> int:
-        """The MiB that can still be booked: 0 if annotations claim more than exists."""
+        """The MiB that can still be booked, which is 0 on an overbooked GPU."""
         return max(0, self.total - self.used)
 
     @property
@@ -222,10 +222,7 @@ def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) 
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
-    """Return the inventory that the agent has reported, and the reason why it is unreadable.
-
-    The reason is "" if the inventory is readable or missing.
-    """
+    """Return the inventory that the agent has reported, and an error or ""."""
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
         return (NO_GPUS if text is None else decode_inventory(text)), ""

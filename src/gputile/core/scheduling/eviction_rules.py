@@ -114,7 +114,7 @@ class EvictionRules:
     soon_s: float = SOON_S  # a pod that ends within this time counts as gone
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return the pods whose budget is used up by the evictions of the pods before them."""
+        """Return the pods whose eviction exceeds a budget, if the pods are evicted in order."""
         begun: Counter[Hashable] = Counter()
         over: list[str] = []
         for uid in uids:
@@ -128,7 +128,7 @@ class EvictionRules:
         return over
 
     def is_being_removed(self, uid: str) -> bool:
-        """Return whether a pod is being deleted or evicted, so that its gang does not count it."""
+        """Return whether a pod is being deleted or evicted, and no longer counts for its gang."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 

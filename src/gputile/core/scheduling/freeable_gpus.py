@@ -2,8 +2,8 @@
 
 kube-scheduler counts what is free on the whole node. So it finds no victims if a node has enough in
 sum, but no single GPU has enough. Here victims are chosen GPU by GPU. The pods that free the most
-of what is missing come first, and among equals the cheapest pods. Then each victim is spared that
-the other victims make unnecessary.
+of what is missing come first, and among equals the cheapest pods. Finally, victims that are not
+needed are spared.
 """
 
 from collections import Counter
@@ -111,7 +111,7 @@ class _Departures:
 
 @dataclass(slots=True, eq=False)
 class _LeavingGpu:
-    """A GPU, what it lacks for the request, and what each group frees on it by leaving."""
+    """A GPU, what the GPU lacks for the request, and what each group frees there by leaving."""
 
     gpu: Gpu
     missing: GpuAmounts

@@ -197,10 +197,7 @@ class _Attempt:
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Choose the GPUs of a node whose victims add the least loss.
-
-        The victims are removed from the snapshot.
-        """
+        """Choose the GPUs whose victims add the least loss, and remove these victims."""
         request = asking.request
         if request is None:
             return None

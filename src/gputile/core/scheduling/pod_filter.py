@@ -111,11 +111,11 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
 def rank_pod_with_claims(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> tuple[list[int], str]:
-    """Return a rank for each of ``names``, and the rule that a claim breaks, or "".
+    """Return a rank for each of ``names``, and a text about an invalid claim, or "".
 
     All ranks are 0 if no claim waits for an allocation. A pod with several requests is ranked by
     the largest, since the others need less of what is scarce. kube-scheduler decides whether a
-    claim can be allocated. It calls this function once per pod. Nothing is booked or refused here,
+    claim can be allocated. It asks for the ranks once per pod. Nothing is booked or refused here,
     so any replica may answer.
     """
     try:
