@@ -61,8 +61,8 @@ def pod_requests(spec: PodSpec) -> Amounts:
 def host_request(pod: Pod) -> HostResources:
     """Return the milli-CPU and MiB that the pod requests, rounded up.
 
-    The limits are ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read: services call
-    this function for every pod, and a pod may name tens of thousands of resources.
+    The amounts are at most ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read:
+    services call this function for every pod, and a pod may name tens of thousands of resources.
     """
     peak = _peak(pod.spec, _host_amounts)
     return HostResources(

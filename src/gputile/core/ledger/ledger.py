@@ -78,7 +78,7 @@ class Ledger:
     # -- pods
 
     def apply_pod(self, pod: Pod) -> None:
-        """Record a pod that was created or changed."""
+        """Record a pod that was created or changed, unless a newer version is known."""
         held = self._bookings.get(pod.metadata.uid)
         if (
             held is None

@@ -134,7 +134,7 @@ class GangPlan:
 
     @property
     def room(self) -> str:
-        """The number of pods that fit, and the reason why no more do."""
+        """The number of pods that fit, and the reason why no more pods fit."""
         count = len(self.places)
         return (
             f"{count}; {self.lacking}"

@@ -188,8 +188,8 @@ class VictimSearch:
 def may_preempt(engine: PlacementEngine, pod: Pod) -> bool:
     """Return whether evictions can help ``pod``.
 
-    They cannot if the pod's request is invalid. They do not if the pod belongs to a gang, whose
-    victims ``gang_victims`` chooses.
+    Evictions cannot help if the pod's request is invalid. For a pod of a gang, ``gang_victims``
+    chooses the victims of the whole gang.
     """
     try:
         engine.request(pod)
@@ -208,8 +208,8 @@ def completed_victims(
 ) -> frozenset[str] | None:
     """Return the UIDs of the pods that have to leave ``node`` for a request, or None.
 
-    All pods in ``proposed``, kube-scheduler's victims, leave, since they may also block the pod for
-    reasons other than GPUs. kube-scheduler's dry run counts units of the whole node, so these
+    ``proposed`` are kube-scheduler's victims. All of them leave, since they may also block the pod
+    for reasons other than GPUs. kube-scheduler's dry run counts units of the whole node, so these
     victims may not free enough on any GPU. Then more pods of lower priority are chosen.
     kube-scheduler knows no gangs and evicts on one node only, so a pod of a gang leaves without its
     gang here. ``facts`` has the facts of the bound pods, by UID.
