@@ -118,7 +118,7 @@ class PodMaker:
         labels: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
     ) -> Pod:
-        """Return the pod ``name``. ``labels`` and ``annotations`` are added to the template's."""
+        """Return the pod ``name``. ``labels`` and ``annotations`` override the template's."""
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
@@ -182,7 +182,7 @@ class _CronJob(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ControllerInput:
-    """The input of a controller."""
+    """The input of the functions in ``CONTROLLERS``."""
 
     origin: Origin
     stored: bool  # whether the workload already exists in the cluster

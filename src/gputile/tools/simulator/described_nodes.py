@@ -167,7 +167,7 @@ def inventory_of(node: Node) -> Inventory | None:
 
 
 def written_node(manifest: Manifest) -> Node:
-    """Return the node of a ``kind: Node`` manifest, which ``kubectl get node -o yaml`` prints.
+    """Return the node of a ``kind: Node`` manifest, as printed by ``kubectl get node -o yaml``.
 
     Raises:
         ManifestError: a field has the wrong type, or a name or an amount is invalid.

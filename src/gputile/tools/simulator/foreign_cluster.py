@@ -101,8 +101,7 @@ def adopted(
     """Add inventories and allocations for the GPUs that gputile does not serve.
 
     ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so a pod that
-    did not fit before does not fit now. ``pending`` pods do not change, but notes may be about
-    them.
+    did not fit before does not fit now. ``pending`` pods may get notes, but do not change.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
@@ -153,10 +152,7 @@ def adopted(
 
 
 def _other_words(pod: Pod) -> str:
-    """Return the annotation or resource by which a pod requests GPUs of another system only.
-
-    Return "" if there is none.
-    """
+    """Return the annotation or resource with which a pod requests only other GPUs, or ""."""
     limits = (name for each in pod.spec.containers for name in each.resources.limits)
     asked = {*pod.metadata.annotations, *limits}
     if pod.finished or asked & {ALLOCATION_ANNOTATION, *_GPU_NAMES}:
@@ -165,10 +161,7 @@ def _other_words(pod: Pod) -> str:
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that describes a node's GPUs, and the inventory from that source.
-
-    Return None if no source describes them.
-    """
+    """Return the first source that describes a node's GPUs with the inventory, or None."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
@@ -204,7 +197,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a gpushare or ACK node. Large amounts of memory are MiB, others GiB."""
+    """Return the GPUs of a gpushare or ACK node. Large numbers of memory units mean MiB."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
@@ -393,7 +386,7 @@ def _renamed(pod: Pod) -> Pod:
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:
-    """Write ``inventory`` into a node's annotation, as an agent would do."""
+    """Return a node with ``inventory`` in the annotation that agents write."""
     return _annotated(node, INVENTORY_ANNOTATION, encode_inventory(inventory))
 
 

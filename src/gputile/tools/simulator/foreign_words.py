@@ -108,8 +108,7 @@ _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
     """Yield the annotations that request GPUs of another system.
 
-    There are none if the pod also requests GPUs of gputile. ``path`` is the path of the pod in its
-    object.
+    There are none if the pod also requests gputile's GPUs. ``path`` is the pod's path in an object.
     """
     if any(name in GPU_RESOURCES for name, _ in _limits(pod)):
         return
@@ -161,10 +160,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field that states a gang's size for another scheduler, and the size.
-
-    Return None if the object is no gang of more than one pod.
-    """
+    """Return the field with a gang's size for another scheduler, and the size, or None."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:

@@ -69,10 +69,7 @@ def _refused(pod: Pod, reason: str) -> PodOutcome:
 
 
 class Simulation:
-    """A simulated cluster, with the pods that have been placed so far.
-
-    ``victims`` are the pods that have been preempted.
-    """
+    """A simulated cluster with the placed pods. ``victims`` are the pods that were preempted."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -189,7 +186,7 @@ class Simulation:
     ) -> list[PodOutcome]:
         """Place the pods of a gang that must start together, and as many more as fit.
 
-        If there is no room for the former, no pod of the gang is placed.
+        If these pods do not fit together, no pod of the gang is placed.
         """
         if any(pod.spec.resource_claims for pod in pods):
             return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]

@@ -185,10 +185,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return an unbound copy of a pod that requests its GPUs in ``mode``.
-
-    Return None if the pod's GPUs are unknown.
-    """
+    """Return an unbound copy of a pod that requests its GPUs in ``mode``, or None if unknown."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -262,8 +259,7 @@ def fit_more(
 ) -> Fit:
     """Place copies of the set ``pods`` until a copy does not fit, but at most ``MOST_COPIES``.
 
-    ``progress`` is called after each copy with the number of copies. A copy of a gang is a separate
-    gang.
+    ``progress`` gets the number of copies after each copy. Copies of a gang are separate gangs.
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:

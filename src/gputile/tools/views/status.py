@@ -293,10 +293,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Map each node with an agent pod to whether an agent is ready there.
-
-    During an upgrade a node may have two agent pods.
-    """
+    """Map nodes to whether an agent pod is ready there. An upgrading node may have two of them."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
