@@ -86,7 +86,7 @@ class KnownClaims:
             spec = self.templates.get(f"{namespace}/{name}")
             claim = _new(namespace, str(name), spec) if spec is not None else None
         if claim is None:
-            said = f"there is no {kind} {namespace}/{name}"
+            said = f"there is no {kind} {namespace}/{name} of {RESOURCE_API}"
             return f"{said}: add its file with -f, or ignore it with --ignore-unknown"
         return unjudged(claim)
 

@@ -23,7 +23,6 @@ from gputile.api.well_known import (
     GPU_COUNT,
     GPU_COUNT_LABEL,
     GPU_MEMORY,
-    GPU_RESOURCES,
     GPUSHARE_INDEX,
     INVENTORY_ANNOTATION,
     MIG_PREFIX,
@@ -49,26 +48,19 @@ from gputile.core.devices.inventory import (
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_nodes import usual_mib
 from gputile.tools.simulator.fields import with_containers
-from gputile.tools.simulator.foreign_words import ASKING, FOREIGN_RESOURCES
+from gputile.tools.simulator.foreign_words import GPU_NAMES, SHARED_GPU, is_gpus, other_words
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 # Marks Node objects in memory whose GPUs other systems serve. It is never written to the cluster.
 ADOPTED: Final = "gputile.io/adopted"
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
-# NVIDIA's other resource name for time-sliced GPUs, and HAMi's resources for memory and compute.
-_OTHERS: Final = (
-    "nvidia.com/gpu.shared",
-    "nvidia.com/gpumem",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/gpucores",
-)
-_GPU_NAMES: Final = frozenset({*GPU_RESOURCES, *_OTHERS})
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
 _KARPENTER: Final = tuple(
     f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name")
 )
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
+_GKE_MIG: Final = "cloud.google.com/gke-gpu-partition-size"
 _MOST_GIB: Final = 1024  # up to this many memory units of a GPU are GiB; larger numbers are MiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
@@ -106,14 +98,15 @@ def adopted(
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
     unknown: list[str] = []
+    claims = True
     for node in nodes:
         served = INVENTORY_ANNOTATION in node.metadata.annotations
+        claims = claims and not served
         facts = None if served else _facts(node, unit_mib)
         if facts is None:
             found.nodes.append(node)
-            capacity = node.status.capacity
-            shared = any(count_of(capacity, name) for name in (WHOLE_GPU, *FOREIGN_RESOURCES))
-            if (shared or _is_split(capacity)) and not served:
+            offered = node.status.capacity
+            if not served and any(count_of(offered, name) for name in offered if is_gpus(name)):
                 unknown.append(node.metadata.name)
             continue
         source, known[node.metadata.name] = facts
@@ -143,21 +136,14 @@ def adopted(
         found.notes.append(
             Note("NVIDIA's device plugin does not publish the GPUs of pods: they are assumed")
         )
-    uncounted = {pod.key: name for pod in (*found.pods, *pending) if (name := _other_words(pod))}
+    uncounted = {
+        pod.key: name for pod in (*found.pods, *pending) if (name := other_words(pod, claims))
+    }
     if uncounted:
         asked = first_of(sorted(set(uncounted.values())), 3)
         said = f"its GPUs are not counted: it asks for them by {asked}, which gputile does not read"
         found.notes.append(Note(f"pod {first_of(list(uncounted), 3)}: {said}"))
     return found
-
-
-def _other_words(pod: Pod) -> str:
-    """Return the annotation or resource with which a pod requests only other GPUs, or ""."""
-    limits = (name for each in pod.spec.containers for name in each.resources.limits)
-    asked = {*pod.metadata.annotations, *limits}
-    if pod.finished or asked & {ALLOCATION_ANNOTATION, *_GPU_NAMES}:
-        return ""
-    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), "")
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
@@ -231,7 +217,7 @@ def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | N
     """
     labels, offered = node.metadata.labels, node.status.capacity
     name = labels.get(model, "")
-    if "-MIG-" in name:
+    if "-MIG-" in labels.get(_GFD[2], "") or _GKE_MIG in labels:
         return None
     replicas = int(next((labels[name] for name in _REPLICAS if name in labels), "1"))
     number = int(labels.get(count, "0")) or count_of(offered, WHOLE_GPU) // max(replicas, 1)
@@ -321,7 +307,8 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
     for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
-            take(index_of.get(fields[0]), int(fields[2]), int(fields[3]))
+            uuid = fields[0].partition("[")[0]  # for a MIG instance, [n-m] follows the UUID
+            take(index_of.get(uuid), int(fields[2]), int(fields[3]))
     asked = sum(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
     unit = _gpushare_unit(asked) if asked else 1024
     index = annotations.get(GPUSHARE_INDEX, "")
@@ -363,11 +350,11 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
 
     def changed(container: Container) -> Container:
         resources = container.resources
-        if not any(name in _GPU_NAMES for name in (*resources.limits, *resources.requests)):
+        if not any(name in GPU_NAMES for name in (*resources.limits, *resources.requests)):
             return container
         more = left.pop() if left else {}
         limits, requests = (
-            {name: amount for name, amount in each.items() if name not in _GPU_NAMES} | more
+            {name: amount for name, amount in each.items() if name not in GPU_NAMES} | more
             for each in (resources.limits, resources.requests)
         )
         return msgspec.structs.replace(
@@ -378,9 +365,8 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
 
 
 def _renamed(pod: Pod) -> Pod:
-    """Replace a pod's requests for ``nvidia.com/gpu.shared`` by requests for ``nvidia.com/gpu``."""
-    shared = _OTHERS[0]
-    amounts = [each.resources.limits.get(shared) for each in pod.spec.containers]
+    """Return a pod that requests ``nvidia.com/gpu`` in place of ``nvidia.com/gpu.shared``."""
+    amounts = [each.resources.limits.get(SHARED_GPU) for each in pod.spec.containers]
     found = [parse_count(str(amount)) for amount in amounts if amount is not None]
     return asking(pod, {WHOLE_GPU: sum(found)}) if found else pod
 

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
+from gputile.api.core import Pod
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MODEL,
     GPU_RESOURCES,
+    MIG_PREFIX,
     MODEL_LABEL,
     PLACEMENT_LABEL,
     WHOLE_GPU,
@@ -73,6 +76,9 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu-shared": ForeignAmount.GPUS,
     "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
+SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
+# Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
+GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
 # Annotations that request a GPU, with the words in messages for their unit and for the memory that
 # the limit for gputile must cover.
 KAI_FRACTION: Final = "gpu-fraction"
@@ -103,6 +109,25 @@ _MIN_AVAILABLE: Final = (
     ("metadata", "annotations", "kai.scheduler/min-member"),
 )
 _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
+
+
+def other_words(pod: Pod, claims: bool) -> str:
+    """Return the name with which a pod requests only other systems' GPUs, or "".
+
+    This is an annotation, a resource or, if other systems serve ``claims``, ``resourceClaims``.
+    """
+    limits = (name for each in pod.spec.containers for name in each.resources.limits)
+    asked = {*pod.metadata.annotations, *limits}
+    if pod.finished or asked & {ALLOCATION_ANNOTATION, *GPU_NAMES}:
+        return ""
+    by_claims = "resourceClaims" if claims and pod.spec.resource_claims else ""
+    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
+
+
+def is_gpus(name: str) -> bool:
+    """Return whether a resource counts GPUs. GPUs of virtual machines begin with a capital."""
+    counted = name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
+    return counted or name.removeprefix("nvidia.com/")[:1].isupper()
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:

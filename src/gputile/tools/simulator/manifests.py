@@ -30,11 +30,10 @@ BUILT_BY_KUSTOMIZE: Final = (
 BUILT_BY_HELM: Final = (
     "build manifests with helm first: helm template CHART | gputile simulate -f -"
 )
-_BUILT_FIRST: Final = {
-    "kustomization.yaml": BUILT_BY_KUSTOMIZE,
-    "kustomization.yml": BUILT_BY_KUSTOMIZE,
-    "Chart.yaml": BUILT_BY_HELM,
-    "values.yaml": BUILT_BY_HELM,
+_BUILT_FIRST: Final = {  # by what the name of a file contains
+    "kustomization": BUILT_BY_KUSTOMIZE,
+    "Chart": BUILT_BY_HELM,
+    "values": BUILT_BY_HELM,
 }
 _OBJECTS_SHOWN: Final = 5  # the largest number of objects that a note names
 # The alphabet of Kubernetes for generated names, without vowels and similar characters.
@@ -307,8 +306,9 @@ def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> 
         )
     kind = body.get("kind")
     if not isinstance(kind, str) or not kind:
-        remedy = _BUILT_FIRST.get(PurePath(origin.file).name)
-        raise origin.error("kind", f"must be a string{f'; {remedy}' if remedy else ''}")
+        name = PurePath(origin.file).name
+        remedies = [f"; {remedy}" for part, remedy in _BUILT_FIRST.items() if part in name]
+        raise origin.error("kind", f"must be a string{''.join(remedies[:1])}")
     origin = Origin(origin.file, origin.document, origin.item, kind, _display_name(body))
     api_version = body.get("apiVersion")
     if not isinstance(api_version, str) or not api_version:

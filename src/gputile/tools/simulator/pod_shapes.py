@@ -76,7 +76,9 @@ DEFINITIONS: Final = (
     "Task",
     "Template",
 )
-_BOUNDS: Final = ("Cohort", "Flavor", "NodeClaim", "PodGroup", "Pool", "Queue", "Quota")
+_BOUNDS: Final = ("Cohort", "Flavor", "PodGroup", "Pool", "Queue", "Quota", "Reservation")
+# Kinds whose GPU amounts are those of nodes.
+_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,9 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         raise manifest.origin.error(f"annotations[{found[1].decode()}]", rule)
     pods = ShapedPods()
     search = _ShapeSearch(pods, manifest, is_known=kind is not None)
+    of_nodes = kind is None and manifest.kind in _OF_NODES
     for key, value in manifest.body.items():
-        if key not in ("apiVersion", "kind", "metadata", "status"):
+        if key not in ("apiVersion", "kind", "metadata", "status") and not of_nodes:
             search.walk(value, (key,), _PodCount())
     if kind is None and manifest.kind.endswith(DEFINITIONS):
         unjudged = pods.unturned or any(
@@ -153,7 +156,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     if manifest.kind.endswith(_BOUNDS):
         pods.unturned.clear()
     if not pods.groups and not pods.unturned:
-        pods.told.append("has no template of pods and no amount of GPUs: no pods of it are judged")
+        pods.told.append("has no template of pods: no pods of it are judged")
     if kind is not None:
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
@@ -356,6 +359,8 @@ class _ShapeSearch:
                 (name for name in names if isinstance(value.get(name), int | float | str)), None
             )
             if name is None or not (self._is_known or _is_count(value[name])):
+                continue
+            if name == "parallelism" and "template" not in value:  # Argo's is only an upper bound
                 continue
             number = value[name]
             _check_count(self._manifest, number, (*steps, name))

@@ -33,6 +33,7 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.described_nodes import inventory_of
 from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
+from gputile.tools.simulator.foreign_words import SHARED_GPU
 from gputile.tools.simulator.manifests import make_uid
 from gputile.tools.simulator.outcomes import workload_name
 from gputile.tools.simulator.scenario import Scenario
@@ -159,8 +160,9 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
     """Set all GPU nodes to a mode. The pods on their GPUs become pending, with equal requests.
 
     In a shared mode, a pod with a time-sliced GPU requests its part of the GPU's memory, and a pod
-    with a whole GPU all memory. An amount in ``needs`` replaces these amounts. Nodes that serve
-    their GPUs by claims do not change.
+    with a whole GPU all memory. An amount in ``needs`` replaces these amounts. The same holds for
+    stored pods that wait for such a GPU, if all GPUs are equal. Nodes that serve their GPUs by
+    claims do not change.
     """
     found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
     known = {
@@ -173,7 +175,10 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         inventory = None if pod.finished else known.get(pod.spec.node_name)
         moved = _in_mode(pod, inventory, mode, unit_mib, needs) if inventory is not None else None
         (staying if moved is None else moving).append(pod if moved is None else moved)
-    scenario.bound, scenario.pending = staying, [*moving, *scenario.pending]
+    kinds = {(gpu.mib, max(each.replicas, 1)) for each in known.values() for gpu in each.gpus}
+    waiting = [*scenario.pending, *scenario.waiting]
+    moving += (_awaited(pod, kinds, mode, unit_mib, needs) for pod in waiting)
+    scenario.bound, scenario.pending, scenario.waiting = staying, moving, []
     scenario.nodes = [
         _of_mode(node, known[node.metadata.name], mode, unit_mib)
         if node.metadata.name in known
@@ -204,6 +209,24 @@ def _in_mode(
     if mode is Mode.CORE_MEM:
         percent = min(100, -(-(percent or 100 * units // most) // PERCENT_STEP) * PERCENT_STEP)
     return sharing(_unbound(pod), count, units, percent if mode is Mode.CORE_MEM else 0)
+
+
+def _awaited(
+    pod: Pod, kinds: set[tuple[int, int]], mode: Mode, unit_mib: int, needs: MemoryNeeds
+) -> Pod:
+    """Convert a stored pending pod's request for whole or time-sliced GPUs to a shared mode.
+
+    ``kinds`` are the MiB and replicas of the cluster's GPUs. Other pods do not change.
+    """
+    asked = pod_requests(pod.spec)
+    count = asked.get(WHOLE_GPU, 0) or asked.get(SHARED_GPU, 0)
+    total, replicas = next(iter(kinds)) if len(kinds) == 1 else (0, 1)
+    part = total * asked.get("nvidia.com/gpumem-percentage", 100) // 100 // replicas
+    mib = needs.of(pod, count) or asked.get("nvidia.com/gpumem", 0) or part // unit_mib * unit_mib
+    if not (pod.metadata.creation_timestamp and mode.shared and count and mib):
+        return pod
+    percent = min(100, -(-100 * mib // max(total, mib) // PERCENT_STEP) * PERCENT_STEP)
+    return sharing(pod, count, -(-mib // unit_mib), percent if mode is Mode.CORE_MEM else 0)
 
 
 def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:

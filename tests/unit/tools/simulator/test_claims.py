@@ -121,7 +121,7 @@ def test_a_gang_does_not_ask_by_claims(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
-        ("", "there is no ResourceClaim default/c"),
+        ("", "there is no ResourceClaim default/c of resource.k8s.io/v1"),
         (of(gib(1)).replace("gputile-share", "gpu.nvidia.com"), "devices of other drivers"),
         (of(f"selectors: [{{cel: {{expression: 'true'}}}}], {gib(1)}"), "selectors: kube-scheduler evaluates"),
         (of(gib(1), ", constraints: [{matchAttribute: gpu.gputile.io/uuid}]"), "constraints: only"),
@@ -141,7 +141,7 @@ def test_claims_that_cannot_be_judged_are_errors(tmp_path: Path, claim: str, mes
 def test_a_claim_that_cannot_be_judged_is_left_out_where_people_say_so(tmp_path: Path) -> None:
     expansion = expand(load_text(tmp_path, pod("p")), [], Intake(ignore_unknown=True))
     assert [each.spec.resource_claims for each in expansion.pods] == [()]
-    assert "ignored: there is no ResourceClaim default/c" in expansion.notes[0].text
+    assert "ignored: there is no ResourceClaim default/c of resource.k8s.io/v1" in expansion.notes[0].text
 
 
 def test_the_label_does_not_go_with_mode_share(tmp_path: Path) -> None:
