@@ -93,7 +93,7 @@ class KnownClaims:
     def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
         """Create the pod's missing claims from their templates.
 
-        Return the pod, whose status then has the names of the claims, and the new claims.
+        Return the pod with the names of its claims in the status, and the new claims.
         """
         made = {each.name for each in pod.status.resource_claim_statuses}
         claims, statuses = [], list(pod.status.resource_claim_statuses)

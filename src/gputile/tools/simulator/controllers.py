@@ -5,7 +5,7 @@ these labels. The names of the labels are in k8s.io/api (apps/v1 and batch/v1, t
 controllers that set them are in k8s.io/kubernetes: registry/batch/job/strategy.go, controller/job,
 controller/statefulset, controller/daemon and controller/deployment.
 
-The pods of a workload share the template's spec. It must never be modified, but only replaced.
+The pods of a workload share the template's spec. Replace this spec, and never modify it.
 """
 
 import hashlib

@@ -307,8 +307,8 @@ class _Conversion:
     def _leave_scheduler(self, spec: Object) -> None:
         """Remove the name of another scheduler, so that gputile's webhook sets its scheduler.
 
-        Objects of Volcano get the name of the default scheduler, because Volcano would set its own
-        scheduler for an object without a name.
+        Objects of Volcano get the name of the default scheduler, because Volcano sets its own
+        scheduler if none is named.
         """
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]

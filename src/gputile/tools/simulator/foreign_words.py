@@ -1,8 +1,8 @@
 """Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
-It is an error if a pod requests a GPU only by such fields, because gputile would place the pod
-without a GPU. Other fields choose a GPU or the time of the start. For these, a note says what to
-write for gputile.
+It is an error if a pod requests a GPU only by these fields, because gputile would place the pod
+without a GPU. Other fields choose the GPU or the start time. A note then says what to write for
+gputile.
 """
 
 from collections.abc import Iterator

@@ -53,7 +53,7 @@ class ManifestError(ValueError):
 class Origin:
     """The location of an object: a document of a file, and an item if the document is a List.
 
-    Documents and items are numbered from 1; 0 means none.
+    Documents and items are numbered from 1. The number 0 means none.
     """
 
     file: str

@@ -97,7 +97,7 @@ class PodKind(_TableSection, frozen=True):
 
 
 class KindsTable(_TableSection, frozen=True):
-    """A file of the table."""
+    """A file with entries of the table."""
 
     api_version: Annotated[
         Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")

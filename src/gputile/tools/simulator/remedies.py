@@ -314,7 +314,7 @@ def _coming_node(
 
     ``needs`` are the pod's requests, with CPU in millicores. The node has the labels that the pod
     demands, and the taint of GPU nodes if the controller sets this taint. Return None if no
-    suitable labels are found, or if they demand impossible GPUs.
+    suitable labels are found, or if the labels demand impossible GPUs.
     """
     demanded = _demanded_labels(pod)
     if demanded is None:

@@ -316,7 +316,7 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Remove one pod with an equal demand for each of ``others``, which counts pods by demand."""
+    """Remove as many pods of each demand from ``pods`` as ``others`` counts."""
     left = []
     for pod in pods:
         demand = _demand(pod)

@@ -184,9 +184,9 @@ class Simulation:
     def _decide_gang(
         self, gang: GangName, pods: list[Pod], running: int, now_ns: int
     ) -> list[PodOutcome]:
-        """Place the pods of a gang that must start together, and as many more as fit.
+        """Place the needed pods of a gang together, and as many of its other pods as fit.
 
-        If these pods do not fit together, no pod of the gang is placed.
+        If the needed pods do not fit, no pod of the gang is placed.
         """
         if any(pod.spec.resource_claims for pod in pods):
             return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]

@@ -113,7 +113,7 @@ def expand(
     """Expand ``manifests`` into pods. A DaemonSet gets a pod for each node that it selects.
 
     Raises:
-        ManifestError: objects are invalid, or have the same name. The text lists all mistakes.
+        ManifestError: objects are invalid, or have the same name. Each mistake has one line.
     """
     given = intake or Intake()
     expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)

@@ -124,7 +124,7 @@ class _Read:
 
 
 class UsageMeter:
-    """Computes usage from readings; stores each node's latest reading, which GPU time needs."""
+    """Computes usage from readings. GPU time needs each node's previous reading."""
 
     def __init__(self) -> None:
         self._latest: dict[str, _Read] = {}

@@ -112,7 +112,7 @@ class UsageSample(_Record, frozen=True, array_like=True):
 
 
 class UsageAnswer(_Record, frozen=True):
-    """The response of ``/api/usage``; ``trouble`` is the reason why all use is unknown, if any."""
+    """The response of ``/api/usage``. If all use is unknown, ``trouble`` says why."""
 
     trouble: str = ""
     nodes: dict[str, NodeUsage] = {}

@@ -240,7 +240,7 @@ def page_state(
 
 
 def _is_known(known: Pod | Node | None, listed: Pod | Node) -> bool:
-    """Return whether an object has the known UID and resourceVersion, so nothing has changed."""
+    """Return whether an object still has the known UID and resourceVersion."""
     version = listed.metadata.resource_version
     same = known is not None and (known.metadata.uid, known.metadata.resource_version) == (
         listed.metadata.uid,

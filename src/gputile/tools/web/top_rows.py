@@ -91,7 +91,7 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
 def top_answer(
     tiles: Iterable[NodeTile], order: str, usage: Mapping[str, NodeUsage] = MappingProxyType({})
 ) -> TopAnswer:
-    """Build the rows, sorted by ``order``; ``usage`` maps node names to measured use."""
+    """Build the rows, sorted by ``order``. ``usage`` maps node names to measured use."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
     used_on = {tile.name: usage.get(tile.name, _NO_USAGE) for tile in tiles}
     gpus = [_gpu(tile.name, gpu, used_on[tile.name]) for tile in tiles for gpu in tile.gpus]
