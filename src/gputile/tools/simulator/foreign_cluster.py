@@ -93,8 +93,7 @@ def adopted(
     """Add inventories and allocations for the GPUs that gputile does not serve.
 
     ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so a pod that
-    did not fit before does not fit now. ``pending`` pods do not change, but notes may be about
-    them.
+    did not fit before does not fit now. ``pending`` pods may get notes, but do not change.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
@@ -148,10 +147,7 @@ def adopted(
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that describes a node's GPUs, and the inventory from that source.
-
-    Return None if no source describes them.
-    """
+    """Return the first source that describes a node's GPUs with the inventory, or None."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
@@ -187,7 +183,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a gpushare or ACK node. Large amounts of memory are MiB, others GiB."""
+    """Return the GPUs of a gpushare or ACK node. Large numbers of memory units mean MiB."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
@@ -311,7 +307,7 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
     for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
-            uuid = fields[0].partition("[")[0]  # [n-m] follows it for a MIG instance
+            uuid = fields[0].partition("[")[0]  # for a MIG instance, [n-m] follows the UUID
             take(index_of.get(uuid), int(fields[2]), int(fields[3]))
     asked = sum(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
     unit = _gpushare_unit(asked) if asked else 1024
@@ -376,7 +372,7 @@ def _renamed(pod: Pod) -> Pod:
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:
-    """Write ``inventory`` into a node's annotation, as an agent would do."""
+    """Return a node with ``inventory`` in the annotation that agents write."""
     return _annotated(node, INVENTORY_ANNOTATION, encode_inventory(inventory))
 
 

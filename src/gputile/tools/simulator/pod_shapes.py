@@ -166,10 +166,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
 
 
 def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups with different keys, so that the names of their pods are different too.
-
-    If groups have the same key, their paths become their keys.
-    """
+    """Yield the groups. Groups with equal keys get their paths as keys, so pod names differ."""
     count = Counter(group.key for group in groups)
     for group in groups:
         path = re.sub("[^a-z0-9]+", "-", group.path.lower()).strip("-")
@@ -179,7 +176,7 @@ def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
 
 
 def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups, with names, labels and counts of the table's entry ``kind`` where known."""
+    """Yield the groups. Groups that the entry ``kind`` covers get its names, labels and counts."""
     known = set[tuple[Step, ...]]()
     for rule in kind.pods:
         for path in filter(None, (rule.template, rule.otherwise)):
@@ -341,7 +338,7 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, _PodCount]:
-        """Return the counts of entries that list other entries by name, such as Grove's groups."""
+        """Return the counts in entries that list other entries by name, as in Grove's groups."""
         return {
             name: self._count(each, (*steps, key, number), _PodCount())
             for key, entries in value.items()
