@@ -9,8 +9,8 @@ U2).
 
 gputile offers nothing on a node whose GPUs another device plugin or DRA driver serves. The evidence
 is a listening socket of a plugin in the kubelet's directory, device IDs with the UUIDs of this
-node's GPUs, a running pod of a known plugin, or ``nvidia.com/gpu`` on a node where gputile has
-never offered it.
+node's GPUs, a running pod of a known plugin, Koordinator's resource in the node's status, or
+``nvidia.com/gpu`` on a node where gputile has never offered it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -254,6 +254,8 @@ _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("nvidia-dra-driver-gpu-component", "kubelet-plugin"),
     ("app.kubernetes.io/name", "hami-k8s-dra-driver"),
 )
+# Koordinator has no device plugin: its manager writes the amounts of GPUs into the node's status.
+_KOORDINATOR_GPU = "koordinator.sh/gpu-core"
 
 
 def resources_of_others(
@@ -294,6 +296,8 @@ def find_other_plugin(
             return f"pod {pod.key} belongs to it"
     if node is None:
         return None
+    if count_of(node.status.allocatable, _KOORDINATOR_GPU):
+        return f"Koordinator allocates the node's GPUs as {_KOORDINATOR_GPU}"
     is_ours = (
         WHOLE_GPU in state.advertised.resources or INVENTORY_ANNOTATION in node.metadata.annotations
     )

@@ -82,7 +82,7 @@ def test_the_namespace_by_option_and_json_for_scripts(state: str) -> None:
         ("old", 0, "is on node a: GPU 0 (GPU-"),
         ("lost", 0, "without an allocation of GPUs"),
         ("wrong", 3, "can never be placed: "),
-        ("gated", 0, "scheduling gates that others have to remove: example.com/quota"),
+        ("gated", 0, "scheduling gates that others must remove: example.com/quota"),
     ],
 )
 def test_every_state_of_a_pod(state: str, name: str, code: int, said: str) -> None:

@@ -66,6 +66,13 @@ def test_gpus_that_gputile_never_offered_are() -> None:
     assert not evidence_of(node=WITH_GPUS)
 
 
+@pytest.mark.requirement("G6")
+@pytest.mark.parametrize(("core", "found"), [("100", True), ("0", False)])
+def test_koordinator_has_no_plugin_and_is_known_by_its_resource(core: str, *, found: bool) -> None:
+    node = Node(status=NodeStatus(allocatable={"koordinator.sh/gpu-core": core}))
+    assert ("Koordinator" in evidence_of(node=node)) == found
+
+
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Failed"])
 def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
     pod = simple_pod("nvdp", container(), labels={"name": "nvidia-device-plugin-ds"})
