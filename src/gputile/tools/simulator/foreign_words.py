@@ -217,7 +217,7 @@ def uncounted_quota(body: Json) -> Iterator[str]:
         if (
             "/" in resource
             and not resource.startswith(("requests.", "count/"))
-            and ".storageclass." not in name
+            and "class." not in name  # of a StorageClass or a DeviceClass
         ):
             right = f"requests.{resource}"
             yield (

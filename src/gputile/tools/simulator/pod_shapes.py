@@ -61,6 +61,7 @@ _EACH: Final = "*"
 # LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
 # here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
+_AS_ONE: Final = " (is 0: judged as if 1)"
 # Steps that say nothing about the pods.
 _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
@@ -159,7 +160,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
             pods.unturned.clear()
-    pods.told += [group.told for group in pods.groups if group.rule is None]
+    pods.told += [each.told for each in pods.groups if each.rule is None or _AS_ONE in each.told]
     return pods
 
 
@@ -195,7 +196,8 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
                 # It may have fields that a pod template does not have.
                 whole = value_at(manifest.body, group.steps)
                 template = whole if "spec" in whole else group.template
-                yield replace(group, template=template, count=count, key=key, rule=rule)
+                told = re.sub("^[0-9]+ pods?", _pods(count), group.told)
+                yield replace(group, template=template, count=count, key=key, rule=rule, told=told)
             if found:
                 break
     yield from (group for group in groups if group.steps not in known)
@@ -221,7 +223,7 @@ def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int
         value = value_at(manifest.body, steps)
         number = default if value is None else value
         _check_count(manifest, number, steps)
-        return int(number)
+        return 1 if value == 0 and not manifest.stored else int(number)
 
     per = at(asked.per, 1) if asked.per else 1
     return max(0, at(asked.path, asked.default) // max(1, per) + asked.plus)
@@ -271,6 +273,10 @@ def written(steps: Iterable[Step]) -> str:
 
 def _filled(pattern: str, owner: str, key: str, number: int) -> str:
     return pattern.replace("{name}", owner).replace("{key}", key).replace("{number}", str(number))
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'' if count == 1 else 's'}"
 
 
 def _is_count(value: Any) -> bool:
@@ -356,7 +362,7 @@ class _ShapeSearch:
             if name == "parallelism" and _is_count(value.get("completions")):
                 number = min(number, value["completions"])
             resumed = not number and not self._manifest.stored
-            said = written((*steps, name)) + (" (is 0: judged as if 1)" if resumed else "")
+            said = written((*steps, name)) + (_AS_ONE if resumed else "")
             above = _PodCount(above.pods * (1 if resumed else number), (*above.said_by, said))
         minimum = str(value_at(value, _KNATIVE_MINIMUM)) if steps else ""
         if minimum.isdecimal() and 1 < int(minimum) <= MOST_PODS_OF_A_TEMPLATE:
@@ -416,7 +422,7 @@ class _ShapeSearch:
         gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(gpu_amounts(spec).items()))
         gpus = gpus or ("devices by claims" if asks_for_gpus(spec) else "no GPU")
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
-        told = f"{count.pods} pod{'' if count.pods == 1 else 's'} of {written(steps)}{by}, {gpus}"
+        told = f"{_pods(count.pods)} of {written(steps)}{by}, {gpus}"
         self._found.groups.append(
             Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told)
         )
