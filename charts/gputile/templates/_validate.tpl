@@ -30,7 +30,7 @@
 {{- range $i, $type := .Values.autoscaling.nodeTypes }}
 {{- $where := printf "autoscaling.nodeTypes[%d]" $i }}
 {{- if has $type.label $labels }}
-{{- fail (printf "%s.label: %s is that of another node type: give each its own" $where $type.label) }}
+{{- fail (printf "%s.label: %s is also the label of another node type: give each node type its own label" $where $type.label) }}
 {{- end }}
 {{- $labels = append $labels $type.label }}
 {{- $memory := include "gputile.mib" $type.gpus.memory | int64 }}
@@ -38,7 +38,7 @@
 {{- fail (printf "%s.gpus.memory is %s: a GPU is smaller than one unit of %s" $where $type.gpus.memory $unit) }}
 {{- end }}
 {{- if gt $memory $most }}
-{{- fail (printf "%s.gpus.memory is %s: a GPU has %d MiB at most" $where $type.gpus.memory $most) }}
+{{- fail (printf "%s.gpus.memory is %s: a GPU has at most %d MiB" $where $type.gpus.memory $most) }}
 {{- end }}
 {{- $pair := splitn "=" 2 $type.label }}
 {{- $mode := $type.mode | default "default" }}
@@ -47,15 +47,15 @@
 {{- fail (printf "%s.labels: %q is not a valid label key" $where $key) }}
 {{- end }}
 {{- if and (eq $key $pair._0) (ne $value $pair._1) }}
-{{- fail (printf "%s.labels.%s is %s, and label says %s" $where $key $value $pair._1) }}
+{{- fail (printf "%s.labels.%s is %s, but label requires %s" $where $key $value $pair._1) }}
 {{- end }}
 {{- if and (eq $key "ack.node.gpu.schedule") (ne $value $mode) }}
-{{- fail (printf "%s.labels.%s is %s, and mode says %s" $where $key $value $mode) }}
+{{- fail (printf "%s.labels.%s is %s, but mode requires %s" $where $key $value $mode) }}
 {{- end }}
 {{- end }}
 {{- range list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" "aliyun.com/gpu" "nvidia.com/gpu" "alpha.kubernetes.io/nvidia-gpu" }}
 {{- if hasKey ($type.resources | default dict) . }}
-{{- fail (printf "%s.resources has %s: what the GPUs offer follows from gpus and mode" $where .) }}
+{{- fail (printf "%s.resources has %s: remove it, because gpus and mode define it" $where .) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -84,7 +84,7 @@
 {{- range $name, $namespaces := .Values.trust.groups }}
 {{- range $namespaces }}
 {{- if and (hasKey $group .) (ne (get $group .) $name) }}
-{{- fail (printf "trust.groups: namespace %s is in %s and in %s: keep it in one" . (get $group .) $name) }}
+{{- fail (printf "trust.groups: namespace %s is in %s and in %s: remove it from one of them" . (get $group .) $name) }}
 {{- end }}
 {{- $_ := set $group . $name }}
 {{- end }}

@@ -1,1 +1,1 @@
-"""Contains the tools of users: simulator, replay of traces, node pools, views of commands."""
+"""Contains the tools for users: the simulator, node pools, the web page and commands' views."""

@@ -86,7 +86,7 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
         await asyncio.sleep(2.0)  # the kubelet tries again and again
         assert here.kubelet.pods[uid].containers == {}
         ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
-        with pytest.raises(NotYet, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
+        with pytest.raises(NotYet, match=r"does not start, .* without .*: delete the pod, so that it is admitted"):
             await here.agent.handler.prestart(GPU_MEMORY, tuple(ids))
         here.cluster.delete("default/a")
         here.cluster.create(simple_pod("a", container(mem=2)))

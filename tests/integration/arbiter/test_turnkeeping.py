@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,25 +99,23 @@ async def test_what_was_used_is_told_by_each_arbiter_from_its_start(
 ) -> None:
     """Who had how much of a GPU can be seen; the counters of a new arbiter start at 0."""
     monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
-    told: list[Mapping[tuple[str, str], Spent]] = []
-
     store = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
     store.prepare("one")
-    turns = ArbiterProcess(store, lambda _: shares_of(store, "one"), told.append)
+    turns = ArbiterProcess(store, lambda _: shares_of(store, "one"))
     path = store.allocations / "one" / SOCKET
     turns.refresh()
     await until(lambda: answers(path))
     await asyncio.to_thread(use, path)
 
     def is_counted() -> bool:
-        return bool(told) and told[-1].get((str(path.parent), GPU), Spent()).used >= USED_NS
+        return turns.spent.get(("one", GPU), Spent()).used >= USED_NS
 
     await until(is_counted)
     first = turns.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
     await until(lambda: turns.pid not in (None, first) and answers(path))
-    told.clear()
+    turns.spent = {}
     await asyncio.to_thread(use, path)
     await until(is_counted)
     await turns.stop()

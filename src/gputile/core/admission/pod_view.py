@@ -1,7 +1,7 @@
 """Defines the fields by which a pod could use GPUs without a booking.
 
-They are separate from ``api.core``, which is decoded for tens of thousands of pods; these are
-decoded for one.
+They are separate from ``api.core``, which is decoded for tens of thousands of pods. The fields here
+are decoded for one pod at a time.
 """
 
 from collections.abc import Iterator

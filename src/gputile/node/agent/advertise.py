@@ -114,7 +114,7 @@ class Advertiser:
             > self.state.advertised.decided.effective_mode.unit_mib
         ):
             try:
-                await self._read_bound_pods()
+                await self.read_bound_pods()
             except KubeError as error:
                 log.warning(
                     "a larger memory unit has to wait until all pods that are bound here are "
@@ -193,10 +193,10 @@ class Advertiser:
             return False
         if listing is None:
             return False
-        await self._read_bound_pods()
+        await self.read_bound_pods()
         return not has_unknown_holders(self.state, listing)
 
-    async def _read_bound_pods(self) -> None:
+    async def read_bound_pods(self) -> None:
         """Read the pods that are bound to this node, since the watch may lag.
 
         Raises:

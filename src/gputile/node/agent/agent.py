@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,8 +29,7 @@ from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
 from gputile.node.agent.settings import HostPaths
-from gputile.node.agent.time_shares import gpu_times, time_shares
-from gputile.node.arbiter.messages import Spent
+from gputile.node.agent.time_shares import time_shares
 from gputile.node.gateway.link import (
     Call,
     CallAnswer,
@@ -97,16 +96,18 @@ class Agent:
         self.allocation_state = state = self.records.starting_state(
             self.hardware.machine(), configuration
         )
-        self.arbiter = ArbiterProcess(
-            store, lambda on: time_shares(state, str(store.allocations), on), self._show
+        self.arbiter = arbiter = ArbiterProcess(
+            store, lambda on: time_shares(state, str(store.allocations), on)
         )
+        self._node_metrics = NodeMetrics(state, host.monitor, store.usage, lambda: arbiter.spent)
+        self.metrics.registry.register(self._node_metrics)
         advertiser = Advertiser(
             state, self.hardware, self.kubelet, self.records, cluster, self.wakeups
         )
         advertiser.closed_for, self.advertiser = closed_for, advertiser
         preparation = ContainerPreparation(store, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(
-            advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics
+            advertiser, preparation, self.wakeups.compare, self.metrics
         )
         files = ClaimFiles(store, cdi, paths.kubelet)
         self.claims = ClaimsDriver(
@@ -115,8 +116,6 @@ class Agent:
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         self.reconciler = Reconciler(advertiser, self.metrics, self.arbiter)
-        self._node_metrics = NodeMetrics(state, host.monitor, store.usage)
-        self.metrics.registry.register(self._node_metrics)
         self.news = NodeInformer(state, self.wakeups, host.node_name)
         self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
@@ -136,9 +135,6 @@ class Agent:
         if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
         return None if self._published else "the node has not been told what it offers"
-
-    def _show(self, spent: Mapping[tuple[str, str], Spent]) -> None:
-        self.metrics.gpu_times.rows = tuple(gpu_times(self.allocation_state, spent))
 
     # -- loops
 

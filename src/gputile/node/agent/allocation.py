@@ -294,7 +294,6 @@ def allocate(
     Raises:
         AllocationConflict: the IDs can never be served.
     """
-    state.expected_call = None
     handed_on = {
         device_id
         for held in state.device_table.holders(resource, ids)

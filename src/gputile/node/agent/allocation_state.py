@@ -1,10 +1,10 @@
 """Defines the agent's state of the node, on which each of its decisions is based.
 
-It is plain data: pods, devices, what is advertised, and which call the kubelet is expected to make
-next. Functions that decide get the state as an argument; they never wait or do I/O.
+It is plain data: pods, devices, and what is advertised. Functions that decide get the state as an
+argument; they never wait or do I/O.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -96,30 +96,16 @@ class Caller:
 UNKNOWN_CALLER: Final = Caller("", "")
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedAllocation:
-    """The ``Allocate`` call that most likely follows the last ``GetPreferredAllocation``.
-
-    Both have the same caller. ``epoch`` is the epoch of the kubelet that made the call.
-    """
-
-    resource: str
-    ids: frozenset[str]
-    caller: Caller
-    epoch: float
-
-
 @dataclass(slots=True)
 class KubeletStatus:
     """The state of the kubelet itself.
 
     ``listing`` is its latest list of pods. It is not ``complete`` while the kubelet does not
-    answer, and for some time after its start, when it admits its pods one by one. ``epoch`` is when
-    the kubelet was first seen. ``silent`` is True while it does not answer.
+    answer, and for some time after its start, when it admits its pods one by one. ``silent`` is
+    True while it does not answer.
     """
 
     complete: bool = False
-    epoch: float = 0.0
     silent: bool = False
     listing: Listing = field(default_factory=dict)
 
@@ -155,7 +141,6 @@ class AllocationState:
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
     answered: set[str] = field(init=False, default_factory=set)
-    expected_call: ExpectedAllocation | None = field(init=False, default=None)
     last_uid: str = field(init=False, default="")
     advertised: Advertised = field(init=False)
 
@@ -171,15 +156,10 @@ class AllocationState:
         self.configuration = configuration
         read_again(self.pods, configuration)
 
-    def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
-        """Record the list of the kubelet with this ``epoch``; None if it did not answer."""
-        # Responses to the previous kubelet are checkpointed by now, or lost.
-        if self.kubelet.epoch not in (0.0, epoch):
-            self.answered.clear()
+    def record_listing(self, listing: Listing | None, *, settled: bool) -> None:
+        """Record the list of the kubelet; None if it did not answer."""
         known = self.kubelet.listing if listing is None else listing
-        self.kubelet = KubeletStatus(
-            settled and listing is not None, epoch, silent=listing is None, listing=known
-        )
+        self.kubelet = KubeletStatus(settled and listing is not None, listing is None, known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod with the devices; None if it is unknown or a new pod has its name."""
@@ -253,26 +233,3 @@ class AllocationState:
 
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
-
-    def expect(self, resource: str, ids: Iterable[str], caller: Caller) -> None:
-        self.expected_call = ExpectedAllocation(
-            resource, frozenset(ids), caller, self.kubelet.epoch
-        )
-        self.last_uid = caller.uid
-
-    def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
-        """Return the caller of the expected allocation if this call matches it, else None.
-
-        It does not match if the caller's pod no longer exists.
-        """
-        found = self.expected_call
-        if found is None or (found.resource, found.ids, found.epoch) != (
-            resource,
-            frozenset(ids),
-            epoch,
-        ):
-            return None
-        asked = found.caller.pod
-        now = self.pods.get(asked.key) if asked is not None else None
-        gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
-        return None if gone else found.caller

@@ -24,20 +24,15 @@ MOST_LINE = 1024 * 1024
 class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
-    ``shares`` returns the time shares of all containers, or of those on the given GPUs. ``told`` is
-    called with each report of the arbiter: the GPU time used since the arbiter's start, by path of
-    the allocation directory and GPU UUID.
+    ``shares`` returns the time shares of all containers, or of those on the given GPUs. ``spent``
+    is the GPU time that the arbiter last reported, counted since the arbiter's start, by the names
+    of allocation directories and UUIDs of GPUs.
     """
 
-    def __init__(
-        self,
-        store: NodeFiles,
-        shares: Callable[[Set[str] | None], TimeShares],
-        told: Callable[[Mapping[tuple[str, str], Spent]], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, store: NodeFiles, shares: Callable[[Set[str] | None], TimeShares]) -> None:
+        self.spent: Mapping[tuple[str, str], Spent] = {}
         self._store = store
         self._shares = shares
-        self._report = told
         self._assignment = Assignment()
         self._files: dict[str, bytes] = {}
         self._task: asyncio.Task[None] | None = None
@@ -144,9 +139,11 @@ class ArbiterProcess:
             except ValueError as error:  # readline raises it too, if the line is too long
                 log.error("invalid report of the arbiter: %s", error)
                 continue
-            self._report(
-                {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
-            )
+            self.spent = {
+                (path.rpartition("/")[2], uuid): spent
+                for path, gpus in used.items()
+                for uuid, spent in gpus.items()
+            }
 
 
 def _close_input(process: asyncio.subprocess.Process) -> None:

@@ -192,7 +192,7 @@ def _limits(
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
-        mounts=devices.mounts or (),
+        mounts={e.directory: e.mounts for e in state.written}.get(devices.directory) or (),
     )
 
 
@@ -200,11 +200,8 @@ ANEW: Final = "delete the pod, so that it is admitted again"
 _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE)
 
 
-class NotIsolated(Exception):
-    """A container must not start, because its limits would not be enforced.
-
-    The text names the reason and the remedy.
-    """
+def _not_isolated(why: object) -> NotYet:
+    return NotYet(f"the container does not start, since its limits would not be enforced: {why}")
 
 
 class IsolationMounts:
@@ -247,36 +244,31 @@ class IsolationMounts:
         Allocate response, the host's paths by the container's.
 
         Raises:
-            NotIsolated: the container must not start.
+            NotYet: the container must not start, because its limits would not be enforced.
         """
         if mode not in LIBRARY_MODES:
             return None
         lacking = [path for path in _NEEDED if path not in mounts]
         if lacking:
-            raise NotIsolated(
+            raise _not_isolated(
                 f"it was admitted while the node could not isolate it, without "
                 f"{', '.join(lacking)}: {ANEW}"
             )
-        allocation, library, preload, usage = (Path(mounts[path]) for path in _NEEDED)
-        installed = Installed(library, preload)
-        if installed != place_named(self._state / LIBRARY_DIRECTORY, library.parent.name):
-            raise NotIsolated(
-                f"it was told to mount {library} and {preload}, which are no places of the "
-                f"library: {ANEW}"
-            )
-        own = self._state / "allocations" / directory
-        if allocation != own or usage != self._usage.path(directory):
-            raise NotIsolated(
-                f"it was told to mount {allocation} and {usage}, which are not its own: {ANEW}"
-            )
+        version = Path(mounts[CONTAINER_LIBRARY]).parent.name
+        installed = place_named(self._state / LIBRARY_DIRECTORY, version)
+        usage = self._usage.path(directory)
+        own = self._state / "allocations" / directory, installed.library, installed.preload, usage
+        found = tuple(mounts[path] for path in _NEEDED)
+        if found != tuple(map(str, own)):
+            raise _not_isolated(f"it mounts {', '.join(found)}, which are not its own: {ANEW}")
         try:
             self._place()
             install(installed, self._content)
             must_be_loadable(installed)
         except (LibraryMissing, LibraryNotLoadable, OSError) as error:
-            raise NotIsolated(str(error)) from error
+            raise _not_isolated(error) from error
         if (problem := self._usage.problem()) is not None:
-            raise NotIsolated(problem)
+            raise _not_isolated(problem)
         return usage
 
     def _place(self) -> Installed:
@@ -343,7 +335,7 @@ class ContainerPreparation:
         """
         await self._until_served(limits)
         await self._until_left(limits, state)
-        usage = self._isolate(directory, limits)
+        usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
         try:
             self._store.write_limits(directory, limits, usage)
             let_start(state, directory, limits, time.time_ns())
@@ -363,16 +355,8 @@ class ContainerPreparation:
         before = self._store.limits(directory) if directory in state.started else None
         if before is None or msgspec.structs.replace(before, mounts=limits.mounts) != limits:
             return False
-        usage = self._isolate(directory, limits)
+        usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
         return usage is None or usage.exists()
-
-    def _isolate(self, directory: str, limits: Limits) -> Path | None:
-        try:
-            return self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
-        except NotIsolated as error:
-            raise NotYet(
-                f"container {limits.container} of pod {limits.key} does not start: {error}"
-            ) from error
 
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the container's MPS control daemon.

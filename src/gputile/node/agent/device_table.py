@@ -100,9 +100,9 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record in an allocation directory: the Allocate response, and limits after the start.
 
     ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource; a
-    claim has none. Until the container starts, ``pod``, ``uid`` and ``container`` are those of the
-    presumed caller ("" if there was none), and ``gpus`` is empty. ``mounts`` is what the response
-    mounts, each as container path and host path.
+    claim has none, but its name is ``claim``. Until the container starts, ``pod``, ``uid`` and
+    ``container`` are those of the presumed caller ("" if there was none), and ``gpus`` is empty.
+    ``mounts`` is what the response mounts, each as container path and host path.
     """
 
     namespace: str
@@ -116,6 +116,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: Phase = Phase.APP
     since_ns: int = 0
     mounts: tuple[tuple[str, str], ...] = ()
+    claim: str = ""
     version: int = LIMITS_VERSION
 
     @property
@@ -154,18 +155,13 @@ EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """A container's IDs of one resource; ``directory`` is the name of its allocation directory.
-
-    ``mounts`` are the mounts in the Allocate response, each as container path and host path; the
-    kubelet repeats them at every start of the container. It is None if they are unknown.
-    """
+    """A container's IDs of one resource; ``directory`` is the name of its allocation directory."""
 
     container: str
     phase: Phase
     resource: str
     ids: tuple[str, ...]
     directory: str = ""
-    mounts: tuple[tuple[str, str], ...] | None = None
 
 
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
@@ -248,28 +244,18 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 CLAIM_DIRECTORY_PREFIX = "claim-"
 
 
-class PreparedDevice(msgspec.Struct, frozen=True):
-    """A device in the response to the kubelet; ``request`` is the request's name in the claim."""
-
-    request: str
-    name: str
-    share_id: str = ""
-
-
 class PreparedClaim(PodDevices, frozen=True, dict=True):
     """What a prepared claim holds.
 
     ``uid`` and ``claim`` are the claim's UID and name; ``namespace`` and ``name`` are the pod's,
     ``owner`` is its UID. The kubelet names the claim when it prepares it, so the row needs no
     device IDs. ``shares`` is what the claim has of each GPU, sorted by index; the share of a MIG
-    instance has the instance's UUID. ``whole`` is True if the claim has whole devices.
+    instance has the instance's UUID.
     """
 
     claim: str = ""
     owner: str = ""
-    whole: bool = False
     shares: tuple[GpuShare, ...] = ()
-    results: tuple[PreparedDevice, ...] = ()
 
     @property
     def pod_uid(self) -> str:

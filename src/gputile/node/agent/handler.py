@@ -19,11 +19,11 @@ from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation import allocate, preferred, record_mounts
 from gputile.node.agent.allocation_state import UNKNOWN_CALLER, Caller
 from gputile.node.agent.api_server import Wakeup
-from gputile.node.agent.callers import callers, unclear
+from gputile.node.agent.callers import callers
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
+from gputile.node.agent.files.allocation_files import mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
-from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway import kubelet_pb2 as pb
@@ -33,16 +33,15 @@ log = logging.getLogger(__name__)
 
 FETCH_WITHIN_S, NEEDED_WITHIN_S = 0.45, 3.0
 READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
-MOST_LOOKUPS = 8
+_NOTHING = ("", frozenset[str](), 0.0), UNKNOWN_CALLER
 
 
 class AllocationHandler:
-    """Answers the calls on all device plugins of ``node``. ``compare`` wakes the reconciler."""
+    """Answers the calls on all device plugins. ``compare`` wakes the reconciler."""
 
     def __init__(
         self,
         advertiser: Advertiser,
-        node: str,
         files: ContainerPreparation,
         compare: Wakeup,
         metrics: AgentMetrics,
@@ -51,11 +50,11 @@ class AllocationHandler:
         self._kubelet = advertiser.kubelet
         self._records = advertiser.records
         self._advertiser = advertiser
-        self._node = node
         self._files = files
         self._compare = compare
         self._metrics = metrics
-        self._lists = True  # whether the kubelet answered the last List request
+        # The Allocate call that most likely follows GetPreferredAllocation, and its caller.
+        self._expected = _NOTHING
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         """Answer a call on the plugin of one resource."""
@@ -89,7 +88,7 @@ class AllocationHandler:
             try:
                 caller = await self._find_caller(resource, size)
                 ids = preferred(self._state, caller, resource, available, must, size)
-                self._state.expect(resource, ids, caller)
+                self._expected = (resource, frozenset(ids), self._kubelet.state.epoch), caller
             except Exception:
                 log.exception("no preference for %d of %s", size, resource)
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
@@ -102,8 +101,11 @@ class AllocationHandler:
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         state, now_ns = self._state, time.time_ns()
-        expected = state.expected_caller(resource, ids, self._kubelet.state.epoch)
-        caller = expected or await self._find_caller(resource, len(ids))
+        asked, caller = self._expected
+        call = resource, frozenset(ids), self._kubelet.state.epoch
+        if asked != call or caller.pod is not state.pods.get(caller.key):
+            caller = await self._find_caller(resource, len(ids))
+        self._expected = _NOTHING
         try:
             allocated = allocate(state, caller, resource, ids, now_ns)
         except AllocationConflict as error:
@@ -113,9 +115,9 @@ class AllocationHandler:
         if not caller.key:
             log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
-        mounts = tuple((mount.container_path, mount.host_path) for mount in response.mounts)
+        record = record_mounts(state, allocated.directory, mounts_of(response))
         try:
-            self._files.prepare(allocated, record_mounts(state, allocated.directory, mounts))
+            self._files.prepare(allocated, record)
         except OSError as error:  # it is written again before the container starts
             log.error("the agent's state cannot be written, and is written again later: %s", error)
         self._advertiser.allocated()
@@ -152,37 +154,29 @@ class AllocationHandler:
 
     async def _list(self) -> Listing | None:
         """Update the state from the kubelet's list, and return the list; None if it is too late."""
-        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
-        self._lists = listing is not None
-        self._state.record_listing(
-            listing, self._kubelet.state.epoch, settled=self._kubelet.settled
-        )
+        silent = self._state.kubelet.silent
+        listing = await self._kubelet.list(FETCH_WITHIN_S if silent else NEEDED_WITHIN_S)
+        self._state.record_listing(listing, settled=self._kubelet.settled)
         self._records.read(self._state, time.time_ns())
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller:
-        """Identify the caller, if necessary by reading candidates from the API server."""
-        listing = await self._list()
-        forget_unwritten(self._state, resource)
+        """Identify the caller, if necessary by reading the node's pods from the API server."""
+        state, listing = self._state, await self._list()
+        forget_unwritten(state, resource)
         until = time.monotonic() + PATIENCE_S
-        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
-            answered = await asyncio.gather(*(self._read_pod(key) for key in keys))
-            known = all(key in self._state.pods for key in keys)
-            if known or all(answered) or time.monotonic() > until:
+        while listing is not None:
+            found = callers(state, listing, resource, size)
+            if sum(each.sure for each in found) == 1:
+                break
+            try:
+                async with asyncio.timeout(READ_WITHIN_S):
+                    await self._advertiser.read_bound_pods()
+                break
+            except (KubeError, TimeoutError) as error:
+                log.warning("cannot read the pods of this node: %s", error)
+            if all(each.key in state.pods for each in found) or time.monotonic() > until:
                 break
             await asyncio.sleep(READ_AGAIN_S)
-        derive(self._state, time.time_ns())
-        return next(iter(callers(self._state, listing, resource, size)), UNKNOWN_CALLER)
-
-    async def _read_pod(self, key: str) -> bool:
-        """Read a pod from the API server; return True if it answered, even if there is none."""
-        namespace, _, name = key.partition("/")
-        try:
-            async with asyncio.timeout(READ_WITHIN_S):
-                pod = await self._advertiser.cluster.pod(namespace, name, READ_WITHIN_S)
-        except (KubeError, TimeoutError) as error:
-            log.warning("cannot read pod %s: %s", key, error)
-            return False
-        if pod is not None and pod.spec.node_name == self._node:
-            answered_pod(self._state.pods, pod, self._state.configuration)
-        return True
+        derive(state, time.time_ns())
+        return next(iter(callers(state, listing, resource, size)), UNKNOWN_CALLER)

@@ -11,7 +11,6 @@ before the container starts. An Allocate response that is not in the checkpoint 
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 
@@ -91,6 +90,7 @@ def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> 
     The table's other rows do not depend on them.
     """
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
+    state.started -= {each.directory for uid, each in state.claims.items() if uid not in claims}
     state.claims = dict(claims)
     state.device_table = DeviceTable([*others, *claims.values()], state.started)
 
@@ -153,53 +153,37 @@ def derive(state: AllocationState, now_ns: int) -> None:
         for name in state.answered - {entry.directory for entry in state.written}
         if name in state.records and now_ns - state.records[name].since_ns <= UNKNOWN_FOR_NS
     }
-    parts: dict[str, list[_Part]] = {}
-    for uid, part in (*_written(state, now_ns), *_unwritten(state)):
-        parts.setdefault(uid, []).append(part)
-    rows = [_row(state, uid, of_pod) for uid, of_pod in parts.items()]
+    pods = {pod.uid: pod for pod in state.pods.values()}
+    held: dict[str, list[ContainerDevices]] = {}
+    for uid, devices in (*_written(state, pods, now_ns), *_unwritten(state, pods)):
+        held.setdefault(uid, []).append(devices)
+    rows = [_row(state, uid, pods.get(uid), of_pod) for uid, of_pod in held.items()]
     state.device_table = DeviceTable([*rows, *state.claims.values()], state.started)
 
 
-class _Part(NamedTuple):
-    """A container's devices of one resource; an unknown ``pod`` or ``record`` is None."""
-
-    pod: KnownPod | None
-    record: Limits | None
-    devices: ContainerDevices
+_Pods = dict[str, KnownPod]  # by UID
+_Owned = tuple[str, ContainerDevices]  # the UID of the pod, and devices of one of its containers
 
 
-def _written(state: AllocationState, now_ns: int) -> Iterator[tuple[str, _Part]]:
+def _written(state: AllocationState, own: _Pods, now_ns: int) -> Iterator[_Owned]:
     """Yield the devices in the kubelet's checkpoint with the pod's UID."""
-    known = state.pods.values()  # a pod's own UID takes precedence, since users can forge mirrors
-    pods = {pod.kubelet_uid: pod for pod in known} | {pod.uid: pod for pod in known}
+    # A pod's own UID takes precedence, since users can forge mirrors.
+    pods = {pod.kubelet_uid: pod for pod in own.values()} | own
     for entry in state.written:
         record, pod = state.records.get(entry.directory), pods.get(entry.uid)
         if is_served(entry.resource) and not _has_gone(state, entry, pod, record, now_ns):
             asked = pod.container_request(entry.container) if pod is not None else None
-            phase = (
-                asked.phase
-                if asked is not None
-                else record.phase
-                if record is not None
-                else Phase.APP
-            )
-            devices = ContainerDevices(
-                entry.container,
-                phase,
-                entry.resource,
-                _ordered(entry.ids),
-                entry.directory,
-                entry.mounts,
-            )
-            yield pod.uid if pod is not None else entry.uid, _Part(pod, record, devices)
+            phase = next((each.phase for each in (asked, record) if each is not None), Phase.APP)
+            ids, name = _ordered(entry.ids), entry.directory
+            devices = ContainerDevices(entry.container, phase, entry.resource, ids, name)
+            yield pod.uid if pod is not None else entry.uid, devices
 
 
-def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
+def _unwritten(state: AllocationState, pods: _Pods) -> Iterator[_Owned]:
     """Yield devices that the kubelet's checkpoint lacks.
 
     Either it does not contain them yet, or the kubelet has forgotten their running container.
     """
-    pods = {pod.uid: pod for pod in state.pods.values()}
     mounted = {entry.directory for entry in state.written}
     owners = {(entry.uid, entry.container) for entry in state.written}
     latest: dict[tuple[str, str, str], int] = {}
@@ -215,18 +199,20 @@ def _unwritten(state: AllocationState) -> Iterator[tuple[str, _Part]]:
         for resource, ids in record.devices.items():
             if record.since_ns >= latest.get((record.uid, record.container, resource), 0):
                 devices = ContainerDevices(record.container, record.phase, resource, ids, name)
-                yield record.uid or name, _Part(pod, record, devices)
+                yield record.uid or name, devices
 
 
-def _row(state: AllocationState, uid: str, parts: Sequence[_Part]) -> PodDevices:
-    pod, record, _ = parts[0]
+def _row(
+    state: AllocationState, uid: str, pod: KnownPod | None, devices: Sequence[ContainerDevices]
+) -> PodDevices:
+    records = [state.records.get(each.directory) for each in devices]
+    record = records[0]
     key = pod.key if pod is not None else record.key if record is not None else ""
-    row = state.new_row(
-        uid, key, pod, min(each.record.since_ns if each.record else 0 for each in parts)
-    )
+    since_ns = min(each.since_ns if each is not None else 0 for each in records)
+    row = state.new_row(uid, key, pod, since_ns)
     if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
-    made, before = row.only(tuple(each.devices for each in parts)), state.device_table.get(uid)
+    made, before = row.only(tuple(devices)), state.device_table.get(uid)
     # The GPUs of the previous row are computed already.
     return before if before == made and before is not None else made
 

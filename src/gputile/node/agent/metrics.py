@@ -7,7 +7,7 @@ the pod.
 
 import copy
 from collections import Counter as Amounts
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +23,8 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import EMPTY, PodDevices, PreparedClaim
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.node_config import LIBRARY_MODES, MigDevice, NodeConfig
-from gputile.node.agent.time_shares import TimeUsed, policy_of, time_shares
+from gputile.node.agent.time_shares import policy_of, time_shares
+from gputile.node.arbiter.messages import Spent
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import SHARE_WHOLE
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
@@ -35,33 +36,6 @@ _SHARE_DIGITS: Final = 6  # the sixteen digits of 1/3 would cost kilobytes in ea
 _SECOND_DIGITS: Final = 3
 _MOST_COUNTED: Final = 1 << 53  # above it a float64 cannot represent every integer
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
-
-
-class GpuTimes(Collector):
-    """Exports the GPU time of the existing containers.
-
-    ``rows`` is replaced as a whole, because another thread reads it.
-    """
-
-    def __init__(self) -> None:
-        self.rows: tuple[TimeUsed, ...] = ()
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        used = CounterMetricFamily(
-            "gputile_agent_gpu_time_seconds",
-            "Time for which the container held the GPU in its turns, seconds",
-            labels=("namespace", "pod", "container", "gpu"),
-        )
-        waited = CounterMetricFamily(
-            "gputile_agent_gpu_wait_seconds",
-            "Time for which the container had work and waited for its turn on the GPU, seconds",
-            labels=("namespace", "pod", "container", "gpu"),
-        )
-        for names, gpu, seconds, waiting in self.rows:
-            used.add_metric((*names, gpu), round(seconds, _SECOND_DIGITS))
-            waited.add_metric((*names, gpu), round(waiting, _SECOND_DIGITS))
-        yield used
-        yield waited
 
 
 class AgentMetrics:
@@ -98,8 +72,6 @@ class AgentMetrics:
             "Agents that the gateway has started, including this one",
             lambda: self.agents_started,
         )
-        self.gpu_times = GpuTimes()
-        self.registry.register(self.gpu_times)
         self.pods_with_devices = Gauge(
             "gputile_agent_pods", "Pods of this node that hold device IDs", registry=self.registry
         )
@@ -108,12 +80,20 @@ class AgentMetrics:
 class NodeMetrics(Collector):
     """The metrics of the node, from a copy of its ``state`` that is replaced as a whole.
 
-    ``usage`` are the files in which the isolation libraries count memory.
+    ``usage`` are the files in which the isolation libraries count memory. ``spent`` returns
+    what the arbiter has reported, see ``ArbiterProcess``.
     """
 
-    def __init__(self, state: AllocationState, monitor: GpuMonitor, usage: UsageFiles) -> None:
+    def __init__(
+        self,
+        state: AllocationState,
+        monitor: GpuMonitor,
+        usage: UsageFiles,
+        spent: Callable[[], Mapping[tuple[str, str], Spent]],
+    ) -> None:
         self._monitor = monitor
         self._usage = usage
+        self._spent = spent
         self.refresh(state)
 
     def refresh(self, state: AllocationState) -> None:
@@ -175,6 +155,17 @@ class NodeMetrics(Collector):
             "Part of the GPU's time that the container is guaranteed, from 0 to 1",
             labels=("namespace", "pod", "container", "gpu"),
         )
+        held = CounterMetricFamily(
+            "gputile_agent_gpu_time_seconds",
+            "Time for which the container held the GPU in its turns, seconds",
+            labels=("namespace", "pod", "container", "gpu"),
+        )
+        waited = CounterMetricFamily(
+            "gputile_agent_gpu_wait_seconds",
+            "Time for which the container had work and waited for its turn on the GPU, seconds",
+            labels=("namespace", "pod", "container", "gpu"),
+        )
+        by_directory = self._spent()
         for names, directory, parts in containers_of(state):
             counted = read_usage(self._usage.file(directory), len(parts)) if directory else None
             for place, part in enumerate(parts):
@@ -182,6 +173,10 @@ class NodeMetrics(Collector):
                 limit.add_metric(labels, part.limit)
                 if part.time_share is not None:
                     share.add_metric(labels, round(part.time_share, _SHARE_DIGITS))
+                spent = by_directory.get((directory, part.uuid))
+                if spent is not None:
+                    held.add_metric(labels, round(spent.used / 1e9, _SECOND_DIGITS))
+                    waited.add_metric(labels, round(spent.waited / 1e9, _SECOND_DIGITS))
                 if counted is None:
                     continue
                 usage = counted[place]
@@ -191,7 +186,7 @@ class NodeMetrics(Collector):
                 used.add_metric(labels, min(usage.used, part.total))
                 peak.add_metric(labels, min(usage.peak, part.total))
                 refused.add_metric(labels, min(usage.refused, _MOST_COUNTED))
-        yield from (limit, used, peak, refused, share)
+        yield from (limit, used, peak, refused, share, held, waited)
 
 
 def _node(state: AllocationState) -> Metric:
@@ -376,6 +371,7 @@ class GpuPart:
     time, from 0 to 1; None if GPU time is not shared out.
     """
 
+    uuid: str
     index: int
     limit: int
     total: int
@@ -414,9 +410,9 @@ def _parts(
             continue
         part = guaranteed.get(share.uuid)
         time_share = part / SHARE_WHOLE if part is not None else None
-        yield GpuPart(share.index, share.mib * MIB, gpu.mib * MIB, time_share)
+        yield GpuPart(share.uuid, share.index, share.mib * MIB, gpu.mib * MIB, time_share)
     split = Amounts[int]()
     for instance in _instances(state.node_config, held, container):
         split[instance.index] += instance.mib * MIB
     for index, limit in split.items():
-        yield GpuPart(index, limit, limit, None)
+        yield GpuPart("", index, limit, limit, None)

@@ -9,7 +9,7 @@ containers after it.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.quantity import parse_weight
@@ -27,7 +27,7 @@ from gputile.node.agent.device_table import PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim, Spent
+from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
 
 
@@ -79,18 +79,6 @@ class TimeShares:
     assignment: Assignment
     files: Mapping[str, bytes]
     guaranteed: Mapping[str, Mapping[str, int]]
-
-
-class TimeUsed(NamedTuple):
-    """The ``seconds`` that a container held a GPU in its turns, and ``waited`` for turns.
-
-    ``container`` is its namespace, pod and name; ``gpu`` is the GPU's index on its node.
-    """
-
-    container: tuple[str, str, str]
-    gpu: str
-    seconds: float
-    waited: float
 
 
 def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> GpuTimePolicy:
@@ -145,25 +133,6 @@ def time_shares(
     return TimeShares(
         Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed
     )
-
-
-def gpu_times(
-    allocation_state: AllocationState, spent: Mapping[tuple[str, str], Spent]
-) -> Iterator[TimeUsed]:
-    """Yield the GPU time of the existing containers.
-
-    The keys of ``spent`` are the path of the allocation directory and the GPU's UUID.
-    """
-    owners = {
-        devices.directory: (held.namespace, held.name, devices.container)
-        for held, _ in allocation_state.rows_with_pods()
-        for devices in held.devices
-    }
-    indices = {gpu.uuid: str(gpu.index) for gpu in allocation_state.node_config.inventory.gpus}
-    for (path, uuid), each in sorted(spent.items()):
-        container = owners.get(path.rpartition("/")[2])
-        if container is not None and uuid in indices:
-            yield TimeUsed(container, indices[uuid], each.used / 1e9, each.waited / 1e9)
 
 
 def _shares(

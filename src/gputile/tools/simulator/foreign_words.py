@@ -1,8 +1,8 @@
 """Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
-A pod that requests a GPU only by such fields would be placed without a GPU, so that is an error.
-Other such fields choose which GPU to use or when to start. For them, a note explains what to write
-for gputile.
+It is an error if a pod requests a GPU only by such fields, because gputile would place the pod
+without a GPU. Other fields choose a GPU or the time of the start. For these, a note says what to
+write for gputile.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ _POLICY: Final = (
 
 
 class ForeignAmount(StrEnum):
-    """What another system's resource counts; the value says what to write for gputile instead."""
+    """What another system's resource counts. The value says what to write for gputile instead."""
 
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
@@ -79,15 +79,15 @@ FOREIGN_RESOURCES: Final = {
 SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
 # What requests GPUs on the nodes of gputile, of NVIDIA's plugin and of HAMi.
 GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
-# Annotations that request a GPU: the unit of their values, and what the limit for gputile must
-# cover.
+# Annotations that request a GPU, with the words in messages for their unit and for the memory that
+# the limit for gputile must cover.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
 ASKING: Final = {
     KAI_FRACTION: ("of a GPU", "that part of a GPU's memory"),
     KAI_MEMORY: ("MiB of a GPU", "that memory"),
 }
-# The messages for other annotations; {0} is the value, {1} the size of a gang.
+# The messages for other annotations. {0} is the value, {1} the size of a gang.
 _ANNOTATIONS: Final = {
     "nvidia.com/use-gputype": _CHOICE,
     "nvidia.com/nouse-gputype": _AVOIDED,
@@ -131,9 +131,10 @@ def is_gpus(name: str) -> bool:
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
-    """Yield annotations that request another system's GPU, if the pod requests none of gputile.
+    """Yield the annotations that request GPUs of another system.
 
-    ``path`` is the path of the pod in its object.
+    There are none if the pod also requests GPUs of gputile. ``path`` is the path of the pod in its
+    object.
     """
     if any(name in GPU_RESOURCES for name, _ in _limits(pod)):
         return
@@ -145,9 +146,9 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
-    """Yield a sentence for each ignored field of another system, with what to write instead.
+    """Yield a sentence for each field of another system, with what to write instead.
 
-    ``more`` completes the sentences about resources.
+    ``more`` is appended to sentences on resources.
     """
     before = f"{path}." if path else ""
     for name, where, value in _annotations(path, pod):
@@ -173,7 +174,7 @@ def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iter
 
 
 def _annotations(path: str, pod: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield the annotations of a pod: the name, the path and the value."""
+    """Yield the name, the path and the value of each annotation of a pod."""
     before = f"{path}." if path else ""
     for name, value in (pod["metadata"].get("annotations") or {}).items():
         yield name, f"{before}metadata.annotations[{shown(name)}]", str(value)
@@ -185,7 +186,10 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field with the gang size for another scheduler, and the size; None without one."""
+    """Return the field that states a gang's size for another scheduler, and the size.
+
+    Return None if the object is no gang of more than one pod.
+    """
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
@@ -202,7 +206,7 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
 
 
 def words_of_gang(body: Json) -> str:
-    """Return a sentence on a workload that is a gang only for another scheduler, else ""."""
+    """Return a sentence if a workload is a gang only for another scheduler, or ""."""
     gang = gang_of_others(body)
     if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
         return ""
@@ -211,7 +215,7 @@ def words_of_gang(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each limit of a ResourceQuota that Kubernetes accepts but ignores."""
+    """Yield a sentence for each entry of a ResourceQuota that Kubernetes accepts but ignores."""
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
         if (

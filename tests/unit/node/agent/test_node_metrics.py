@@ -21,9 +21,9 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, part_id
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.metrics import GpuTimes, NodeMetrics
+from gputile.node.agent.metrics import NodeMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
-from gputile.node.agent.time_shares import TimeUsed
+from gputile.node.arbiter.messages import Spent
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
 from gputile.node.nvml.gpu_health import Examined, Health, after
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
@@ -80,7 +80,8 @@ class Node:
         self.monitor, self.usage = Monitor(), UsageFiles(tmp_path / "usage")
         self.usage.directory.mkdir()
         self.registry = CollectorRegistry()
-        self.metrics = NodeMetrics(self.state, self.monitor, self.usage)
+        self.spent: dict[tuple[str, str], Spent] = {}
+        self.metrics = NodeMetrics(self.state, self.monitor, self.usage, lambda: self.spent)
         self.registry.register(self.metrics)
 
     def put(self, pod: Pod) -> None:
@@ -171,15 +172,24 @@ def test_gpus_and_node(tmp_path: Path) -> None:
 
 def test_a_scrape_of_a_full_node_is_small(tmp_path: Path) -> None:
     """200 pods on a node, isolated ones, which have the most series: less than 200 kB, as no compression makes it."""
-    node, times, name = Node(tmp_path, Mode.CGPU), GpuTimes(), "inference-7d9c5b8f6d-00000"
-    times.rows = (TimeUsed(("default", "a", "main"), "1", 12345.678901234, 2345.678901234),)
-    node.registry.register(times)
+    node, name = Node(tmp_path, Mode.CGPU), "inference-7d9c5b8f6d-00000"
+    node.spent = {(f"{POD}-main", "GPU-1"): Spent(12345_678901234, 2345_678901234)}
     file = counted(node.usage.path(f"{POD}-main"), 1234567 * 512, 1234567 * 512, 0)
     lines = node.text().splitlines()
     os.close(file)
     of_pod = [line for line in lines if 'pod="a"' in line]
     assert len(of_pod) == 7
     assert 200 * sum(len(line) + len(name) for line in of_pod) + sum(map(len, lines)) < 200_000
+
+
+@pytest.mark.requirement("G4", "M4", "M5")
+def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out(tmp_path: Path) -> None:
+    node = Node(tmp_path, Mode.CGPU)
+    node.spent = {(f"{POD}-main", "GPU-1"): Spent(1_500_000_000, 250_000_000), ("of-nobody", "GPU-1"): Spent(7)}
+    found = {names: value for names, value in node.samples().items() if names[0].startswith("gpu_time_s")}
+    assert found.pop(("gpu_time_seconds_total", labels())) == 1.5
+    assert node.samples()["gpu_wait_seconds_total", labels()] == 0.25
+    assert [name for name, _ in found if name == "gpu_time_seconds_total"] == []
 
 
 def put_devices(node: Node, uid: str, name: str = "a", *devices: ContainerDevices) -> None:

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from prometheus_client import generate_latest
 
 from gputile.api.config.v1alpha1 import Configuration, GpuTime
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, GpuTimePolicy, Mode
@@ -11,12 +10,11 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.node_status import time_condition
-from gputile.node.agent.time_shares import TimeShares, fallback, gpu_times, policy_of, share_of, time_shares
+from gputile.node.agent.time_shares import TimeShares, fallback, policy_of, share_of, time_shares
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.messages import Assignment, Spent, decode_line, encode_line
+from gputile.node.arbiter.messages import Assignment, decode_line, encode_line
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 from tests.fakes.devicetable import hold
@@ -116,19 +114,6 @@ def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
     ):
         shares = [share_of(policy, *claim, 16) for claim in everybody]
         assert 0 < sum(fallback(policy, share, sum(each.weight for each in shares)) for share in shares) <= WHOLE
-
-
-@pytest.mark.requirement("G4", "M4", "M5")
-def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() -> None:
-    admission = node(Mode.CGPU)
-    metrics = AgentMetrics()
-    used = {("/d/a-main", "GPU-a"): Spent(1_500_000_000, 250_000_000), ("/d/of-nobody", "GPU-a"): Spent(7)}
-    metrics.gpu_times.rows = tuple(gpu_times(admission, used))
-    text = generate_latest(metrics.registry).decode()
-    labels = 'container="main",gpu="0",namespace="default",pod="a"'
-    for name, value in (("gputile_agent_gpu_time_seconds_total", 1.5), ("gputile_agent_gpu_wait_seconds_total", 0.25)):
-        assert f"{name}{{{labels}}} {value}" in text
-        assert text.count(f"{name}{{") == 1
 
 
 @pytest.mark.requirement("G4", "M4", "M5")

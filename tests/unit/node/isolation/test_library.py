@@ -10,7 +10,7 @@ import pytest
 
 from gputile.api.well_known import Mode
 from gputile.core.devices.allocation import GpuShare
-from gputile.node.agent.container_start import IsolationMounts, NotIsolated
+from gputile.node.agent.container_start import IsolationMounts, NotYet
 from gputile.node.agent.device_table import Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.node_mounts import is_ours, mount_usage
@@ -46,7 +46,7 @@ def test_what_was_answered_while_nothing_could_be_written_is_there_when_it_start
     """The answer names the files that will be there, so a disk that was full for a moment costs no pod."""
     (node.state / "library").write_text("no directory can be made here")
     answer = node.answer()
-    with pytest.raises(NotIsolated, match="library"):
+    with pytest.raises(NotYet, match="library"):
         node.enforcement.prepare(Mode.CGPU, "a", answer)
     (node.state / "library").unlink()
     assert node.enforcement.prepare(Mode.CGPU, "a", answer) == node.usage.path("a")
@@ -73,7 +73,7 @@ def test_an_answer_that_does_not_isolate_starts_nothing_for_good(node: Node, pat
     wrong = answer if host_path is None else answer | {path: host_path}
     for mode in (Mode.CGPU, Mode.CORE_MEM):
         for given in (wrong, {}):
-            with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted again"):
+            with pytest.raises(NotYet, match="delete the pod, so that it is admitted again"):
                 node.enforcement.prepare(mode, "a", given)
 
 
@@ -132,7 +132,7 @@ def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) ->
     try:
         assert enforcement.prepare(Mode.SHARE, "a", {}) is None
         answer = node.answer() | {"/etc/gputile/usage": str(inside / "a")}
-        with pytest.raises(NotIsolated, match="not mounted nosuid"):
+        with pytest.raises(NotYet, match="not mounted nosuid"):
             enforcement.prepare(Mode.CGPU, "a", answer)
     finally:
         inside.rmdir()
@@ -146,7 +146,7 @@ def test_a_place_from_which_nothing_is_loaded_isolates_nobody(node: Node) -> Non
         pytest.skip("no file system that is mounted noexec can be written here")
     there = Node(state, node.usage, IsolationMounts(state, node.usage))
     for mode in (Mode.CGPU, Mode.CORE_MEM):
-        with pytest.raises(NotIsolated) as refused:
+        with pytest.raises(NotYet) as refused:
             there.enforcement.prepare(mode, "a", there.answer(mode))
         assert f"the file system of {state}/library/" in str(refused.value)
         assert "is mounted noexec" in str(refused.value)

@@ -1,13 +1,17 @@
 """Parts of GPU time from readings: of two of the same containers, and of no others."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client import generate_latest
 
+from gputile.api.well_known import Mode
 from gputile.node.agent.metrics import AgentMetrics
-from gputile.node.agent.time_shares import TimeUsed
+from gputile.node.arbiter.messages import Spent
 from gputile.tools.web.agent_usage import AgentReading, UnreadableMetrics, UsageMeter, agent_reading
 from gputile.tools.web.records import NodeUsage, PodUsage
 from tests.fakes.agents import metrics_text
+from tests.unit.node.agent.test_node_metrics import POD, Node
 
 pytestmark = pytest.mark.requirement("B7")
 
@@ -52,15 +56,13 @@ def test_containers_and_gpus_of_a_pod_are_added_up() -> None:
     )
 
 
-def test_what_an_agent_serves_of_gpu_time_is_read() -> None:
-    metrics = AgentMetrics()
-    metrics.gpu_times.rows = (
-        TimeUsed(("ns", 'p"\\', "c"), "0", 2.0, 1.0),
-        TimeUsed(("ns", "q", "c"), "0", 3.5, 0),
-    )
+def test_what_an_agent_serves_of_gpu_time_is_read(tmp_path: Path) -> None:
+    metrics, node = AgentMetrics(), Node(tmp_path, Mode.CGPU)
+    node.spent = {(f"{POD}-main", "GPU-1"): Spent(2_000_000_000, 1)}
     metrics.agents_started = 3
+    metrics.registry.register(node.metrics)
     found = agent_reading(generate_latest(metrics.registry))
-    assert (found.pod_seconds, found.agents_started) == ({'ns/p"\\': 2.0, "ns/q": 3.5}, 3)
+    assert (found.pod_seconds, found.agents_started) == ({"default/a": 2.0}, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Answers the kubelet's calls for claims: prepares them, releases them, and stores their files.
 
-A claim holds its devices before any of its files is written, and its record is written last. If the
-agent dies before that, the kubelet has no response and retries. Existing files with the same
+A claim holds its devices before any of its files is written, and its CDI file is written last. If
+the agent dies before that, the kubelet has no response and retries. Existing files with the same
 content are not written again.
 
-The record of a claim is in its allocation directory. The kubelet adds a claim to its checkpoint
-before it asks for the preparation, and removes the claim after the release. So the record of a
-claim that is not in the checkpoint is outdated.
+The limits of a claim are in its allocation directory, with a mark that it was started, which the
+release removes. The kubelet adds a claim to its checkpoint before it asks for the preparation, and
+removes the claim after the release. So the limits of a claim that is not in the checkpoint are
+outdated.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from gputile.api.conversion import VersionedCodec
 from gputile.api.core import ObjectReference, Pod
 from gputile.api.quantity import MIB
+from gputile.api.resource_claims import AllocatedDevice
 from gputile.api.well_known import DRIVER, EventReason, Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
@@ -36,12 +37,13 @@ from gputile.node.agent.claims.prepare import (
     cdi_name,
     claim_of,
     prepared_claim,
+    request_name,
     with_containers,
 )
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
-from gputile.node.agent.files.allocation_files import NodeFiles
+from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, mounts_of
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.rules import Occupied, rules_of
@@ -52,27 +54,14 @@ from gputile.support.files import read_whole
 log = logging.getLogger(__name__)
 
 KUBELET_FILE: Final = "dra_manager_state"
-_RECORD_FILE: Final = "claim.json"
 _CDI_PREFIX: Final = "gputile.io-claim-"
-_PRIVATE: Final = 0o600
 _MOST_BYTES: Final = 64 * MIB
-VERSION: Final = 1
 READ_WITHIN_S: Final = 10.0
 FOLLOWED: Final = "another agent serves this node by now"
 
 
-class ClaimRecordError(ValueError):
-    """The text is not a valid record of a prepared claim."""
-
-
-CLAIM_RECORD = VersionedCodec(
-    PreparedClaim, VERSION, ClaimRecordError, lambda record: record, most=None
-)
-
-
 class _ClaimInfo(msgspec.Struct, rename="pascal"):
     claim_uid: str = msgspec.field(name="ClaimUID")
-    claim_name: str = ""
     driver_state: dict[str, Any] | None = None
 
 
@@ -96,28 +85,17 @@ class ClaimFiles:
         self._cdi = cdi
         self._kubelet = kubelet / KUBELET_FILE
 
-    def records(self) -> dict[str, PreparedClaim]:
-        """Return the valid records of prepared claims by UID."""
+    def limits(self) -> dict[str, Limits]:
+        """Return the limits of the claims that were started and not released, by UID."""
         found = {}
         for path in self.store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
-            try:
-                claim = CLAIM_RECORD.decode(read_whole(path / _RECORD_FILE, _MOST_BYTES))
-            except (OSError, ClaimRecordError):
-                continue
-            if claim.directory == path.name:
-                found[claim.uid] = claim
+            limits = self.store.limits(path.name) if (path / BOOT_FILE).exists() else None
+            if limits is not None and limits.gpus:
+                found[path.name.removeprefix(CLAIM_DIRECTORY_PREFIX)] = limits
         return found
 
-    def limits(self, uid: str) -> Limits | None:
-        """Return the limits of a claim with a record, which may be damaged; None if it has none."""
-        directory = f"{CLAIM_DIRECTORY_PREFIX}{uid}"
-        there = (self.store.allocations / directory / _RECORD_FILE).exists()
-        return self.store.limits(directory) if there else None
-
-    def kubelet_claims(self) -> dict[str, str] | None:
-        """Return the names of the claims in the kubelet's checkpoint by UID; None if it cannot be
-        read.
-        """
+    def kubelet_claims(self) -> set[str] | None:
+        """Return the UIDs of the claims in the kubelet's checkpoint; None if it cannot be read."""
         try:
             checkpoint = msgspec.json.decode(
                 read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState
@@ -129,29 +107,25 @@ class ClaimFiles:
             )
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
-        return {
-            each.claim_uid: each.claim_name for each in found if DRIVER in (each.driver_state or {})
-        }
+        return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
 
-    def write(self, claim: PreparedClaim, cdi: bytes) -> None:
-        """Write a claim's CDI file, and then its record, unless they are unchanged.
+    def write(self, uid: str, cdi: bytes) -> None:
+        """Write a claim's CDI file, unless it is unchanged.
 
         Raises:
             OSError: it cannot be written.
         """
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        write_changed(self._cdi.directory / f"{_CDI_PREFIX}{claim.uid}.json", cdi, READABLE)
-        record = self.store.allocations / claim.directory / _RECORD_FILE
-        write_changed(record, CLAIM_RECORD.encode(claim).encode(), _PRIVATE)
+        write_changed(self._cdi.directory / f"{_CDI_PREFIX}{uid}.json", cdi, READABLE)
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's record and CDI file; the reconciler removes its directory.
+        """Remove a claim's mark and CDI file; the reconciler removes its directory.
 
         Raises:
             OSError: one of the files cannot be removed.
         """
-        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / _RECORD_FILE).unlink(
+        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / BOOT_FILE).unlink(
             missing_ok=True
         )
         if self._cdi is not None:
@@ -191,7 +165,6 @@ class ClaimsDriver:
         self._compare = compare
         # By UID, so that there is one call at a time for each claim.
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._turn = asyncio.Lock()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._files.store.mine:
@@ -210,8 +183,7 @@ class ClaimsDriver:
 
     async def _prepare_all(self, body: bytes) -> bytes:
         asked = dra.NodePrepareResourcesRequest.FromString(body).claims
-        done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
-        answers = dict(zip((each.uid for each in asked), done, strict=True))
+        answers = {each.uid: await self._prepare_answer(each) for each in asked}
         return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
 
     async def _release_all(self, body: bytes) -> bytes:
@@ -226,24 +198,20 @@ class ClaimsDriver:
         """Restore the claims that previous agents prepared, if the kubelet still has them.
 
         A reboot removes the CDI files; the kubelet then asks to prepare all claims again. A claim
-        whose record and limits are both damaged is not counted here. kube-scheduler still counts
-        its allocation, and gives its memory to no other claim.
+        whose limits are damaged is not counted here. kube-scheduler still counts its allocation,
+        and gives its memory to no other claim.
         """
-        found, wanted = self._files.records(), self._files.kubelet_claims()
-        if wanted is not None:
-            found = {uid: claim for uid, claim in found.items() if uid in wanted}
-            for uid in wanted.keys() - found.keys():
-                limits = self._files.limits(uid)
-                if limits is not None and limits.gpus:  # its record is damaged
-                    found[uid] = claim_of(self._state, uid, wanted[uid], limits)
-        # The kubelet may not ask for these claims again.
-        self._files.keep_only(found.keys() | (wanted or {}).keys())
-        hold_claims(self._state, found)
+        limits, wanted = self._files.limits(), self._files.kubelet_claims()
+        if wanted is None:
+            wanted = set(limits)
+        self._files.keep_only(wanted)  # the kubelet may not ask for these claims again
+        claims = {uid: claim_of(self._state, uid, limits[uid]) for uid in wanted & limits.keys()}
+        hold_claims(self._state, claims)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
             async with self._busy.setdefault(asked.uid, asyncio.Lock()):
-                claim = await self._prepare(asked)
+                results = await self._prepare(asked)
         except ClaimRefused as error:
             log.error("claim %s/%s is not prepared: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error))
@@ -255,25 +223,25 @@ class ClaimsDriver:
         return dra.NodePrepareResourceResponse(
             devices=[
                 dra.PreparedDevice(
-                    request_names=[each.request],
+                    request_names=[request_name(each)],
                     pool_name=self._node,
-                    device_name=each.name,
-                    cdi_device_ids=self._cdi_devices(claim, each.name),
+                    device_name=each.device,
+                    cdi_device_ids=self._cdi_devices(asked.uid, each.device),
                     share_id=each.share_id or None,
                 )
-                for each in claim.results
+                for each in results
             ]
         )
 
-    def _cdi_devices(self, claim: PreparedClaim, device: str) -> list[str]:
+    def _cdi_devices(self, uid: str, device: str) -> list[str]:
         """Return a result's CDI devices: the GPU's if the runtime knows it, and the claim's."""
         found = device_named(self._state.node_config, device)
         return [
             *(self._files.cdi_devices(found.uuid) if found is not None else ()),
-            cdi_name(claim.uid),
+            cdi_name(uid),
         ]
 
-    async def _prepare(self, asked: dra.Claim) -> PreparedClaim:
+    async def _prepare(self, asked: dra.Claim) -> tuple[AllocatedDevice, ...]:
         state, before = self._state, self._state.claims.get(asked.uid)
         found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
         if found is None or found.metadata.uid != asked.uid:
@@ -284,9 +252,6 @@ class ClaimsDriver:
                 state, found, self._node, before.since_ns if before else time.time_ns()
             )
             pod = await self._pod_of(claim)
-            # Of many claims in one call, each is prepared before the next one is checked.
-            async with self._turn:
-                await asyncio.sleep(0)
             claim = with_containers(state, claim, pod)
             # A prepared claim keeps its devices.
             if before is None or before.shares != claim.shares:
@@ -311,7 +276,7 @@ class ClaimsDriver:
             if before is None:
                 self._drop(claim.uid)
             raise
-        return claim
+        return found.gpus
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
         """Return the pod for which the claim is reserved, even before the watch reports it."""
@@ -334,7 +299,8 @@ class ClaimsDriver:
             unit_mib=claim.unit_mib,
             gpus=claim.shares,
             since_ns=claim.since_ns,
-            mounts=tuple((mount.container_path, mount.host_path) for mount in response.mounts),
+            mounts=mounts_of(response),
+            claim=claim.claim,
         )
         if not self._preparation.is_started(claim.directory, limits, state):
             self._preparation.prepare(answer, limits)
@@ -344,7 +310,7 @@ class ClaimsDriver:
         seen = (
             (mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts
         )
-        self._files.write(claim, cdi_file(claim.uid, response.envs, seen))
+        self._files.write(claim.uid, cdi_file(claim.uid, response.envs, seen))
 
     async def _release(self, uid: str) -> str:
         """Release a claim, even an unknown one; return the error, "" if there is none."""

@@ -19,7 +19,7 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation import AllocateAnswer, environment
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.slices import device_named
-from gputile.node.agent.device_table import Limits, PreparedClaim, PreparedDevice
+from gputile.node.agent.device_table import Limits, PreparedClaim
 from gputile.node.agent.differences import Correction
 from gputile.node.agent.node_config import MigDevice, NodeConfig
 
@@ -68,21 +68,13 @@ def prepared_claim(
         now_ns,
         claim=meta.name,
         owner=pod.uid,
-        whole=not config.mode.shared,
         shares=tuple(sorted(shares.values(), key=lambda share: share.index)),
-        results=tuple(
-            # of an alternative, "request/alternative", the kubelet looks for the request
-            PreparedDevice(each.request.partition("/")[0], each.device, each.share_id or "")
-            for each in claim.gpus
-        ),
     )
     return row.used_by("", Phase.APP)
 
 
-def claim_of(state: AllocationState, uid: str, name: str, limits: Limits) -> PreparedClaim:
-    """Return the row of a claim whose record is damaged, from its ``limits``; only the results of
-    its allocation are lacking.
-    """
+def claim_of(state: AllocationState, uid: str, limits: Limits) -> PreparedClaim:
+    """Return the row of a claim that an earlier agent has prepared, from its ``limits``."""
     row = PreparedClaim(
         uid,
         limits.namespace,
@@ -91,9 +83,8 @@ def claim_of(state: AllocationState, uid: str, name: str, limits: Limits) -> Pre
         limits.mode,
         state.trust_group(limits.namespace),
         limits.since_ns,
-        claim=name,
+        claim=limits.claim,
         owner=limits.uid,
-        whole=not state.node_config.mode.shared,
         shares=limits.gpus,
     )
     return row.used_by(limits.container, limits.phase)
@@ -175,6 +166,14 @@ def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateA
     )
 
 
+def request_name(result: AllocatedDevice) -> str:
+    """Return the name by which the kubelet looks for a result.
+
+    Of an alternative, ``request/alternative``, it is the request.
+    """
+    return result.request.partition("/")[0]
+
+
 def cdi_name(uid: str) -> str:
     """Return the name of the CDI device that carries a claim's limits into containers."""
     return f"{CDI_KIND}={uid}"
@@ -225,7 +224,7 @@ def claim_corrections(state: AllocationState) -> list[Correction]:
     found = []
     for of_pod in claims.values():
         pod = state.pod_of(of_pod[0])
-        if pod is None or not pod.alive or any(each.whole for each in of_pod):
+        if pod is None or not pod.alive or not Mode(of_pod[0].mode).shared:
             continue
         wanted = _annotations(state, pod.pod, of_pod)
         if any(pod.pod.metadata.annotations.get(name) != text for name, text in wanted.items()):

@@ -5,14 +5,15 @@ writes nothing if it is up to date. A kubelet deletes all slices of its node whe
 (``pkg/kubelet/cm/dra/plugin``), possibly after it has registered the driver, so for a minute from
 then the slice is applied every two seconds.
 
-The API server drops fields without an error if their feature gate is disabled, so the stored slice
-is compared with the one that was sent. Without shares a node in a shared mode offers nothing; one
-in mode ``default`` offers whole GPUs.
+The API server drops fields without an error if their feature gate is disabled. So a dry run shows
+first what the API server would store. Without shares a node in a shared mode offers nothing; one in
+mode ``default`` offers whole GPUs.
 """
 
 import asyncio
 import logging
 import time
+from collections.abc import Set
 from typing import Final
 
 from gputile.api.core import NodeCondition, node_condition
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 5.0
 APPLY_EVERY_S: Final = 50.0
-GATES_EVERY_S: Final = 600.0
 LOOK_EVERY_S, KUBELET_STARTS_FOR_S = 2.0, 60.0
 HEALTH_EVERY_S: Final = 600
 # a kubelet that hears nothing for so long calls the health of devices unknown
@@ -54,11 +54,9 @@ class SlicePublisher:
         self._kubelet = kubelet
         self._paths = paths
         self._publish = publish
-        self._applied: ResourceSlice | None = None
-        self._apply_again_s = 0.0
+        self._sent: ResourceSlice | None = None
+        self._again_s = 0.0
         self._may_exist = state.node_config.effective_mode.claims  # written by the previous agent
-        self._dropped: frozenset[str] = frozenset()
-        self._gates_again_s = 0.0
         self._problem = ""
 
     async def watch_kubelet(self) -> None:
@@ -107,33 +105,23 @@ class SlicePublisher:
         return time.monotonic() - self._kubelet.state.epoch < KUBELET_STARTS_FOR_S
 
     async def _publish_slice(self, machine: ProbedMachine) -> None:
-        now = time.monotonic()
-        if self._dropped and now >= self._gates_again_s:
-            await self._look_at_gates(machine, now)
-        self._problem = self._unable()
-        wanted = self._wanted(machine)
-        if wanted is None:
-            if self._may_exist and self._state.node is not None:
-                await self._cluster.delete_slice(slice_name(self._state.node))
-                self._may_exist = False
-            self._applied = None
-        elif wanted != self._applied or self._kubelet_starts or now >= self._apply_again_s:
+        now, node, problem = time.monotonic(), self._state.node, self._unable()
+        wanted = offered = None if problem else self._slice(machine)
+        if wanted is not None:
+            if wanted == self._sent and now < self._again_s and not self._kubelet_starts:
+                return
+            stored = await self._cluster.apply_slice(wanted, dry_run=True)
+            dropped = dropped_fields(wanted, stored)
+            problem = self._lacking(dropped)
+            offered = self._slice(machine, taints="taints" not in dropped)
+        self._problem = problem
+        if offered is not None and not problem:
             self._may_exist = True  # the answer may be lost
-            lost = dropped_fields(wanted, await self._cluster.apply_slice(wanted))
-            self._applied, self._apply_again_s = wanted, now + APPLY_EVERY_S
-            if lost - self._dropped:
-                self._dropped |= lost
-                self._gates_again_s = now + GATES_EVERY_S
-                self._publish.wish()
-
-    async def _look_at_gates(self, machine: ProbedMachine, now: float) -> None:
-        """Ask whether the API server still drops fields: their gates may be enabled by now."""
-        state, self._gates_again_s = self._state, now + GATES_EVERY_S
-        if state.node is not None and self._by_claims:
-            most = state.configuration.max_pods_per_gpu
-            full = slice_of(state.node, state.node_config, machine, most)
-            stored = await self._cluster.apply_slice(full, dry_run=True)
-            self._dropped = dropped_fields(full, stored)
+            await self._cluster.apply_slice(offered)
+        elif self._may_exist and node is not None:
+            await self._cluster.delete_slice(slice_name(node))
+            self._may_exist = False
+        self._sent, self._again_s = wanted, now + APPLY_EVERY_S
 
     def _unable(self) -> str:
         """Return why this node cannot offer its GPUs to claims; "" if it can or need not."""
@@ -146,21 +134,25 @@ class SlicePublisher:
             return (
                 "claims need the container runtime's CDI: give the agent its directory (--cdi-dir)"
             )
-        lacking = sorted(self._dropped - {"taints"})
-        if lacking and self._state.node_config.mode.shared:
-            return (
-                f"the API server drops {', '.join(lacking)} of ResourceSlices, so that claims "
-                "cannot share a GPU: that needs Kubernetes 1.36 with the feature gate "
-                "DRAConsumableCapacity; in mode default the node gives whole GPUs"
-            )
         return ""
 
-    def _wanted(self, machine: ProbedMachine) -> ResourceSlice | None:
+    def _lacking(self, dropped: Set[str]) -> str:
+        lacking = sorted(dropped - {"taints"})
+        if not lacking or not self._state.node_config.mode.shared:
+            return ""
+        return (
+            f"the API server drops {', '.join(lacking)} of ResourceSlices, so that claims cannot "
+            "share a GPU: that needs Kubernetes 1.36 with the feature gate DRAConsumableCapacity; "
+            "in mode default the node gives whole GPUs"
+        )
+
+    def _slice(self, machine: ProbedMachine, *, taints: bool = True) -> ResourceSlice | None:
+        """Return the slice that this node offers; None if it offers nothing by claims."""
         state = self._state
-        offers = self._by_claims and not self._problem and state.node_config.withheld is None
+        offers = self._by_claims and state.node_config.withheld is None
         if state.node is None or not offers or state.advertised.decided.closing:
             return None
-        most, taints = state.configuration.max_pods_per_gpu, "taints" not in self._dropped
+        most = state.configuration.max_pods_per_gpu
         return slice_of(state.node, state.node_config, machine, most, taints=taints)
 
     def _health(self) -> bytes:

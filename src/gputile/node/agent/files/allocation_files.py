@@ -284,19 +284,16 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
 
 @lru_cache(_MOST_KEPT)  # the kubelet rewrites all entries at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return the mounts in an Allocate response as pairs (container path, host path).
-
-    Return None if the response is invalid.
-    """
+    """Return the mounts in an encoded Allocate response; None if it is invalid."""
     try:
-        mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
+        return mounts_of(pb.ContainerAllocateResponse.FromString(answer)) if answer else None
     except DecodeError:
         return None
-    return (
-        tuple((mount.container_path, mount.host_path) for mount in mounts)
-        if mounts is not None
-        else None
-    )
+
+
+def mounts_of(response: pb.ContainerAllocateResponse) -> tuple[tuple[str, str], ...]:
+    """Return the mounts in an Allocate response, each as container path and host path."""
+    return tuple((mount.container_path, mount.host_path) for mount in response.mounts)
 
 
 class Records:
