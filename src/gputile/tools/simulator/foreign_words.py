@@ -5,6 +5,7 @@ without a GPU. Other fields choose a GPU or the time of the start. For these, a 
 write for gputile.
 """
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
@@ -19,7 +20,6 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     GPU_MODEL,
     GPU_RESOURCES,
-    MIG_PREFIX,
     MODEL_LABEL,
     PLACEMENT_LABEL,
     WHOLE_GPU,
@@ -77,6 +77,8 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
 SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
+# Resources of nodes that count GPUs; those for virtual machines begin with a capital letter.
+GPU_COUNTERS: Final = re.compile(r"nvidia\.com/(gpu|mig-|[A-Z])|(koordinator|volcano)\.sh/v?gpu")
 # What requests GPUs on the nodes of gputile, of NVIDIA's plugin and of HAMi.
 GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
 # Annotations that request a GPU, with the words in messages for their unit and for the memory that
@@ -122,12 +124,6 @@ def other_words(pod: Pod, claims: bool) -> str:
         return ""
     by_claims = "resourceClaims" if claims and pod.spec.resource_claims else ""
     return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
-
-
-def is_gpus(name: str) -> bool:
-    """Return whether a resource counts GPUs; those of virtual machines begin with a capital."""
-    counted = name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
-    return counted or name.removeprefix("nvidia.com/")[:1].isupper()
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:

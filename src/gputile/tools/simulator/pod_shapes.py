@@ -162,7 +162,11 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
             pods.unturned.clear()
-    pods.told += [each.told for each in pods.groups if each.rule is None or _AS_ONE in each.told]
+    pods.told += [
+        f"{each.count} pod{'' if each.count == 1 else 's'} {each.told}"
+        for each in pods.groups
+        if each.rule is None or _AS_ONE in each.told
+    ]
     return pods
 
 
@@ -201,8 +205,7 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
                 # It may have fields that a pod template does not have.
                 whole = value_at(manifest.body, group.steps)
                 template = whole if "spec" in whole else group.template
-                told = re.sub("^[0-9]+ pods?", _pods(count), group.told)
-                yield replace(group, template=template, count=count, key=key, rule=rule, told=told)
+                yield replace(group, template=template, count=count, key=key, rule=rule)
             if found:
                 break
     yield from (group for group in groups if group.steps not in known)
@@ -281,10 +284,6 @@ def written(steps: Iterable[Step]) -> str:
 
 def _filled(pattern: str, owner: str, key: str, number: int) -> str:
     return pattern.replace("{name}", owner).replace("{key}", key).replace("{number}", str(number))
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod{'' if count == 1 else 's'}"
 
 
 def _is_count(value: Any) -> bool:
@@ -436,7 +435,7 @@ class _ShapeSearch:
         gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(gpu_amounts(spec).items()))
         gpus = gpus or ("devices by claims" if asks_for_gpus(spec) else "no GPU")
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
-        told = f"{_pods(count.pods)} of {written(steps)}{by}, {gpus}"
+        told = f"of {written(steps)}{by}, {gpus}"
         self._found.groups.append(
             Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told)
         )
