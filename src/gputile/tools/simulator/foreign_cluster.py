@@ -1,7 +1,7 @@
 """Finds GPUs that gputile does not serve, to show and simulate clusters without gputile.
 
 The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
-Discovery, Karpenter, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations of
+Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations of
 HAMi, gpushare and ACK. NVIDIA's device plugin does not publish the GPUs of pods. Each of its pods
 is therefore assumed to use the GPUs with the fewest pods.
 """
@@ -56,8 +56,9 @@ ADOPTED: Final = "gputile.io/adopted"
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
-_KARPENTER: Final = tuple(
-    f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name")
+_KARPENTER, _EKS = (
+    tuple(f"{prefix}/instance-gpu-{each}" for each in ("count", "memory", "name"))
+    for prefix in ("karpenter.k8s.aws", "eks.amazonaws.com")
 )
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _GKE_MIG: Final = "cloud.google.com/gke-gpu-partition-size"
@@ -255,6 +256,7 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
     ("gpushare's or ACK's labels and resources", _of_gpushare),
     ("GPU Feature Discovery's labels", lambda node, _: _of_labels(node, *_GFD)),
     ("Karpenter's labels", lambda node, _: _of_labels(node, *_KARPENTER)),
+    ("EKS's labels", lambda node, _: _of_labels(node, *_EKS)),
     ("GKE's label", lambda node, _: _of_labels(node, "", "", _GKE_MODEL)),
 )
 

@@ -61,7 +61,6 @@ _EACH: Final = "*"
 # LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
 # here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
-_AS_ONE: Final = " (is 0: judged as if 1)"
 # Steps that say nothing about the pods.
 _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
@@ -78,8 +77,7 @@ DEFINITIONS: Final = (
     "Template",
 )
 _BOUNDS: Final = ("Cohort", "Flavor", "PodGroup", "Pool", "Queue", "Quota", "Reservation")
-# Kinds whose GPU amounts are those of nodes.
-_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")
+_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")  # no pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +160,8 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
             pods.unturned.clear()
-    pods.told += [
-        f"{each.count} pod{'' if each.count == 1 else 's'} {each.told}"
-        for each in pods.groups
-        if each.rule is None or _AS_ONE in each.told
-    ]
+    told = [each for each in pods.groups if each.rule is None or "judged as if" in each.told]
+    pods.told += (f"{each.count} pod{'' if each.count == 1 else 's'} {each.told}" for each in told)
     return pods
 
 
@@ -366,16 +361,15 @@ class _ShapeSearch:
             name = next(
                 (name for name in names if isinstance(value.get(name), int | float | str)), None
             )
-            if name is None or not (self._is_known or _is_count(value[name])):
-                continue
-            if name == "parallelism" and "template" not in value:  # Argo's is only an upper bound
+            bound = name == "parallelism" and "template" not in value  # Argo's
+            if name is None or bound or not (self._is_known or _is_count(value[name])):
                 continue
             number = value[name]
             _check_count(self._manifest, number, (*steps, name))
             if name == "parallelism" and _is_count(value.get("completions")):
                 number = min(number, value["completions"])
             resumed = not number and not self._manifest.stored
-            said = written((*steps, name)) + (_AS_ONE if resumed else "")
+            said = written((*steps, name)) + (" (is 0: judged as if 1)" if resumed else "")
             above = _PodCount(above.pods * (1 if resumed else number), (*above.said_by, said))
         minimum = str(value_at(value, _KNATIVE_MINIMUM)) if steps else ""
         if minimum.isdecimal() and 1 < int(minimum) <= MOST_PODS_OF_A_TEMPLATE:

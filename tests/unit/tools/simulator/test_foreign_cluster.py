@@ -134,21 +134,23 @@ WHOLE = {"nvidia.com/gpu": 1}
             [1024, 2048],
             id="ACK",
         ),
-        pytest.param(
-            [
-                node(
-                    {
-                        "karpenter.k8s.aws/instance-gpu-count": "1",
-                        "karpenter.k8s.aws/instance-gpu-memory": "22888",
-                        "karpenter.k8s.aws/instance-gpu-name": "a10g",
-                    },
-                    {"nvidia.com/gpu": "1"},
-                )
-            ],
-            "default",
-            "a10g",
-            [0],
-            id="Karpenter",
+        *(
+            pytest.param(
+                [
+                    node(
+                        {
+                            f"{prefix}/instance-gpu-{key}": value
+                            for key, value in {"count": "1", "memory": "22888", "name": "a10g"}.items()
+                        },
+                        {"nvidia.com/gpu": "1"},
+                    )
+                ],
+                "default",
+                "a10g",
+                [0],
+                id=prefix,
+            )
+            for prefix in ("karpenter.k8s.aws", "eks.amazonaws.com")
         ),
         pytest.param(
             [
