@@ -1,9 +1,9 @@
 """Finds GPUs that gputile does not serve, to show and simulate clusters without gputile.
 
 The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
-Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations of
-HAMi, gpushare and ACK. NVIDIA's device plugin does not publish the GPUs of pods. Each of its pods
-is therefore assumed to use the GPUs with the fewest pods.
+Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations
+of HAMi, gpushare and ACK. NVIDIA's device plugin does not publish the GPUs of pods. Each of its
+pods is therefore assumed to use the GPUs with the fewest pods.
 """
 
 import re
