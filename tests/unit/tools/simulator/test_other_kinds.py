@@ -370,6 +370,13 @@ def told(expansion: Expansion) -> list[str]:
             id="a kind of the table that is scaled to 0",
         ),
         pytest.param(
+            "slurm.nebius.ai/v1/SlurmCluster",
+            "{slurmNodes: {worker: {size: 2, slurmd: {image: i, resources: {nvidia.com/gpu: 8}}}}}",
+            ["x-worker-0", "x-worker-1"],
+            [],
+            id="a number that the shape does not tell",
+        ),
+        pytest.param(
             "karpenter.sh/v1/NodeClaim",
             "{resources: {requests: {nvidia.com/gpu: 8}}, a: {nvidia.com/gpu: 8}}",
             [],
