@@ -1,4 +1,4 @@
-{{- /* Rules between values, which the schema cannot say. Every message names the value, the rule and the remedy. */ -}}
+{{- /* Rules that the schema of the values cannot express. Every message names the value, the rule and the remedy. */ -}}
 {{- define "gputile.validate" -}}
 {{- $mib := include "gputile.mib" .Values.gpuMemoryUnit | int64 -}}
 {{- $most := 16777216 -}}
@@ -74,7 +74,7 @@
 {{- end }}
 {{- end }}
 {{- if .Values.agent.enabled }}{{ include "gputile.distinctDirectories" .Values.agent }}{{ end }}
-{{- /* Of a key that is not valid the schema's error does not say where it is. */}}
+{{- /* The schema's error about an invalid key does not contain the path of the key. */}}
 {{- range $namespace, $_ := .Values.gpuTime.namespaceMaxWeight }}
 {{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$" $namespace) }}
 {{- fail (printf "gpuTime.namespaceMaxWeight: %q is not the name of a namespace" $namespace) }}
@@ -91,14 +91,14 @@
 {{- end }}
 {{- end }}
 
-{{- /* The MiB of a memory size, which the schema has already checked. */ -}}
+{{- /* Returns a memory size in MiB. The schema has already validated it. */ -}}
 {{- define "gputile.mib" -}}
-{{- /* A number that begins with 0 would be octal. */ -}}
+{{- /* A number that begins with 0 would be parsed as octal. */ -}}
 {{- $number := . | regexFind "[1-9][0-9]*" | default "0" | int64 -}}
 {{- mul $number (get (dict "M" 1 "G" 1024 "T" 1048576) (regexFind "[MGT]" .)) -}}
 {{- end }}
 
-{{- /* Refuse directories of the host that the agent's container cannot have beside each other and beside its own. */ -}}
+{{- /* Refuses directories of the host that overlap each other, or the directories of the agent's container. */ -}}
 {{- define "gputile.distinctDirectories" -}}
 {{- $agent := . }}
 {{- range list "kubeletDir" "stateDir" "usageDir" "cdiDir" "driverDir" }}
@@ -124,7 +124,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* Refuse two listeners of one network on one port. Call with the ports by what they are called. */ -}}
+{{- /* Refuses two listeners on the same port of one network. Call this with the ports by the name of the value. */ -}}
 {{- define "gputile.distinctPorts" -}}
 {{- $taken := dict }}
 {{- range $name, $port := . }}
