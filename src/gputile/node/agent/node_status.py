@@ -363,9 +363,10 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove what an agent wrote on the node. Return a message, or "" if there was nothing.
+    """Remove from the node what an agent wrote; return a message, "" if there was nothing.
 
-    Raises KubeError if the node cannot be read or written.
+    Raises:
+        KubeError: the node cannot be read or written.
     """
     path = f"/api/v1/nodes/{settings.node_name}"
     async with Connection(load_access(settings.kubeconfig, settings.context)) as connection:
@@ -387,7 +388,7 @@ def main() -> None:
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
     except (KubeError, ConversionError) as error:
-        sys.exit(f"what an agent wrote on this node cannot be removed: {error}")
+        sys.exit(f"what an agent said of this node is still there: {error}")
     if done:
         sys.stderr.write(f"{done}\n")
 
