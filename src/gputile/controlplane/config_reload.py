@@ -102,7 +102,7 @@ class ConfigReloader:
 
 @contextlib.asynccontextmanager
 async def background(work: Iterable[Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Run coroutines within the context. An error in one of them ends the others and the block."""
+    """Run coroutines within the context. An error in one cancels the others and the context."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
         try:

@@ -2,8 +2,8 @@
 
 A replica leads once it holds the Lease and its cache contains all writes that were made before it
 took the Lease. So a replica that takes the Lease from another replica lists the cluster before it
-acts. Each change of the holder begins a new term. If only a replica's own Lease has lapsed, it does
-not list again, because no other replica has acted.
+acts. Each change of the holder begins a new term. If only a replica's own Lease has lapsed, the
+replica does not list again, because no other replica has acted.
 
 The extender's Lease follows the requests (``LeaderGate``). Each kube-scheduler calls its own
 extender, and only the leading kube-scheduler sends requests. The replica that gets requests takes
@@ -28,7 +28,7 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 
 def default_identity() -> str:
-    """Return the host name, by which a restarted container resumes the Lease of its pod."""
+    """Return the host name. It is the pod's name, so a restarted container resumes its Lease."""
     return socket.gethostname()
 
 
@@ -88,8 +88,8 @@ class LeaderElection:
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Take or renew the Lease, then list the cluster if another replica may have acted since.
 
-        The Lease comes first, so that the list contains every write of the predecessor. During the
-        list, the Lease is renewed as long as ``wanted`` returns True.
+        The Lease is taken first, so that the list contains every write of the predecessor. During
+        the list, the Lease is renewed as long as ``wanted`` returns True.
 
         Raises:
             NotReady: another replica holds or has taken the Lease, or this replica has given it up.
@@ -149,7 +149,7 @@ class LeaderElection:
             await self.renew(wanted=wanted())
 
     async def resign(self, *, release: bool) -> None:
-        """Stop leading for good. Release the Lease if ``release`` is True, or let it expire.
+        """Stop leading for good. With ``release``, release the Lease. Otherwise let it expire.
 
         A released Lease means that no writes are in progress. So a replica that has not caught up
         does not release the Lease, because writes of its predecessor may be in progress.
@@ -174,8 +174,8 @@ def _who_leads(holder: str) -> str:
 class LeaderGate:
     """Admits calls while this replica leads.
 
-    Each call makes this replica want the Lease for ``idle_seconds``. After that, the Lease may
-    lapse.
+    After each call, the Lease is renewed for ``idle_seconds``. Without another call, the Lease then
+    lapses.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Backoff:
     uniform: Callable[[float, float], float] = random.SystemRandom().uniform
 
     def delay(self, failures: int) -> float:
-        """Return the seconds to wait after a failure. ``failures`` counts those before it."""
+        """Return the seconds until the next attempt. ``failures`` is 0 after the first failure."""
         full = min(self.longest, self.first * 2.0 ** min(failures, 32))
         return self.uniform(full / 2, full)
 
@@ -216,7 +216,7 @@ class Connection:
         )
 
     async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
-        """Delete the object at ``path``, and return the response. ``body`` has DeleteOptions."""
+        """Delete the object at ``path``, and return the response. ``body`` is a DeleteOptions."""
         return await self._send(_ApiRequest("DELETE", path, within or self._within, body))
 
     @asynccontextmanager

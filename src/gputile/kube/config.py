@@ -282,7 +282,7 @@ def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
-    """Return the access by a pod's service account ("Accessing the Kubernetes API from a Pod")."""
+    """Return the access of a pod, by the service account that Kubernetes mounts into the pod."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
@@ -378,7 +378,7 @@ def _spellings(variable: str) -> tuple[str, str]:
 
 
 def _is_excepted(rule: str, server: str, server_port: str, server_address: _Address | None) -> bool:
-    """Return whether the NO_PROXY entry "*", a CIDR, or a host with optional port matches."""
+    """Return whether ``rule`` of NO_PROXY ("*", a CIDR range, or a host) matches the server."""
     if rule == "*":
         return True
     if "/" in rule:
@@ -402,7 +402,7 @@ def _is_within(network: str, address: _Address | None) -> bool:
 
 
 def _with_port(rule: str) -> tuple[str, str]:
-    """Return host and port of an entry such as ``[::1]:80``. A missing port is empty."""
+    """Split an entry such as ``[::1]:80`` into host and port. The port may be empty."""
     if rule.startswith("["):
         host, _, port = rule[1:].partition("]")
         return host, port.removeprefix(":")

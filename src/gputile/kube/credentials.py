@@ -167,7 +167,7 @@ class ExecCredentials(Credentials):
 
     Only one run takes place at a time, for at most ``seconds``. ``cluster`` describes the cluster
     to plugins that request the description. ``tls`` creates TLS settings from a client certificate
-    and key in PEM. Both are empty if the plugin returns only a token.
+    and key in PEM. Certificate and key are empty if the plugin returns only a token.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class ExecCredentials(Credentials):
 class ClusterTls:
     """Creates TLS settings for a cluster.
 
-    ``authority`` is the cluster's CA in PEM. If it is empty, the CAs of the system apply.
+    ``authority`` is the cluster's CA in PEM. If ``authority`` is empty, the system's CAs apply.
     """
 
     def __init__(self, server: str, authority: str, *, insecure: bool) -> None:

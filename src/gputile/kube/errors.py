@@ -129,7 +129,7 @@ _STATUS = msgspec.json.Decoder(Status)
 def api_error(
     method: str, path: str, status: int, body: bytes, retry_after: float = 0.0
 ) -> ApiError:
-    """Return the error for a response. Its ``body`` is a metav1.Status, or a proxy's text."""
+    """Return the error for a response whose ``body`` is a metav1.Status or a proxy's text."""
     try:
         said = _STATUS.decode(body)
     except msgspec.MsgspecError:

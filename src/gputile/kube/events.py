@@ -42,7 +42,7 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event. ``stored_as`` names its Event object once that exists."""
+    """The occurrences of one event. ``stored_as`` is the name of the Event object after a send."""
 
     first: datetime
     last: datetime

@@ -1,17 +1,16 @@
 """Elects one active replica by a Lease, without synchronized clocks.
 
-No Lease is renewed in the background. When kube-scheduler calls a replica, the replica calls
-``LeaseHolder.acquire``, and then ``LeaseHolder.renew`` while calls continue. A standby replica
-calls ``LeaseHolder.observe`` regularly. When kube-scheduler calls the standby, it then already
-knows whether the holder is alive.
+This module starts no background task. A replica calls ``LeaseHolder.acquire`` to become active, and
+``LeaseHolder.renew`` to stay active. A standby replica calls ``LeaseHolder.observe`` regularly. So
+the standby knows whether the holder is alive as soon as it wants to take over.
 
 A replica never compares a timestamp of another machine with its own clock. It measures on its
 monotonic clock how long the stored Lease has been unchanged. It takes the Lease over when that time
 exceeds both the duration in the Lease and its own configured duration. The configured duration
 counts because a shorter one may have been written by hand, without the holder's knowledge. The
-holder counts from before it sent its last successful renewal, and no replica can have observed the
-renewal earlier. So while clocks run at the same rate, no two replicas believe that they hold the
-Lease, however long requests take.
+holder counts the duration from before it sent its last successful renewal. No replica can have
+observed the renewal earlier. So while clocks run at the same rate, no two replicas believe that
+they hold the Lease, however long requests take.
 
 A missing Lease may have been deleted while a replica held it. That replica believes that it holds
 the Lease until the Lease's duration ends. So the Lease is first created with a placeholder as its
@@ -42,7 +41,7 @@ RELEASED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """The fields of a stored Lease."""
+    """The fields of a stored Lease that the election uses."""
 
     resource_version: str
     holder: str  # empty without a holder
@@ -135,7 +134,7 @@ class LeaseState:
         )
 
     def record_write(self, record: LeaseRecord, started: float, now: float) -> None:
-        """Record that a request stored ``record``. It was sent at ``started`` or later."""
+        """Record that ``record`` was stored by a request that was sent at ``started`` or later."""
         before = self.record
         self.observe(record, now)
         if record.holder == self.identity:
@@ -178,7 +177,7 @@ class LeaseHolder:
 
     @property
     def holder(self) -> str:
-        """The holder at the last read or write of the Lease. It is empty without a holder."""
+        """The Lease's holder at the last read or write. It is empty without a holder."""
         return self._state.record.holder if self._state.record else ""
 
     @property

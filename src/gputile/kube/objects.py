@@ -64,7 +64,7 @@ class Applied(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Generic[T]):
-    """An object was deleted. If it was unreadable, only the identity in its ``metadata`` is set."""
+    """An object was deleted. Only the identity in ``metadata`` is set if it was unreadable."""
 
     object: T
 
@@ -185,7 +185,7 @@ class ObjectDecoder(Generic[T]):
 
 
 def _identity(raw: msgspec.Raw) -> ObjectMeta:
-    """Return name, namespace, UID and resourceVersion of an object. Unreadable ones are empty."""
+    """Return an object's name, namespace, UID and resourceVersion. Unreadable fields are empty."""
     try:
         document: Any = msgspec.json.decode(raw)
     except UNREADABLE:

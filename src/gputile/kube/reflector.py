@@ -66,7 +66,7 @@ class ReflectorSettings:
     page_size: int = PAGE_SIZE  # objects
     list_seconds: float = 60.0  # the time limit of one page
     watch_seconds: tuple[int, int] = (290, 590)  # the minimum and maximum duration of a watch
-    margin: float = 30.0  # seconds until a watch is closed that the API server has not ended
+    margin: float = 30.0  # extra seconds before the client closes a watch that has not ended
     absent_seconds: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)
 
@@ -77,10 +77,10 @@ _SETTINGS = ReflectorSettings()
 class Reflector(Generic[T]):
     """Lists and watches ``path``, and calls ``on_event`` for each event.
 
-    If ``on_list`` is set, it receives the lists instead of ``on_event``, and the watch begins after
-    it has returned. An exception of ``on_list`` or ``on_event`` ends ``run``. ``synced`` states
-    whether the consumer has received a complete list. ``last_error`` is the error of the latest
-    list or watch, or None if that succeeded.
+    If ``on_list`` is set, it receives the lists instead of ``on_event``. The watch then begins
+    after ``on_list`` has returned. An exception of ``on_list`` or ``on_event`` ends ``run``.
+    ``synced`` states whether the consumer has received a complete list. ``last_error`` is the error
+    of the latest list or watch, or None after a success.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Sends typed requests for single objects.
 
 Failures raise the errors of ``gputile.kube.errors``. A write to a pod carries the pod's UID, except
-``annotate_pod_status``. If the decision depends on the pod's content, the write also carries the
-resourceVersion. If they do not match the stored pod, the API server answers 409, or 422 to a JSON
-patch.
+``annotate_pod_status``. A write whose content depends on the pod's state also carries the
+resourceVersion. If the UID or the version does not match the stored pod, the API server answers
+409, or 422 to a JSON patch.
 """
 
 from collections.abc import Mapping, Sequence

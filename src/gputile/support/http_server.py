@@ -79,7 +79,7 @@ class ServerConnection(web.RequestHandler):
         self.host = host
         self.opening: asyncio.Task[None] | None = None
         self.answering: asyncio.Task[object] | None = None
-        self.since = self.loop.time()  # of acceptance, or of the last request's start or end
+        self.since = self.loop.time()  # time of acceptance, or of the last request's start or end
         self.has_asked = False
         # the body of the latest request that a handler has received
         self._content: StreamReader | None = None
@@ -182,7 +182,7 @@ class Server:
         self._tls = context
 
     def stop(self) -> None:
-        """Accept no more connections. ``answer`` returns after the requests in progress."""
+        """Accept no more connections. ``answer`` finishes the requests in progress and returns."""
         self._stopping.set()
 
     async def answer(self) -> None:
@@ -228,10 +228,10 @@ class Server:
     def _admit(self, new: ServerConnection) -> None:
         """Start a connection. If there are too many connections, close another one first.
 
-        A connection of the host with the most connections is closed. Among these, a connection
-        without a request in progress is preferred, first one that never sent a request, then the
-        one that has been idle longest. So neither idle connections nor a client with very many
-        connections can lock out other clients.
+        The closed connection belongs to the host with the most connections. Connections without a
+        request in progress are closed first. Among these, connections that never sent a request
+        come first, then the connections that have been idle longest. So neither idle connections
+        nor a client with very many connections can lock out other clients.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))
@@ -319,7 +319,7 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return the routes of probes and metrics. ``not_ready`` returns the reason, or None."""
+    """Return routes of probes and metrics. ``not_ready`` returns a reason, or None if ready."""
 
     async def healthz(_: web.BaseRequest) -> web.Response:
         return web.Response(text="ok")

@@ -27,7 +27,7 @@ class Restarts:
         self._started = 0.0
 
     async def supervise(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Restart a process whenever it ends. ``run`` returns how it ended, for the log."""
+        """Restart ``run`` whenever it ends. It returns how the process ended, for the log."""
         while True:
             self.start()
             try:
@@ -70,7 +70,7 @@ async def end(process: RunningProcess, ask: Callable[[], None], within: float) -
 def reap_orphans() -> None:
     """Reap all ended children. In a container, orphans become children of process 1.
 
-    No task may be waiting for the exit status of a child during the call.
+    During the call, no task may wait for the exit status of a child.
     """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:

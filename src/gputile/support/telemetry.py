@@ -31,13 +31,13 @@ class MetricsRegistry(CollectorRegistry):
         self.register(_Computed(lambda: CounterMetricFamily(name, text), lambda: [((), value())]))
 
     def labelled(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a gauge with a series per label value. ``values`` is called for each scrape."""
+        """Export a gauge with one series per label value. ``values`` is called for each scrape."""
         self.register(
             _Computed(lambda: GaugeMetricFamily(name, text, labels=[label]), _of_one_label(values))
         )
 
     def labelled_counter(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export the counter ``name``_total with a series per label value."""
+        """Export the counter ``name``_total with one series per label value."""
         self.register(
             _Computed(
                 lambda: CounterMetricFamily(name, text, labels=[label]), _of_one_label(values)

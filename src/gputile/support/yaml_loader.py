@@ -188,7 +188,7 @@ def _load_yaml(text: str, before: int) -> Any:
 
 
 def _refuse_deep_events(text: str) -> None:
-    """Refuse deep nesting before composing, because libyaml's composer recurses."""
+    """Refuse deep nesting before the nodes are composed, because libyaml's composer recurses."""
     depth = 0
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.CollectionStartEvent):

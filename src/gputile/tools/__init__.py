@@ -1,1 +1,1 @@
-"""Contains the tools for users: the simulator, node pools, the web page and commands' views."""
+"""Contains the tools for users: simulator, node pools, web page, and the output of commands."""

@@ -45,15 +45,15 @@ class ClusterPlacement:
 
 
 class ClusterState:
-    """The state of the cluster, for one event loop.
+    """The state of the cluster. Only one event loop may change it.
 
     ``changed`` is called after changes that may let a gang start. Rounds are planned on a
     ``snapshot`` in another thread. A snapshot copies maps and arrays, whose contents are immutable.
 
     ``placement`` contains all pods. ``empty_placement`` contains only static pods and pods of
-    DaemonSets. A pod that does not fit there needs other nodes. Placeholders are recognized only in
-    ``namespace``. Memory is bounded by the nodes, the PodGroups, the versions of all pods, the
-    running pods, and the pods of unfinished gangs.
+    DaemonSets. A pod that does not fit there needs other nodes. Placeholder pods are recognized
+    only in ``namespace``. Memory is bounded by the nodes, the PodGroups, the versions of all pods,
+    the running pods, and the pods of unfinished gangs.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy for planning. A write that is expected on the copy is not expected here."""
+        """Return a copy for planning. An ``expect`` on the copy does not change this state."""
         twin: ClusterState = copy(self)
         twin.nodes = self.nodes.copy()
         twin.groups = self.groups.copy() if self.groups is not None else None
@@ -127,7 +127,7 @@ class ClusterState:
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return the end of an unbound pod's reservation, which may be past, in Unix ns, or 0."""
+        """Return the end of an unbound pod's reservation in Unix ns, or 0. It may have passed."""
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -232,7 +232,7 @@ class ClusterState:
     # -- the controller's own writes
 
     def has_changed(self, pod: Pod) -> bool:
-        """Return whether the pod is gone, or its known version differs from ``pod``."""
+        """Return whether the pod is gone, or its known version is not the version of ``pod``."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
@@ -375,6 +375,6 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, or 0. Later versions have higher numbers."""
+    """Return a pod's resourceVersion as a number that grows with each change, or 0."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -208,7 +208,7 @@ class Controller:
         )
         gauge(
             "gputile_controller_silent_since_timestamp_seconds",
-            "When the oldest of these conditions became True, Unix time; 0 if no node has it.",
+            "Start of the oldest condition gputile.io/AgentSilent, Unix time; 0 without one.",
             lambda: min(silent.since(), default=0.0),
         )
 

@@ -5,8 +5,8 @@ also refuses evictions for reasons that no budget shows, such as an admission we
 eviction is retried after some seconds. Other preemptors do not choose the pod for ``REFUSED_S``.
 
 A gang that must leave as a whole leaves even if some evictions are refused and the preemptor's
-reservation is given up. The evictions of its remaining pods are retried. They stop if no pod of the
-gang has left, or if enough pods of the gang run again. A new leader does not know of these
+reservation is given up. The evictions of its remaining pods are retried. The retries stop if no pod
+of the gang has left, or if enough pods of the gang run again. A new leader does not know of these
 evictions.
 """
 
@@ -182,8 +182,8 @@ class Evictions:
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
         """Return the due evictions of a preemptor's victims.
 
-        Evictions that were refused before come first. If one is refused again, no pod has been
-        evicted in vain.
+        Evictions that were refused before come first. If one of them is refused again, no other pod
+        has been evicted in vain.
         """
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:

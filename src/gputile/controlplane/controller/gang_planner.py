@@ -3,10 +3,10 @@
 Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later
 gangs see these reservations. If a gang does not fit, later gangs may pass it for
 ``gangs.patienceSeconds``. After that, GPUs that become free are reserved for the gang, and later
-gangs start only on nodes that it could not use. This ends when the gang fits, or when it has lasted
-too long (``GangPatience``). At most one gang at a time has reserved GPUs that it cannot use yet, so
-no two gangs wait for each other. If the eviction of pods of lower priority makes room for a gang,
-the gang preempts these pods (``preemption``).
+gangs start only on nodes that the waiting gang could not use. This state ends when the gang fits,
+or after a limited time (``GangPatience``). At most one gang at a time has reserved GPUs that it
+cannot use yet, so no two gangs wait for each other. If the eviction of pods of lower priority makes
+room for a gang, the gang preempts these pods (``preemption``).
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ class GangPlanner:
         self.reports.forget()
 
     def refused(self, pod: Pod, why: str) -> None:
-        """Record that the API server refused the reservation of ``pod``, so that its gang waits."""
+        """Record that the API server refused the reservation of ``pod``. Its gang backs off."""
         if (gang := gang_of(pod)) is not None:
             self._refused[gang] = why, self._now_ns
 
@@ -175,7 +175,7 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang waits. If others may no longer pass it, reserve the GPUs that fit."""
+        """Report why a gang waits. Reserve the GPUs that fit once others may not pass the gang."""
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = (
                 f"{gang.together} wait for gang {turn.head.name}, which has waited longer than "
@@ -243,19 +243,19 @@ def _remedy(gang: Gang) -> str:
     fewer = (
         "lower spec.minMember of the PodGroup"
         if gang.name.by_object
-        else "create a Job without gang labels for it"
+        else "create a Job without gang labels for the rest"
     )
     return (
-        "if no more are created, see the events of their Job (such as those about a "
-        f"ResourceQuota); if the other pods have already succeeded, {fewer}"
+        "if no more pods are created, see the events of their Job, for example about a "
+        f"ResourceQuota; if the other pods have already succeeded, {fewer}"
     )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
         f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none "
-        "of the pods; see its events on them (such as those about volumes); the GPUs are free for "
-        "other pods now, and reserved again later"
+        "of the pods; see the events of kube-scheduler for the pods, for example about volumes; "
+        "the GPUs are now free for other pods, and will be reserved again later"
     )
 
 

@@ -81,13 +81,13 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs, other gangs, surplus pods, and each by priority and age."""
+        """The sort key. Started gangs come first, surplus pods last, each by priority and age."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
 
 def gang_of_one(pod: Pod) -> Gang:
-    """Return a single pod that preempts as a gang. All other gangs have a namespace."""
+    """Wrap a single pod that preempts in a ``Gang``, whose namespace is empty."""
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
@@ -151,7 +151,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _reserved_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs have been reserved without a start of the gang, or 0.
+    """Return since when (Unix ns) GPUs have been reserved in vain for the gang, or 0.
 
     Only the time after the latest pause counts (see ``GangPatience``).
     """
@@ -170,8 +170,8 @@ def _started_plans(
     """Return the plans of a gang that have begun.
 
     A plan begins when the extender binds one of its pods. Pods without GPUs start without the
-    extender. The ledger counts as well, because the labels of the plan's first pod may have changed
-    since then.
+    extender. The ledger is checked as well, because the first pod of a plan may have lost its gang
+    labels since then.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -292,7 +292,7 @@ def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) 
 
 @dataclass(slots=True)
 class _ReservedInVain:
-    """When GPUs were reserved for a gang that did not start, in Unix nanoseconds."""
+    """The times at which GPUs were reserved for a gang that did not start, in Unix nanoseconds."""
 
     since_ns: int | None = None  # the start of the reservation that still lasts
     ended_ns: int = 0  # the end of the last reservation, or 0

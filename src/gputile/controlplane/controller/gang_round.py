@@ -43,8 +43,8 @@ class GangRound:
     """The result of a round.
 
     ``gates`` contains pods with reservations of earlier rounds, whose scheduling gates are removed.
-    ``evictions`` belong to reservations of earlier rounds. There is a list for each preemptor, and
-    for each gang that has partly left.
+    ``evictions`` also belong to reservations of earlier rounds. They are grouped by preemptor, or
+    by gang if the gang has partly left.
 
     If ``unfinished`` is True, another round must follow at once: some gangs or pods were not
     searched, or victims will be due. ``contradictions`` names gangs that were skipped because the
@@ -131,7 +131,7 @@ class GangTurns:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the reservations of ``gang.unreserved``, even if expired: clocks may differ."""
+        """Remove the reservations of ``gang.unreserved``, even expired ones: clocks may differ."""
         self._add(
             [
                 ReservationPatch(pod, None)
@@ -172,7 +172,7 @@ STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_LACKS_
 
 
 class GangReports:
-    """Reports the state of each gang by an event, unless it repeats the gang's previous event."""
+    """Reports the state of each gang by an event, except repetitions of the previous event."""
 
     def __init__(self) -> None:
         self._now_ns = 0

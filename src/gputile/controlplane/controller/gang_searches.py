@@ -118,7 +118,7 @@ class GangSearches:
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
-        """Return the pods without room in the latest searches.
+        """Return the pods for which the latest searches found no room.
 
         Of each gang, only as many pods are returned as must start together. A gang is excluded if
         ``served`` returns anything other than None for it.

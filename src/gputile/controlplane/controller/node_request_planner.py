@@ -3,10 +3,10 @@
 This planner only decides, without I/O and without a clock. ``placeholders`` writes the decisions:
 it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
-A node is requested for a pod that fits no GPU, or whose gang lacks room for it. An empty node of a
-type that the autoscaler can add must accept the pod. The autoscaler adds nodes by itself for pods
-without a scheduling gate whose requests exceed the free sums of every node. Nodes are requested
-only for the other pods.
+A node is requested for a pod that fits no GPU, or whose gang lacks room for it. The pod must also
+fit an empty node of a type that the autoscaler can add. The autoscaler adds nodes by itself for
+pods without a scheduling gate that request more than any node has free in total. Nodes are
+requested only for the other pods.
 """
 
 from collections import Counter
@@ -49,8 +49,8 @@ _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
 _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
 _REPEATED_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
 _LEFT: Final = (
-    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if it "
-    "does not, its events and log say why"
+    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if no "
+    "node appears, see the events and the log of the autoscaler"
 )
 _BEYOND_MOST: Final = (
     "no GPU has room for the pod, and autoscaling.mostNodes nodes are already requested for other "
@@ -73,10 +73,10 @@ class NodeBackoff:
     """Remembers how often nodes of a type were requested for a waiting pod.
 
     Times are Unix time in nanoseconds. An attempt lasts while nodes of a type are requested without
-    interruption, for any pods. It also ends when as many nodes have joined as pods have wanted one.
-    The second attempt may follow at once. After the second attempt, the pod backs off for
-    ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt in which
-    no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried.
+    interruption, for any pods. An attempt also ends when as many nodes have joined as pods have
+    wanted a node. The second attempt may follow at once. After the second attempt, the pod backs
+    off for ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt
+    in which no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
@@ -202,7 +202,7 @@ class NodeRequestPlanner:
     def _in_line(self) -> list[GangCandidate]:
         """Return the pods that no node has room for, by priority and age.
 
-        Pods that no node type accepted come last. Among them, the pod that was tried longest ago
+        Pods that no node type accepted come last. Among these, the pod that was tried longest ago
         comes first. The pods of a gang stay together.
         """
         units: dict[Hashable, list[Pod]] = {}
@@ -305,8 +305,8 @@ class NodeRequestPlanner:
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
         """Return why no node of a type is requested for a pod, by UID and type.
 
-        Either the existing nodes of the type would not accept the pod, although the type's
-        description fits. Or the pod backs off.
+        A type is barred for a pod if the existing nodes of the type would not accept the pod. A
+        type is also barred while the pod backs off.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:
@@ -320,7 +320,7 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why no usable node of a type would accept a pod even if empty, or None."""
+        """Return why even an empty node of the type would not accept the pod, or None."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -342,8 +342,8 @@ class NodeRequestPlanner:
     ) -> dict[str, set[str]]:
         """Return the idle nodes of each type that need one more placeholder each.
 
-        An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders, it
-        would also remove idle nodes on which a waiting gang has room.
+        An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders,
+        the autoscaler would also remove idle nodes on which a waiting gang has room.
         """
         hopeful = {
             gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types

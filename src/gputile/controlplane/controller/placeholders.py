@@ -3,12 +3,13 @@
 ``node_request_planner`` decides how many nodes of which type are requested. This module does not
 decide. It describes the existing nodes to the planner (``nodes_by_type``), and writes the result.
 
-A placeholder makes the cluster's autoscaler add an empty node. It names a scheduler that does not
-exist, so it is never bound. The controller writes the condition by which autoscalers find
+A placeholder makes the cluster's autoscaler add an empty node. A placeholder names a scheduler that
+does not exist, so it is never bound. The controller writes the condition by which autoscalers find
 unschedulable pods. Because of its anti-affinity, a placeholder accepts only a node without pods,
 except pods of DaemonSets and of kube-system. So an autoscaler puts no placeholder on a node in use,
-and no two placeholders on the same node. It does put a placeholder on an existing empty node. So
-one more placeholder is created for each empty node (``TypeNodes.idle``).
+and no two placeholders on the same node. But an autoscaler also puts a placeholder on an existing
+empty node, instead of adding a node. So one more placeholder is created for each empty node
+(``TypeNodes.idle``).
 
 A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even
 if gputile is gone. Placeholders are read from the cluster in each round. So a crash does no harm,
@@ -122,8 +123,8 @@ class TypeNodes:
 
     A node is ``usable`` while it is open to pods and all its GPUs are healthy. ``starting`` is the
     number of young nodes that are not usable yet. An autoscaler would put a placeholder on each of
-    the ``idle`` nodes. They run only pods of DaemonSets and of kube-system, and are starting or
-    offer all resources of the type. Karpenter regards the nodes in ``starting_for_karpenter`` as
+    the ``idle`` nodes. Idle nodes run only pods of DaemonSets and of kube-system, and are starting
+    or offer all resources of the type. Karpenter regards the nodes in ``starting_for_karpenter`` as
     starting, whatever their age. ``created_ns`` contains the creation times of all nodes.
     """
 
@@ -177,7 +178,7 @@ def _keeps_placeholders_away(pod: Pod) -> bool:
 
 
 def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
-    """Return whether a node is open with healthy GPUs, and has only the hard taints of its type."""
+    """Return whether a node is open with healthy GPUs and only the repelling taints of its type."""
     info = state.ledger.info_of(node.metadata.name)
     if info is None or info.closed or not info.inventory.gpus:
         return False

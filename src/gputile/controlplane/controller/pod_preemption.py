@@ -1,10 +1,11 @@
 """Reserves GPUs for single pods that preempt, and chooses their victims.
 
-kube-scheduler also preempts for single pods, and acts first. If it has nominated a node for the
-pod, the GPUs that its victims leave are reserved. So no successor of a victim takes these GPUs. If
-kube-scheduler has found no victims, or if nothing could be reserved for some time, victims are
-chosen here. The extender binds the pod as soon as its GPUs are free. The victims of a pod are
-chosen again in each round, so a new leader continues with the reservations that it finds.
+kube-scheduler also preempts for single pods, and acts first. If kube-scheduler has nominated a node
+for the pod, the GPUs that its victims leave there are reserved for the pod. So no successor of a
+victim takes these GPUs. If kube-scheduler has found no victims, or if nothing could be reserved for
+some time, victims are chosen here. The extender binds the pod as soon as its GPUs are free. The
+victims of a pod are chosen again in each round, so a new leader continues with the reservations
+that it finds.
 """
 
 from collections.abc import Callable, Collection
@@ -175,9 +176,7 @@ class PodPreemption:
         self._shared.write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
-        victims = (
-            f"; evicted for it: {self._evictions.named(found.evicted)}" if found.evicted else ""
-        )
+        victims = f"; evicted pods: {self._evictions.named(found.evicted)}" if found.evicted else ""
         text = (
             f"{gpus} of node {place.node} reserved for the pod for at most "
             f"{lasts_ns // _SECOND} s{victims}"

@@ -78,7 +78,7 @@ class Preemption:
         self._searches_left = 0
 
     def begin(self, state: ClusterState, gangs: Collection[GangName], result: GangRound) -> None:
-        """Begin a round on the snapshot ``state`` for gangs and preemptors. Write to ``result``."""
+        """Begin a round on the snapshot ``state``. Decisions are added to ``result``."""
         self._state, self._result, self._searches_left = state, result, MOST_SEARCHES
         names = {*gangs, *(gang_of_one(pod).name for pod in state.waiting.preemptors.values())}
         self.evictions.begin(state, names)

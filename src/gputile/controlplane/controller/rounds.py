@@ -107,8 +107,8 @@ class Rounds:
     def _plan(self, snapshot: ClusterState, *, due: bool) -> RoundPlans:
         """Plan gangs, then node requests.
 
-        Node requests are planned if they are ``due``, or if a gang starts. Placeholders may occupy
-        the gang's nodes.
+        Node requests are planned if they are ``due``. They are also planned if a gang starts,
+        because placeholders may occupy the gang's nodes.
         """
         gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
         starts = gangs is not None and bool(gangs.gates)

@@ -212,7 +212,7 @@ class Binder:
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
-        """Send the Binding for one version of the pod. Return the conflict, or None if it is bound.
+        """Send the Binding for one version of the pod. Return a conflict, or None if it succeeds.
 
         A conflict (409) means that the pod is already bound, has another version, or may not be
         bound now.
@@ -347,7 +347,7 @@ class Binder:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
-        """Resolve a Binding, unless another call is doing this.
+        """Resolve a Binding that no other call is resolving.
 
         Return False if the result is not known yet.
         """

@@ -3,8 +3,8 @@
 A Binding names the resourceVersion of its pod. Once the pod has another version, the Binding is
 never executed, even if it was delayed for long in a socket or in an API server that hung. So an
 extender that may have a predecessor writes to every pod that may have such a Binding. After that,
-it lists the cluster. Executed Bindings are in the list, and all others have become impossible. This
-depends neither on the clock of the extender nor on the clock of the API server.
+it lists the cluster. Executed Bindings are in the list, and all others have become impossible. The
+method depends neither on the extender's clock nor on the API server's clock.
 """
 
 import asyncio

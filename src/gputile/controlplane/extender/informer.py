@@ -74,7 +74,7 @@ class Informer:
     async def listed_pods(self, event: Replaced[Pod]) -> None:
         """Apply a list of pods. Pods that are missing from the list are removed first.
 
-        Other tasks run in between. They may see an outdated ledger, as they do if the watch lags. A
+        Other tasks that run in between may see an outdated ledger, as they do if the watch lags. A
         replica waits until the whole list is applied before it becomes the leader.
         """
         position = self._ledger.changes.position
@@ -137,12 +137,12 @@ class Informer:
 class PodRequeuer:
     """Annotates a node when GPUs become free, so that kube-scheduler requeues refused pods.
 
-    kube-scheduler retries a refused pod when something in the cluster changes. Its watch may be
-    slightly ahead of the extender's watch. Then kube-scheduler sees a pod end and retries at once,
-    while the extender still sees the pod. The next retry would follow only after minutes. So if
-    GPUs become free soon after a refusal, an annotation is written to a node. The change makes
-    kube-scheduler retry after the extender has seen the free GPUs. Annotations are written at most
-    every ``pause`` seconds.
+    kube-scheduler retries a refused pod when something in the cluster changes. The watch of
+    kube-scheduler may be slightly ahead of the extender's watch. Then kube-scheduler sees a pod end
+    and retries at once, while the extender still sees the pod. The next retry would follow only
+    after minutes. So if GPUs become free soon after a refusal, an annotation is written to a node.
+    The change makes kube-scheduler retry after the extender has seen the free GPUs. Annotations are
+    written at most every ``pause`` seconds.
     """
 
     def __init__(

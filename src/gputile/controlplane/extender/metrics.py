@@ -102,7 +102,7 @@ class CapacityWatch:
         )
         gauge(
             "gputile_ledger_gpu_memory_booked_bytes",
-            "Booked memory of these GPUs, bytes. A whole GPU counts with all its memory.",
+            "Booked memory of the healthy GPUs, bytes. A whole GPU counts with all its memory.",
             lambda: self.latest.booked * MIB,
         )
         registry.labelled(

@@ -111,8 +111,8 @@ def review_app(
 ) -> Handler:
     """Return the handler of reviews.
 
-    ``policy`` returns the policy in force. Its argument states whether the namespace has unsafe
-    access: its pods may then use GPUs without a booking.
+    ``policy`` returns the policy in force. Its argument states whether pods of the namespace may
+    use GPUs without a booking.
     """
     return routed(
         {

@@ -98,8 +98,8 @@ class ServingCertificate:
 def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
     """Return a new self-signed certificate for ``names``.
 
-    ``trusted`` contains the CA certificates of the previous certificate. Clients must still trust
-    them, because other replicas may still serve the previous certificate.
+    ``trusted`` contains the CA certificates of the previous certificate, which other replicas may
+    still serve. Clients must trust both certificates.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()

@@ -2,7 +2,7 @@
 
 Node affinity excludes node types that could never run the pod (U8). Otherwise an autoscaler would
 add such a node, since it compares requests with the sums of a node. For example, 20 units fit the
-sum of four GPUs with 15 units each. This module never refuses a bypass: ``isolation_bypass`` does.
+sum of four GPUs with 15 units each. ``isolation_bypass`` decides whether a pod is refused.
 """
 
 from collections.abc import Iterator, Sequence

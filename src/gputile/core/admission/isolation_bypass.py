@@ -141,7 +141,8 @@ LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.prel
 # The sockets of MPS's control daemon, which enforces the limits in mode mps.
 DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
 
-# Prefixes of annotations by which runtimes and their plugins bypass the kubelet and add devices
+# Prefixes of annotations by which runtimes and their plugins add devices without the kubelet
+
 DEVICE_ANNOTATIONS: Final = (
     CDI_ANNOTATION_PREFIX,
     NVIDIA_CDI_ANNOTATION_PREFIX,
@@ -262,7 +263,7 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path, with the remedy, or None if one may.
+    """Return why no volume may be mounted at a path, with the remedy, or None.
 
     A volume at a parent directory of the limits does not hide the limits at first, since runtimes
     mount deeper paths later. But another container with the same volume could then remove the mount

@@ -13,7 +13,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Settings: fields that no rule reads are skipped, and no object has cycles (``api.core``)."""
+    """Fields that the rules read. Other fields are skipped, and no object has cycles."""
 
 
 class EnvVar(_PodPart):

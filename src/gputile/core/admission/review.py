@@ -90,7 +90,10 @@ class AdmissionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a review. With refusals the object is refused, otherwise it is changed."""
+    """The result of a review.
+
+    If there are refusals, the object is refused. Otherwise the operations change the object.
+    """
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -106,7 +109,7 @@ TOO_LARGE: Final = Verdict(refusals=(Refusal(AdmissionRule.POD, _TOO_LARGE_TEXT)
 
 
 def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return the changes with which a new pod is stored, or all reasons to refuse it.
+    """Return the changes to a new pod, or all reasons to refuse the pod.
 
     Raises:
         UnreadableReview: the object is no pod.
@@ -235,7 +238,10 @@ def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
 
 
 def _added(old: PodView, new: PodView) -> PodView:
-    """Return the ephemeral containers and annotations that a change adds. The rest is fixed."""
+    """Return the ephemeral containers and annotations that a change adds.
+
+    No other field of ``PodView`` can add a way to use GPUs after the pod is created.
+    """
     known = {container.name for container in old.spec.ephemeral_containers}
     added = PodView()
     added.spec.ephemeral_containers = tuple(
@@ -273,7 +279,7 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and "and more"."""
+    """Return the text for the user, with at most ``MOST_SHOWN`` refusals."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")

@@ -2,9 +2,9 @@
 
 An allocation is in absolute MiB and GPU UUIDs, so its meaning does not change with the memory unit
 or with the removal of a GPU. The Binding writes the allocation, and also annotations that the tools
-of gpushare and ACK read (B9). gputile never reads the latter. The controller writes a reservation
-for a pod that preempts others or waits in a gang. Which GPUs a pod gets is decided in
-``placement.fit.choose_gpus``.
+of gpushare and ACK read (B9). gputile itself never reads the annotations of these tools. The
+controller writes a reservation for a pod that preempts others or waits in a gang.
+``placement.fit.choose_gpus`` decides which GPUs a pod gets.
 """
 
 from collections.abc import Sequence
@@ -41,12 +41,12 @@ class AllocationError(ValueError):
 
 
 class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The part of one GPU that a pod or container has: MiB, and percent of compute or 0."""
+    """The part of one GPU that a pod or container has, in MiB and percent of compute."""
 
     uuid: Uuid
     index: Index
     mib: Mib
-    percent: Percent = 0
+    percent: Percent = 0  # 0 if no compute is booked
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -112,9 +112,7 @@ def check_allocation(allocation: Allocation) -> Allocation:
     than is booked.
 
     Raises:
-        AllocationError: a GPU is listed twice, or a container has a GPU that the pod does not have,
-            or
-            has more of a GPU than the pod.
+        AllocationError: a GPU is listed twice, or a container has more than the pod.
     """
     gpus = {share.uuid: share for share in allocation.gpus}
     if len(gpus) < len(allocation.gpus) or len({share.index for share in allocation.gpus}) < len(

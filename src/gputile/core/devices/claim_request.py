@@ -92,7 +92,7 @@ def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
-    """Return the MiB and percent of a GPU that a request needs. The percent are 0 by default."""
+    """Return the MiB and percent of a GPU that a request needs."""
     amounts = request.capacity.requests if request.capacity is not None else {}
     for name in amounts:
         if name not in (MEMORY, CORES, PODS):

@@ -23,7 +23,7 @@ from gputile.core.devices.allocation import MOST_MEMBERS, reservation_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """The name of a gang. ``by_object`` states that a PodGroup has the size of the gang."""
+    """The name of a gang. ``by_object`` states whether a PodGroup has the gang's size."""
 
     namespace: str
     name: str
@@ -72,7 +72,10 @@ def gang_size(
 
 
 def has_other_gates(pod: Pod) -> bool:
-    """Return whether a pod has a scheduling gate that only another owner may remove."""
+    """Return whether a pod has a scheduling gate other than its gang's.
+
+    Only the owner of the other gate may remove it.
+    """
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
@@ -91,7 +94,8 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
     while other pods of the gang run. Otherwise a succeeded pod counts only if a waiting pod belongs
     to the same run. This is so if the waiting pod is in the plan of the succeeded pod, or existed
     when the succeeded pod was bound. A pod from an earlier run of the same name must not let a new
-    run start in part. The API server sets both times, so gputile's own clocks do not matter.
+    run start in part. The API server sets the times of creation and binding, so gputile's clocks do
+    not matter.
     """
     bound = [
         pod

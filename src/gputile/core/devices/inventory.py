@@ -37,7 +37,7 @@ class InventoryError(ValueError):
 
 
 class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One GPU. NVML reports the total memory ``mib``, in MiB. ``numa`` is -1 if unknown."""
+    """One GPU. ``mib`` is its total memory in MiB by NVML. ``numa`` is -1 if unknown."""
 
     index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
     uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
@@ -149,7 +149,8 @@ def resources_for_mode(
 def model_label_value(model: str) -> str:
     """Return a model's name as a label value, with ``-`` for spaces and other invalid characters.
 
-    >>> model_label_value("Tesla K80") 'Tesla-K80'
+    >>> model_label_value("Tesla K80")
+    'Tesla-K80'
     """
     return re.sub(r"[^A-Za-z0-9._-]", "-", model.strip())[:_LONGEST_LABEL].strip("-._")
 

@@ -32,7 +32,7 @@ from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 
 
 def worded(refusals: Mapping[str, Refusal[NodeTypeRule]]) -> str:
-    """Return a text with the reason for each type, by name, why no node of the type is added."""
+    """Return a text that states, for each type, why no node of the type is added."""
     whys = [f"{name}: {refusal.text}" for name, refusal in refusals.items()]
     return "; ".join(whys) or "autoscaling.nodeTypes is empty"
 
@@ -99,7 +99,7 @@ class NodeType:
         return None
 
     def node(self, name: str) -> Node:
-        """Return an empty node of the type, as it is once its agent has reported its GPUs."""
+        """Return an empty node of the type, with the GPUs that its agent will report."""
         resources: ResourceList = {
             **_AMPLE,
             **self.other_resources,
@@ -134,7 +134,7 @@ def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
 
 
 def is_placeholder(pod: Pod) -> bool:
-    """Return whether a pod is a placeholder for a node to be added, whoever created the pod."""
+    """Return whether a pod is a placeholder for a node to be added."""
     return (
         PLACEHOLDER_LABEL in pod.metadata.labels
         and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER

@@ -49,7 +49,7 @@ class RequestError(ValueError):
 
 
 class RequestKind(Enum):
-    """Which of the three kinds of GPU resource a pod requests. The value is the resource's name."""
+    """The kind of GPU resource that a pod requests. The value is the resource's name."""
 
     SHARED = GPU_MEMORY
     WHOLE = WHOLE_GPU
@@ -68,8 +68,8 @@ class Phase(Enum):
 class ContainerRequest:
     """What one container requests.
 
-    ``units`` and ``percent`` are shares, summed over all GPUs of the pod. ``gpus`` counts whole
-    GPUs.
+    ``units`` and ``percent`` are the amounts on all GPUs of the pod together. ``gpus`` is the
+    number of whole GPUs.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Request:
 
     @property
     def units(self) -> int:
-        """Memory units over all GPUs, by Kubernetes' arithmetic, or 0 for whole GPUs."""
+        """The memory units on all GPUs together, by Kubernetes' arithmetic, or 0 for whole GPUs."""
         return self.shape.mib * self.shape.gpus // self.unit_mib
 
 

@@ -138,7 +138,10 @@ def _with_keys(
 
 
 class _Domains(Counter[tuple[str, str]]):
-    """The number of pods in each topology domain, which is a key and a value of node labels."""
+    """The number of pods in each topology domain.
+
+    A domain is a key and a value of node labels.
+    """
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
         """Count a pod in its node's domain for ``key``, unless ``labels`` lack the key."""
@@ -260,7 +263,7 @@ class _Spread:
 def _counts(
     pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node
 ) -> bool:
-    """Return whether a node counts: it has all topology keys, and meets the node policies."""
+    """Return whether a node has all topology keys and meets the policies of the constraint."""
     if any(key not in node.metadata.labels for key in keys):
         return False
     if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):

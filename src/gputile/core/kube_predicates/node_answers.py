@@ -103,7 +103,7 @@ class StaticAnswers:
 
 
 class SpareAmounts:
-    """The free amount on each node of every resource that some node offers."""
+    """The free amount of each resource on each node, for resources that some node offers."""
 
     def __init__(self, nodes: Mapping[str, tuple[Amounts, Amounts]]) -> None:
         """Copy ``nodes``, which has the allocatable and the used amounts of each node."""

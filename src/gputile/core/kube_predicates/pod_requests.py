@@ -61,8 +61,8 @@ def pod_requests(spec: PodSpec) -> Amounts:
 def host_request(pod: Pod) -> HostResources:
     """Return the milli-CPU and MiB that the pod requests, rounded up.
 
-    The limits are ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read: services call
-    this function for every pod, and a pod may name tens of thousands of resources.
+    The amounts are at most ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read:
+    services call this function for every pod, and a pod may name tens of thousands of resources.
     """
     peak = _peak(pod.spec, _host_amounts)
     return HostResources(
@@ -114,7 +114,7 @@ def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
 def _container_requests(container: Container, read: _Reader) -> Amounts:
     """Return one container's requests. If only a limit is set, the request is equal to the limit.
 
-    An invalid or negative amount counts as 0. If the amount is for GPUs, the parser refuses it.
+    An invalid or negative amount counts as 0. ``parse_request`` refuses an invalid amount of GPUs.
     """
     return read({**container.resources.limits, **container.resources.requests})
 
@@ -203,8 +203,8 @@ def _raise_to(amounts: Amounts, least: Mapping[str, int]) -> None:
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Return the host ports of the pod's containers and sidecars. Host IPs are ignored.
 
-    ``hostNetwork`` is not read: for such pods, the API server sets each container port as a host
-    port.
+    ``hostNetwork`` is not read. For pods in the host network, the API server sets each container
+    port as a host port.
     """
     sidecars = (
         each for each in spec.init_containers if each.ports and each.restart_policy == "Always"

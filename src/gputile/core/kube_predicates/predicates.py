@@ -1,9 +1,9 @@
 """Repeats kube-scheduler's own checks, for what-ifs, gangs, preemption and node requests.
 
-The rules are in ``node_fit``, ``pod_requests`` and ``inter_pod``. Volumes, resource claims, and
-in-place resizes in progress are not checked, and neither are GPUs: ``placement.fit`` checks them.
-Results for labels, names and taints are cached until a node changes. The counts of a pod's rules
-about other pods are cached by pod.
+The rules are in ``node_fit``, ``pod_requests`` and ``inter_pod``. Single GPUs are not checked here,
+but in ``placement.fit``. Volumes, resource claims, and in-place resizes in progress are not checked
+at all. Results for labels, names and taints are cached until a node changes. The counts of a pod's
+rules about other pods are cached by pod.
 """
 
 from collections import Counter

@@ -228,7 +228,7 @@ class Claims:
 
 
 def claim_node(claim: ResourceClaim) -> str:
-    """Return the node of an allocated claim, which is the name of its pool, or ""."""
+    """Return the node of an allocated claim, or "" without an allocation."""
     return next((each.pool for each in claim.gpus), "")
 
 

@@ -78,7 +78,7 @@ class Ledger:
     # -- pods
 
     def apply_pod(self, pod: Pod) -> None:
-        """Record a pod that was created or changed."""
+        """Record a pod that was created or changed, unless a newer version is known."""
         held = self._bookings.get(pod.metadata.uid)
         if (
             held is None
@@ -108,7 +108,7 @@ class Ledger:
         self._charge(self._non_gpu_pods.drop(uid))
 
     def replace_pods(self, pods: Sequence[Pod], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of pods. Bound pods that are not in the list are released.
+        """Record a complete list of pods. Release the bookings of bound pods that are not listed.
 
         ``unreadable`` are the UIDs of pods that exist but cannot be parsed. Their state is
         unchanged.
@@ -179,7 +179,7 @@ class Ledger:
         self._book(booking)
 
     def confirm(self, uid: str) -> None:
-        """Record that the API server has executed a pod's Binding, before the watch reports it."""
+        """Record that a pod's Binding was executed, before the watch reports the pod."""
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._restate(msgspec.structs.replace(held, assumed_at=None))
@@ -300,7 +300,7 @@ class Ledger:
             self.apply_node(node)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod uses unknown GPUs, since it could be using any of them."""
+        """Block the node while a pod is on unknown GPUs, since each GPU may be the pod's."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
@@ -330,7 +330,7 @@ class Ledger:
         return self._on_node[node]
 
     def _restate(self, booking: Booking) -> None:
-        """Replace a booking by one that differs only in confirmation or version."""
+        """Replace a booking by a booking that differs only in confirmation or version."""
         self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
         self._plans.set(booking)
 
@@ -412,8 +412,8 @@ class Ledger:
     def unplaced(self, node: str) -> list[Booking]:
         """Return the bookings on a node whose GPUs are unknown.
 
-        The booking names no GPU, or a GPU that the node does not have. Reservations are not
-        included, since their pods are not on the node yet.
+        Each of these bookings names no GPU, or names a GPU that the node does not have.
+        Reservations are not included, since their pods are not on the node yet.
         """
         info = self.info_of(node)
 
@@ -425,7 +425,10 @@ class Ledger:
         return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
-        """Return the bookings assumed at least ``age`` s before the monotonic time ``now``."""
+        """Return the unconfirmed bookings that were assumed at least ``age`` seconds ago.
+
+        ``now`` is monotonic time in seconds.
+        """
         return [
             b
             for b in self._bookings.values()

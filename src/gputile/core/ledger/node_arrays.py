@@ -28,7 +28,7 @@ def group_number(name: str) -> int:
     """Return the number of a trust group in ``NodeArrays.group``.
 
     The number is Python's 64-bit hash, whose key is random in each process. So nobody can construct
-    two names with one number. It is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
+    two names with one number. The number is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
     """
     return hash(name) or 1
 
@@ -122,7 +122,7 @@ class Changes:
 
 
 class NodeTable:
-    """One row for each node. Rows of deleted nodes are reused."""
+    """The arrays, with one row for each node. Rows of deleted nodes are reused."""
 
     def __init__(self) -> None:
         self.node_arrays = NodeArrays()
@@ -178,9 +178,11 @@ class NodeTable:
     def block(self, row: int, *, blocked: bool) -> None:
         """Block a node, so that no pods are bound to it, or unblock it.
 
-        Three kinds of nodes are never blocked. A node that serves nothing has a problem, which is
-        the better reason. gputile does not book particular GPUs of some nodes
-        (``ServingMode.blocks``). On a node of claims, kube-scheduler counts.
+        These nodes are never blocked:
+
+        - a node that serves nothing, since its problem is the better reason
+        - a node whose GPUs gputile does not book one by one (``ServingMode.blocks``)
+        - a node of claims, whose GPUs kube-scheduler counts
         """
         node_info = self._node_info[row]
         blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims

@@ -101,7 +101,7 @@ class NodeInfo:
         return gpu.mib
 
     def column(self, uuid: str) -> int | None:
-        """Return the position of a GPU in the inventory, or None if the GPU is not there."""
+        """Return the position of a GPU in the inventory, or None if the node lacks the GPU."""
         for column, gpu in enumerate(self.inventory.gpus):
             if gpu.uuid == uuid:
                 return column
@@ -124,7 +124,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and its bookings: MiB, percent of compute, pods, and the number of the trust group."""
+    """A GPU and its bookings: MiB, percent of compute, pods, and the number of its trust group."""
 
     gpu: Gpu
     total: int
@@ -135,7 +135,7 @@ class GpuState:
 
     @property
     def free(self) -> int:
-        """The MiB that can still be booked: 0 if annotations claim more than exists."""
+        """The MiB that can still be booked, which is 0 on an overbooked GPU."""
         return max(0, self.total - self.used)
 
     @property
@@ -204,7 +204,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
 
 
 def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB of most nodes with an agent, or None without such nodes.
+    """Return the memory unit, in MiB, of the majority of the nodes with an agent, or None.
 
     Nodes differ while a change of the unit is in progress. Of two units with equally many nodes,
     the smaller one is returned.
@@ -222,7 +222,7 @@ def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) 
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
-    """Return the inventory that the agent has reported, and why it cannot be read or ""."""
+    """Return the inventory that the agent has reported, and an error or ""."""
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
         return (NO_GPUS if text is None else decode_inventory(text)), ""

@@ -14,10 +14,10 @@ from gputile.core.ledger.booking import Booking
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
-    """Return the reservation in the annotation of ``pod`` as a booking, or None if it has no GPUs.
+    """Return the reservation in the annotation of ``pod`` as a booking, or None.
 
-    A reservation counts only if it matches the pod's request, since the Binding copies the
-    reservation unchanged.
+    The result is None without a readable reservation of GPUs. A reservation counts only if it
+    matches the pod's request, since the Binding copies the reservation unchanged.
     """
     if pod.spec.node_name or pod.finished:
         return None

@@ -1,16 +1,23 @@
 """Decides whether a request fits a node and which GPUs it gets, and explains why it does not fit.
 
-``choose_gpus`` is the only place where the GPUs of a node are chosen. The node label
-``ack.node.gpu.placement`` sets the policy. ``binpack``, the default, fills one GPU before the next.
-``spread`` uses the least used GPU, so that a failing GPU affects fewer pods. ``packing`` uses the
-GPU where later pods lose the least. On a node that offers GPUs by claims, the first GPUs that fit
-are chosen, by index, as kube-scheduler does.
+``choose_gpus`` chooses among the free GPUs of a node. (GPUs that have to be freed by preemption are
+chosen in ``scheduling.freeable_gpus``.) The node label ``ack.node.gpu.placement`` sets the policy.
+``binpack``, the default, fills one GPU before the next. ``spread`` uses the least used GPU, so that
+a failing GPU affects fewer pods. ``packing`` uses the GPU where later pods lose the least. On a
+node that offers GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler
+does.
 
 Among equally good GPUs, such as free whole GPUs, the best-connected set is chosen. This is so in
-every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). Sets are compared by these
-criteria in turn: the smallest pairwise bandwidth is largest, the remaining GPUs have the best set
-for the next pod of the same size, the most bandwidth remains, the indices are lowest. With more
-than ``MOST_COMPARED`` free GPUs this would take too long, so the first GPUs are used.
+every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). The best set is the first by
+these criteria:
+
+- The smallest bandwidth between two GPUs of the set is largest.
+- The remaining GPUs have the best set for the next pod of the same size.
+- The most bandwidth remains between the other GPUs.
+- The indices are lowest.
+
+With more than ``MOST_COMPARED`` free GPUs the comparison would take too long, so the first GPUs are
+used.
 """
 
 from collections.abc import Iterator
@@ -76,9 +83,9 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
     """Return whether the node offers GPUs in the form in which the pod requests them.
 
-    Both must use claims, or both extended resources. Both must use the same memory unit: the
-    kubelet counts units, so with another unit it would allocate another amount than the ledger
-    books (B1).
+    Node and pod must both use claims, or both use extended resources. Shared GPUs need the same
+    memory unit: the kubelet counts units, so with another unit it would allocate another amount
+    than the ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
     return alike and node_info.by_claims == shape.by_claims
@@ -158,7 +165,7 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
 def _shortage(
     healthy: list[GpuState], shape: Shape, node_info: NodeInfo
 ) -> Refusal[FitRule] | None:
-    """Refuse by the GPU with the fewest shortages, or return None if enough GPUs have room."""
+    """Return a refusal for the GPU with the fewest shortages, or None if enough GPUs have room."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)
@@ -275,7 +282,7 @@ def _are(number: int) -> str:
 def choose_gpus(
     arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
 ) -> tuple[GpuState, ...]:
-    """Choose the GPUs that the pod gets on ``node``, whose checks the request must have passed.
+    """Choose the GPUs that the pod gets on ``node``. The request must fit the node.
 
     ``row`` is the row of the node. The GPUs are sorted by index. The result is empty if another
     device plugin manages the GPUs. ``value`` is the worth of remnants for packing
@@ -325,8 +332,8 @@ _GRAIN = 1024
 def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
     """Return the best ``size`` of the positions ``free``. Both are in ascending order.
 
-    ``bandwidth`` is symmetric, in GB/s. If it was not measured, it is empty, and the first
-    positions are returned.
+    ``bandwidth`` is symmetric, in GB/s. If ``bandwidth`` is empty, it was not measured, and the
+    first positions are returned.
     """
     if not bandwidth or size >= len(free) or len(free) > MOST_COMPARED:
         return free[:size]

@@ -97,7 +97,7 @@ def _shape(booking: Booking, ledger: Ledger) -> Shape:
 
 
 def overallocated_gpus(ledger: Ledger) -> int:
-    """Return how many usable GPUs are booked beyond their memory, without reservations."""
+    """Return how many usable GPUs are booked beyond their memory. Reservations do not count."""
     arrays = ledger.node_arrays
     held = arrays.used.copy()
     for booking in ledger.reserved():

@@ -45,7 +45,10 @@ _NEGLIGIBLE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class PackingState:
-    """Prices, and the scarcity of CPU and models in the current cluster. Rebuilt periodically."""
+    """Prices, and the scarcity of CPU and models in the cluster.
+
+    The state is rebuilt periodically.
+    """
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
@@ -103,7 +106,7 @@ def packing_state(
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which of the model numbers ``models`` are in ``wanted``. If empty, all are."""
+    """Return which model numbers are of the models ``wanted``. Empty ``wanted`` allows all."""
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
@@ -111,8 +114,8 @@ def allowed(wanted: frozenset[str], models: Int64) -> Bool:
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
     """Return the CPU that pods can use before memory runs out: shape of ``cpu``.
 
-    ``cpu_per_mib`` is the milli-CPU that pods request per MiB. At 0 it is unknown, and memory is
-    ignored. ``memory`` is in MiB.
+    ``memory`` is in MiB. ``cpu_per_mib`` is the milli-CPU that pods request per MiB. If it is 0,
+    the ratio is unknown, and memory is ignored.
     """
     if cpu_per_mib <= 0:
         return cpu
@@ -162,8 +165,8 @@ class Trial:
     """A pod of ``gpus`` GPUs that is tried on each of some nodes.
 
     ``host`` is the pod's request for CPU and memory. ``free`` is the free thousandths of each GPU.
-    ``later`` is what remains free if the pod gets the GPU. It is negative if the pod cannot use the
-    GPU. The shape of both arrays is [nodes, GPUs].
+    ``later`` is what remains free if the pod gets the GPU. A negative value means that the pod
+    cannot use the GPU. The shape of both arrays is [nodes, GPUs].
     """
 
     gpus: int
@@ -214,7 +217,10 @@ def score(
 
 
 def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
-    """Place the pod on each node: on the best GPU, or on the first GPUs if it needs several."""
+    """Return each node's state with the pod on its best GPU.
+
+    A pod that needs several GPUs gets the first GPUs that it can use.
+    """
     gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
@@ -239,7 +245,8 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
 def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
     """Return each node's worth to scarce needs: shape of ``cpu``.
 
-    The worth is the highest worth to a need of several GPUs, plus the highest to a need of a model.
+    The worth is the sum of two maxima: the highest worth to a need of several GPUs, and the highest
+    worth to a need of certain models.
     """
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
     for (need, worth), host in zip(state.needs, hosts, strict=True):
@@ -249,7 +256,7 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of nearly full nodes. Idle CPU reduces it, even below 0."""
+    """Return the bonus of nearly full nodes, which idle CPU reduces, even below 0."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)

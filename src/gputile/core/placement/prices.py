@@ -37,10 +37,11 @@ _EPSILON = 1e-9
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return, in thousandths, what a request uses of GPUs of ``sizes`` MiB: shape of ``sizes``.
+    """Return the thousandths that a request uses of each GPU, whose MiB are in ``sizes``.
 
     The request is for ``mib`` MiB and ``percent`` of compute. The larger of memory and compute
-    counts, rounded up. A request whose result is above ``WHOLE_GPU`` does not fit.
+    counts, rounded up. A request whose result is above ``WHOLE_GPU`` does not fit. The result has
+    the shape of ``sizes``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -281,7 +282,7 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
     """Yield the distinct needs for several GPUs or certain models.
 
-    Each need includes the demand that is harder to host.
+    The share of each need includes the requests that are even harder to host.
     """
     kinds = list(
         zip(

@@ -101,7 +101,7 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` fit by time-sliced GPUs or by another plugin's GPUs: shape [rows].
+    """Return which of ``rows`` fit with time-sliced GPUs or another plugin's GPUs: shape [rows].
 
     It is unknown which model another plugin allocates, and whether the plugin isolates memory.
     """
@@ -232,7 +232,7 @@ def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     """Return the ``FitRule`` that each of ``rows`` fails: shape [rows].
 
-    The request must fit none of ``rows``. NO_GPUS stands for BROKEN, too: only ``fit.refusal``,
+    The request must fit none of ``rows``. BROKEN is reported as NO_GPUS: only ``fit.refusal``,
     which checks one node at a time, distinguishes the two.
     """
     serving_mode, usable = arrays.serving_mode[rows], _suitable(arrays, shape, rows)

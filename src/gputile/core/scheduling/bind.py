@@ -91,7 +91,7 @@ class PodBinding:
         return None
 
     def confirm(self) -> None:
-        """Confirm the booking before the watch does: the gang's other pods wait for it."""
+        """Confirm the booking at once, since the gang's other pods wait for the confirmation."""
         if self.plan:
             self.ledger.confirm(self.pod.metadata.uid)
 
@@ -172,7 +172,7 @@ def decide_pod(
 
 
 def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decision:
-    """Build the decision that assigns the reserved GPUs, all of which the node must still have."""
+    """Build the decision that assigns the reserved GPUs. The node must still have all of them."""
     info, allocation = engine.ledger.info_of(reservation.node), reservation.allocation
     if info is None or allocation is None:
         raise ValueError(f"the reservation of {reservation.key} has lost its place")
@@ -187,8 +187,9 @@ def pod_was_read(
     """Apply a pod that was read from the API server to the ledger.
 
     ``found`` is None if no pod has this name. ``before`` is the pod's booking when the read began.
-    If the booking has changed since then, the watch may be newer than ``found``, which is ignored.
-    No Binding of an unbound pod may be in flight. ``read_at`` is monotonic time in seconds.
+    If the booking has changed since then, ``found`` may be older than the watch, and is ignored.
+    The caller must not have a Binding of the pod in flight. ``read_at`` is monotonic time in
+    seconds.
     """
     if found is None or found.metadata.uid != uid:
         ledger.remove_pod(uid)

@@ -68,8 +68,7 @@ def _cost(text: str) -> int:
 class Loss(NamedTuple):
     """The cost of a set of victims, compared field by field. A smaller loss is better.
 
-    ``gpu_milliseconds`` sums, over the victims, the time since the start times the share of the
-    GPUs.
+    ``gpu_milliseconds`` is the GPU time that the victims have occupied since their start.
     """
 
     priority: int = _NO_PRIORITY
@@ -115,7 +114,7 @@ class EvictionRules:
     soon_s: float = SOON_S  # a pod that ends within this time counts as gone
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return the pods whose budget is used up by the evictions of the pods before them."""
+        """Return the pods whose eviction exceeds a budget, if the pods are evicted in order."""
         begun: Counter[Hashable] = Counter()
         over: list[str] = []
         for uid in uids:
@@ -129,12 +128,16 @@ class EvictionRules:
         return over
 
     def is_being_removed(self, uid: str) -> bool:
-        """Return whether a pod is being deleted or evicted, so that its gang does not count it."""
+        """Return whether a pod is being deleted or evicted, and no longer counts for its gang."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone, because it ends soon and is not overdue."""
+        """Return whether a pod counts as gone.
+
+        This is so if the pod's eviction was requested. It is also so if the pod is being deleted,
+        ends soon, and is not overdue. ``now_s`` is Unix time in seconds.
+        """
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0
         return uid in self.evicted or (

@@ -2,8 +2,8 @@
 
 kube-scheduler counts what is free on the whole node. So it finds no victims if a node has enough in
 sum, but no single GPU has enough. Here victims are chosen GPU by GPU. The pods that free the most
-of what is missing are chosen first, and of these the cheapest. Then each victim that the others
-make unnecessary is spared.
+of what is missing come first, and among equals the cheapest pods. Finally, victims that are not
+needed are spared.
 """
 
 from collections import Counter
@@ -38,9 +38,9 @@ class VictimGroup:
     """Pods that leave together: one pod, or a whole gang.
 
     ``reserved`` states that the group is a pending pod, which loses its reservation. ``evictions``
-    has each budget with the number of the group's pods that it guards. If more pods of a gang run
-    than start together, the gang itself is a budget: it limits how many pods leave without the
-    others.
+    has each budget with the number of the group's pods that the budget guards. If more pods of a
+    gang run than start together, the gang itself is a budget: it limits how many pods leave without
+    the others.
     """
 
     uids: tuple[str, ...]
@@ -76,7 +76,10 @@ class GpuAmounts(NamedTuple):
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
     def part_in(self, freed: "GpuAmounts") -> float:
-        """Return how much of the missing amounts ``freed`` covers: up to 1 for each, summed."""
+        """Return the sum of the parts of the missing amounts that ``freed`` covers.
+
+        Each amount contributes at most 1.
+        """
         return sum(
             min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0
         )
@@ -108,7 +111,7 @@ class _Departures:
 
 @dataclass(slots=True, eq=False)
 class _LeavingGpu:
-    """A GPU, what it lacks for the request, and what each group frees on it by leaving."""
+    """A GPU, what the GPU lacks for the request, and what each group frees there by leaving."""
 
     gpu: Gpu
     missing: GpuAmounts
@@ -131,7 +134,7 @@ def freeable_gpus(
 ) -> list[_LeavingGpu]:
     """Return the GPUs that evictions can free for the request.
 
-    Only the GPUs with the UUIDs ``only_gpus`` are considered, unless that is empty.
+    If ``only_gpus`` is not empty, only the GPUs with these UUIDs are considered.
     """
     on_gpu: dict[str, list[Booking]] = {}
     for booking in bookings:
@@ -152,7 +155,7 @@ def _gpu(
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
 ) -> _LeavingGpu | None:
-    """Return what a GPU lacks and who may leave, or None if the GPU cannot be freed."""
+    """Return what a GPU lacks and which groups may leave, or None if it cannot be freed."""
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
         return None

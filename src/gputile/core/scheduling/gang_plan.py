@@ -134,7 +134,7 @@ class GangPlan:
 
     @property
     def room(self) -> str:
-        """The number of pods that fit, and the reason why no more do."""
+        """The number of pods that fit, and the reason why no more pods fit."""
         count = len(self.places)
         return (
             f"{count}; {self.lacking}"
@@ -245,7 +245,8 @@ class _GangSearch:
     def places(self, needed: int, most: int) -> dict[int, Decision]:
         """Return placements for at least ``needed`` of the first ``most`` pods.
 
-        If fewer fit, return as many placements as were found. The ledger is left without the pods.
+        If fewer pods fit, the result has as many placements as were found. After the call, none of
+        the pods is placed on the ledger.
         """
         count = min(most, len(self._members))
         best = found = self._descend(needed, count, count + _TRIES)
@@ -295,7 +296,10 @@ class _GangSearch:
         return why
 
     def _options(self, member: int) -> Iterator[Decision | None]:
-        """Yield the possible placements of a pod, best nodes first, and finally None."""
+        """Yield the possible placements of a pod, best nodes first.
+
+        The last item is None, which leaves the pod without a placement.
+        """
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False

@@ -64,7 +64,10 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def accepts(self, pod: Pod, node: str) -> bool:
-        """Return whether a pod, even if it is counted there already, passes a node's checks."""
+        """Return whether a node passes kube-scheduler's checks for a pod.
+
+        If the pod is already placed, the checks ignore its placement.
+        """
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -194,7 +197,7 @@ class _Attempt:
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Choose the GPUs whose victims add the least loss. Remove these victims."""
+        """Choose the GPUs whose victims add the least loss, and remove these victims."""
         request = asking.request
         if request is None:
             return None

@@ -1,4 +1,4 @@
-"""Computes which new nodes pending pods need, and which of them an autoscaler adds by itself.
+"""Computes which new nodes pending pods need, and which of these an autoscaler adds by itself.
 
 An autoscaler compares requests with the sums of a node, and does not know single GPUs. It assumes
 that a pod fits a node whose GPUs have enough free in sum. It adds nodes only for pods that fit no
@@ -76,8 +76,9 @@ def places_in_sum(
 ) -> dict[str, str]:
     """Return the node on which an autoscaler expects each of ``pods``, by UID.
 
-    Starting nodes come last. An autoscaler ignores the reservations of the pods ``reserved``. It
-    counts the nodes in ``starting`` with all resources that they will have (``as_described``).
+    A starting node is chosen only if the pod fits no other node. An autoscaler ignores the
+    reservations of the pods ``reserved``. It counts the nodes in ``starting`` with all resources
+    that they will have (``as_described``).
     """
     nodes, places = nodes.snapshot(), dict[str, str]()
     for pod in reserved:
@@ -95,8 +96,8 @@ def places_in_sum(
 def as_described(node: Node, kind: NodeType) -> Node:
     """Return a starting node as it will be when it is complete.
 
-    It has all labels and resources that its type describes. Taints that the type does not describe
-    are removed. A cordoned node stays cordoned.
+    The result has all labels and resources that the node's type describes. Taints that the type
+    does not describe are removed. A cordoned node stays cordoned.
     """
     whole, there = kind.node(node.metadata.name), node_allocatable(node)
     offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}
@@ -112,7 +113,7 @@ def as_described(node: Node, kind: NodeType) -> Node:
 
 
 def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
-    """Place each pod, hardest first, on the first node that accepts it. Otherwise add a node."""
+    """Place each pod, hardest first, on the first node that accepts it, or on a new node."""
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
@@ -169,14 +170,14 @@ class _Site:
         return self._nodes[name].name
 
     def place_on_existing(self, each: GangCandidate) -> str | None:
-        """Place a pod on the first node that accepts it. Return the node's name."""
+        """Place a pod on the first node that accepts it. Return the node's name, or None."""
         for name in self._predicates.open_nodes(each.pod):
             if self._place(each, name):
                 return name
         return None
 
     def place_on_new(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
-        """Place a pod on a new node of the first type that accepts it. Return the node's name."""
+        """Place a pod on a new node of the first type that accepts it. Return its name, or None."""
         for kind in types:
             name = self.add(kind)
             if self._predicates.reason(each.pod, name) is None and self._place(each, name):
@@ -185,7 +186,7 @@ class _Site:
         return None
 
     def refusal(self, each: GangCandidate, kind: NodeType) -> Refusal[NodeTypeRule] | None:
-        """Return why even an empty node of a type cannot run a pod, or None if it may."""
+        """Return why even an empty node of the type cannot run the pod, or None."""
         if not self._by_sums and each.request is not None:
             refusal = kind.refusal(each.request)
             if refusal is not None:

@@ -7,7 +7,8 @@ simulator calls it directly.
 
 Scores are cached per request shape for all nodes, and only changed rows are computed again. Under
 the policy ``packing``, new prices change all scores. With ``prices_later`` the caller provides the
-prices (``reprice``), and nodes are scored as under ``binpack`` until then.
+prices (``reprice``), and nodes are scored as under ``binpack`` until then. Without
+``prices_later``, the first call of ``scores`` computes prices, which takes time.
 """
 
 from collections.abc import Sequence
@@ -215,7 +216,10 @@ class PlacementEngine:
         return _ranks(found, rows)
 
     def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
-        """Return the nodes of ``names`` that the request fits, best first."""
+        """Return the nodes of ``names`` that the request fits, best first.
+
+        Nodes of equal score keep their order.
+        """
         if not names:
             return []
         rows, known = self._rows(names)
@@ -225,7 +229,10 @@ class PlacementEngine:
         return [names[i] for i in order.tolist()]
 
     def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
-        """Choose a node's GPUs, or return why the request does not fit. ``now_ns`` is Unix time."""
+        """Choose a node's GPUs, or return why the request does not fit.
+
+        ``now_ns`` is Unix time in nanoseconds.
+        """
         node = self.ledger.state(name)
         if node is None:
             return UNKNOWN

@@ -36,7 +36,10 @@ class PodVerdict:
 
 
 def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: int) -> PodVerdict:
-    """Return which of ``names`` the pod may use, and why no others. ``now_ns`` is Unix time."""
+    """Return the nodes of ``names`` that the pod may use, and why it may not use the others.
+
+    ``now_ns`` is Unix time in nanoseconds.
+    """
     ledger = engine.ledger
     try:
         request = engine.request(pod)
@@ -108,11 +111,11 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
 def rank_pod_with_claims(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> tuple[list[int], str]:
-    """Return a rank for each of ``names``, and the rule that a claim breaks, or "".
+    """Return a rank for each of ``names``, and a text about an invalid claim, or "".
 
     All ranks are 0 if no claim waits for an allocation. A pod with several requests is ranked by
     the largest, since the others need less of what is scarce. kube-scheduler decides whether a
-    claim can be allocated. It calls this function once per pod. Nothing is booked or refused here,
+    claim can be allocated. It asks for the ranks once per pod. Nothing is booked or refused here,
     so any replica may answer.
     """
     try:
@@ -134,14 +137,21 @@ def rank_pod_with_claims(
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shape for each mode: in core_mem, a shape without compute gets all of a GPU's."""
+    """Return the shapes by which a claim is ranked.
+
+    In core_mem, a claim of memory without compute gets all compute of a GPU. So such a shape has a
+    second form.
+    """
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)
     return shape, replace(shape, percent=MOST_PERCENT)
 
 
 def accepts_now(ledger: Ledger, pod: Pod, name: str) -> bool:
-    """Return whether a node is ready, has GPUs, and has labels and taints that suit the pod."""
+    """Return whether a node is open, and its labels and taints suit the pod.
+
+    A known node without an inventory is not checked, and counts as open.
+    """
     info = ledger.info_of(name)
     if info is None or info.checked is None:
         return info is not None

@@ -67,10 +67,10 @@ def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[Reservation
 
 
 def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why a pod with a reservation may not be bound, or None if it may be or already is.
+    """Return why a pod with a reservation may not be bound, or None.
 
     The first pod of a plan may be bound if all reservations of the plan can be used. The other pods
-    are bound after the first, and each needs only its own reservation.
+    are bound after the first, and each needs only its own reservation. A bound pod has no problem.
     """
     if not booking.reserved:
         return None

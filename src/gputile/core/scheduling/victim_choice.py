@@ -188,7 +188,8 @@ class VictimSearch:
 def may_preempt(engine: PlacementEngine, pod: Pod) -> bool:
     """Return whether evictions can help ``pod``.
 
-    They cannot if the pod's request is invalid, or if the pod belongs to a gang, which is planned.
+    Evictions cannot help if the pod's request is invalid. For a pod of a gang, ``gang_victims``
+    chooses the victims of the whole gang.
     """
     try:
         engine.request(pod)
@@ -205,14 +206,16 @@ def completed_victims(
     priority: int,
     facts: Mapping[str, EvictionFacts],
 ) -> frozenset[str] | None:
-    """Return the UIDs of the pods that have to leave ``node`` for a request.
+    """Return the UIDs of the pods that have to leave ``node`` for a request, or None.
 
-    The result is None if evicting pods of lower priorities is not enough. All pods in ``proposed``,
-    kube-scheduler's victims, leave, since they may also block the pod for reasons other than GPUs.
-    kube-scheduler's dry run counts units of the whole node, so these victims may not free enough on
-    any GPU. Then more pods are chosen. kube-scheduler knows no gangs and evicts on one node only,
-    so a pod of a gang leaves without its gang here. A static pod is never a victim, since its
-    kubelet restarts it. ``facts`` has the facts of the bound pods, by UID.
+    ``proposed`` are kube-scheduler's victims. All of them leave, since they may also block the pod
+    for reasons other than GPUs. kube-scheduler's dry run counts units of the whole node, so these
+    victims may not free enough on any GPU. Then more pods of lower priority are chosen.
+    kube-scheduler knows no gangs and evicts on one node only, so a pod of a gang leaves without its
+    gang here. ``facts`` has the facts of the bound pods, by UID.
+
+    The result is None if evictions are not enough, or if a proposed pod is static: its kubelet
+    restarts a static pod.
     """
     first = frozenset(proposed)
     if any(uid in facts and facts[uid].static for uid in first):

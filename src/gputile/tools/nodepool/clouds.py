@@ -28,7 +28,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A shell command; ``why`` is a sentence for the user about the command's purpose."""
+    """A shell command. ``why`` is a sentence for the user about the command's purpose."""
 
     text: str
     why: str = ""

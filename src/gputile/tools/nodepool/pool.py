@@ -39,11 +39,11 @@ AUTOSCALERS: Final = get_args(Autoscaler)
 class _PoolSection(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
 ):
-    """A section of the description; an unknown field is an error, since it may be a typo."""
+    """A section of the description. An unknown field is an error, because it may be a typo."""
 
 
 class Gpus(_PoolSection, frozen=True, kw_only=True):
-    """The GPUs of one node; ``memory`` is the size of one GPU as nvidia-smi prints it."""
+    """The GPUs of one node."""
 
     count: Annotated[int, described("The number of GPUs of a node.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[
@@ -115,7 +115,7 @@ def load_nodepool(data: Any) -> NodePool:
     """Validate a parsed YAML description.
 
     Raises:
-        DescriptionError: the description is invalid; the text lists all errors.
+        DescriptionError: the description is invalid. The text lists all errors.
     """
     try:
         pool = convert(data, NodePool)

@@ -53,8 +53,6 @@ _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
 
 
 class PriorityClass(NamedTuple):
-    """A PriorityClass, with the priority and preemption policy of its pods."""
-
     value: int
     preemption: str = _PREEMPTING
     is_default: bool = False  # whether it applies to pods that name no PriorityClass
@@ -85,8 +83,6 @@ def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The admission of a cluster with this ``configuration``."""
-
     configuration: Configuration = field(default_factory=Configuration)
     enforced: bool = True  # whether gputile's webhook and policies are installed
     # Namespaces with the label gputile.io/unsafe-gpu-access. Their pods may access GPUs directly.
@@ -218,7 +214,7 @@ def _opened(port: Json) -> Json:
 def _is_webhooks(pod: Json) -> bool:
     """Return whether the API server calls the webhook for a new pod.
 
-    It does if the pod has the old affinity annotation, or names a GPU resource, even with amount 0.
+    The old affinity annotation causes the call, and so does any amount of a GPU resource, even 0.
     """
     spec = pod.get("spec", {})
     resources = (

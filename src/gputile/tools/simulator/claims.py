@@ -93,7 +93,7 @@ class KnownClaims:
     def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
         """Create the pod's missing claims from their templates.
 
-        Return the pod, whose status then has the names of the claims, and the new claims.
+        Return the pod with the names of its claims in the status, and the new claims.
         """
         made = {each.name for each in pod.status.resource_claim_statuses}
         claims, statuses = [], list(pod.status.resource_claim_statuses)
@@ -158,8 +158,7 @@ def allocate_claims(
     If an allocation is impossible, return the refusal. The ledger does not change.
 
     Raises:
-        RequestError: no GPU can ever serve a claim, or serving it would bypass the memory
-            accounting.
+        RequestError: no GPU can ever serve a claim, or the claim would bypass memory accounting.
     """
     claims, allocated = list(engine.ledger.claims.of_pod(pod)), []
     try:
@@ -221,7 +220,7 @@ def _first_fit(
 
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
-    """Return the requests for a claimed shape. Nodes of different modes need different requests."""
+    """Return the different requests that a claimed shape makes of nodes in different modes."""
     return [Request(each, CLAIM_UNIT_MIB, (), host) for each in on_either_mode(shape)]
 
 

@@ -113,8 +113,8 @@ def incomplete(
 ) -> str | None:
     """Return why a gang cannot start even with enough GPUs, or None if it can.
 
-    ``size`` pods must start together; 0 means that the size is unknown. ``running`` pods have
-    started, and ``waiting`` pods exist that could start.
+    ``size`` pods must start together. The size is 0 if unknown. ``running`` pods have started, and
+    ``waiting`` pods exist that could start.
     """
     if not size:
         return f"gang {gang.name}: {groups.why_unknown(gang)}"

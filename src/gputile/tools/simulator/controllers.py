@@ -5,7 +5,7 @@ these labels. The names of the labels are in k8s.io/api (apps/v1 and batch/v1, t
 controllers that set them are in k8s.io/kubernetes: registry/batch/job/strategy.go, controller/job,
 controller/statefulset, controller/daemon and controller/deployment.
 
-The pods of a workload share the template's spec. It must never be modified, but only replaced.
+The pods of a workload share the template's spec. Replace this spec, and never modify it.
 """
 
 import hashlib
@@ -118,7 +118,7 @@ class PodMaker:
         labels: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
     ) -> Pod:
-        """Return the pod ``name``. ``labels`` and ``annotations`` are added to the template's."""
+        """Return the pod ``name``. ``labels`` and ``annotations`` override the template's."""
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
@@ -182,7 +182,7 @@ class _CronJob(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ControllerInput:
-    """The input of a controller."""
+    """The input of the functions in ``CONTROLLERS``."""
 
     origin: Origin
     stored: bool  # whether the workload already exists in the cluster

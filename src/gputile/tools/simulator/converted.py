@@ -113,8 +113,7 @@ class _Conversion:
     def walk(self, value: Any, path: str, above: Object) -> None:
         """Convert the pods and containers in ``value``.
 
-        ``path`` is the path of ``value`` in the object. ``above`` is the mapping that contains
-        ``value``.
+        ``path`` is the path of ``value`` in the object, ``above`` the mapping around ``value``.
         """
         if isinstance(value, list):
             for number, item in enumerate(value):
@@ -191,7 +190,7 @@ class _Conversion:
             )
 
     def _report_annotations(self, path: str, metadata: Any) -> None:
-        """Report requests in the annotations of ``metadata`` that belongs to no pod spec."""
+        """Report requests in the annotations of ``metadata`` that is not next to a pod spec."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
             self._report_words(path, metadata, [])
 
@@ -249,7 +248,7 @@ class _Conversion:
     ) -> bool:
         """Convert an annotation of KAI or Run:ai to a limit of the first container.
 
-        Return whether there was such an annotation.
+        Return whether an annotation was converted.
         """
         apps = [each for name, each in containers if name.startswith("containers")]
         left = any(name in annotations for name in _KAI_BESIDE)
@@ -308,8 +307,8 @@ class _Conversion:
     def _leave_scheduler(self, spec: Object) -> None:
         """Remove the name of another scheduler, so that gputile's webhook sets its scheduler.
 
-        Objects of Volcano get the name of the default scheduler, because Volcano would set its own
-        scheduler for an object without a name.
+        Objects of Volcano get the name of the default scheduler, because Volcano sets its own
+        scheduler if none is named.
         """
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]

@@ -111,10 +111,10 @@ def described_unit(manifest: Manifest) -> int | None:
 
 
 def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
-    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is the default memory unit in MiB.
+    """Yield the nodes of a ``kind: Cluster``. Their default memory unit is ``default_mib``, in MiB.
 
     Raises:
-        ManifestError: a field is unknown or invalid; the text lists the valid values.
+        ManifestError: a field is unknown or invalid. The text lists the valid values.
     """
     cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
     total = sum(node.count or 1 for node in cluster.nodes)
@@ -167,7 +167,7 @@ def inventory_of(node: Node) -> Inventory | None:
 
 
 def written_node(manifest: Manifest) -> Node:
-    """Return the node of a ``kind: Node`` manifest, which ``kubectl get node -o yaml`` prints.
+    """Return the node of a ``kind: Node`` manifest, as printed by ``kubectl get node -o yaml``.
 
     Raises:
         ManifestError: a field has the wrong type, or a name or an amount is invalid.

@@ -1,4 +1,4 @@
-"""Explains why a pod is on its node, is pending or cannot be created, and how to help it (B4)."""
+"""Explains why a pod is on its node, pending or not created, and what would change that (B4)."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -56,8 +56,6 @@ _REMEDIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """The explanation of a pod."""
-
     pod: Pod
     state: str  # one of the states of ExplainAnswer.state
     text: Sequence[str]  # sentences

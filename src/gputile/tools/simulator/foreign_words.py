@@ -1,10 +1,11 @@
 """Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
-It is an error if a pod requests a GPU only by such fields, because gputile would place the pod
-without a GPU. Other fields choose a GPU or the time of the start. For these, a note says what to
-write for gputile.
+It is an error if a pod requests a GPU only by these fields, because gputile would place the pod
+without a GPU. Other fields choose the GPU or the start time. A note then says what to write for
+gputile.
 """
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
@@ -19,7 +20,6 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     GPU_MODEL,
     GPU_RESOURCES,
-    MIG_PREFIX,
     MODEL_LABEL,
     PLACEMENT_LABEL,
     WHOLE_GPU,
@@ -77,7 +77,9 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
 SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
-# What requests GPUs on the nodes of gputile, of NVIDIA's plugin and of HAMi.
+# Resources of nodes that count GPUs. GPUs for virtual machines begin with a capital letter.
+GPU_COUNTERS: Final = re.compile(r"nvidia\.com/(gpu|mig-|[A-Z])|(koordinator|volcano)\.sh/v?gpu")
+# Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
 GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
 # Annotations that request a GPU, with the words in messages for their unit and for the memory that
 # the limit for gputile must cover.
@@ -112,9 +114,9 @@ _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def other_words(pod: Pod, claims: bool) -> str:
-    """Return the words by which a pod asks only another system for GPUs, or "".
+    """Return the name with which a pod requests only other systems' GPUs, or "".
 
-    They are an annotation, a resource or, if ``claims`` are another system's, ``resourceClaims``.
+    This is an annotation, a resource or, if other systems serve ``claims``, ``resourceClaims``.
     """
     limits = (name for each in pod.spec.containers for name in each.resources.limits)
     asked = {*pod.metadata.annotations, *limits}
@@ -124,17 +126,10 @@ def other_words(pod: Pod, claims: bool) -> str:
     return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
 
 
-def is_gpus(name: str) -> bool:
-    """Return whether a resource counts GPUs; those of virtual machines begin with a capital."""
-    counted = name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
-    return counted or name.removeprefix("nvidia.com/")[:1].isupper()
-
-
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
     """Yield the annotations that request GPUs of another system.
 
-    There are none if the pod also requests GPUs of gputile. ``path`` is the path of the pod in its
-    object.
+    There are none if the pod also requests gputile's GPUs. ``path`` is the pod's path in an object.
     """
     if any(name in GPU_RESOURCES for name, _ in _limits(pod)):
         return
@@ -186,10 +181,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field that states a gang's size for another scheduler, and the size.
-
-    Return None if the object is no gang of more than one pod.
-    """
+    """Return the field with a gang's size for another scheduler, and the size, or None."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
@@ -221,7 +213,7 @@ def uncounted_quota(body: Json) -> Iterator[str]:
         if (
             "/" in resource
             and not resource.startswith(("requests.", "count/"))
-            and ".storageclass." not in name
+            and "class." not in name  # of a StorageClass or a DeviceClass
         ):
             right = f"requests.{resource}"
             yield (

@@ -41,7 +41,7 @@ class Intake:
     # Objects that an API server has accepted in a dry run. Their unknown fields are ignored.
     accepted: frozenset[Origin] = frozenset()
     claims: KnownClaims = field(default_factory=KnownClaims)  # the claims that pods may reference
-    # The advice to the user in the error for an object of an unknown kind.
+    # The advice in the error for an object of an unknown kind.
     tell_kinds: str = (
         "--kinds FILE says where the templates are, and --ignore-unknown ignores the object"
     )
@@ -139,7 +139,7 @@ class IntakeChecks:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be evaluated, or remove this claim if ignored."""
+        """Refuse a pod with a claim that cannot be evaluated, or remove an ignored claim."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         why_not = [
             self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
@@ -153,10 +153,7 @@ class IntakeChecks:
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests GPUs of another system.
-
-        Other settings of the pod for that system only become notes.
-        """
+        """Refuse a pod that requests other systems' GPUs. Add notes on other settings for them."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")

@@ -53,7 +53,7 @@ class ManifestError(ValueError):
 class Origin:
     """The location of an object: a document of a file, and an item if the document is a List.
 
-    Documents and items are numbered from 1; 0 means none.
+    Documents and items are numbered from 1. The number 0 means none.
     """
 
     file: str
@@ -142,8 +142,7 @@ class Manifest:
         """Convert the object to ``type_``.
 
         Raises:
-            ManifestError: a field has the wrong type, or is unknown to a type that forbids unknown
-                fields.
+            ManifestError: a field has the wrong type, or is unknown and ``type_`` forbids that.
         """
         return decode(self.origin, "", self.body, type_)
 
@@ -358,10 +357,7 @@ def make_uid(kind: str, namespace: str, name: str) -> str:
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function that maps numbers to different suffixes of five characters.
-
-    The sequence of suffixes depends only on ``seed``.
-    """
+    """Return a function that maps numbers to different suffixes, which depend only on ``seed``."""
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
     step += step % 3 == 0  # a step coprime to 27**5 gives each number a different suffix

@@ -143,10 +143,7 @@ class Subject:
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the same controller.
-
-        Its removal would not help, because the controller would replace it.
-        """
+        """Return whether another pod has the same controller, which would replace that pod."""
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
         return other is not None and any(
@@ -261,10 +258,7 @@ class Subject:
         return _nearness(state, refused), report
 
     def _claimed(self, state: NodeState | None) -> Request | None:
-        """Return the request of the pod's largest unallocated claim, in the form for a node.
-
-        Return None if there is no such claim.
-        """
+        """Return the request of the pod's largest unallocated claim for a node, or None."""
         if not self.shapes or state is None:
             return None
         largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))
@@ -366,7 +360,7 @@ def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
 
 
 def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tuple[int, int]:
-    """Return a key that sorts nodes first that fail a later rule, and then by free memory."""
+    """Return a sort key. Nodes that fail a later rule come first, then nodes with more memory."""
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = (
         max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0)

@@ -22,8 +22,6 @@ from gputile.tools.simulator.workloads import Owner
 
 @dataclass(slots=True)
 class WorkloadOutcome:
-    """The outcome of one workload's pods."""
-
     owner: Owner
     nodes: Counter[str] = field(default_factory=Counter)  # numbers of placed pods by node
     gets: Counter[str] = field(default_factory=Counter)  # numbers of placed pods by allocation
@@ -109,8 +107,6 @@ def together(outcomes: Iterable[PodOutcome]) -> list[OutcomeText]:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The reasons why a pod fits no node, and the remedies."""
-
     nodes: dict[str, list[str]]  # names of nodes by reason, ordered from the closest fit
     remedies: list[Remedy]
 
@@ -169,7 +165,7 @@ def advice(
 def pods_after(
     scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation
 ) -> list[Pod]:
-    """Return the pods that have a node or a reservation after a simulation, as stored objects."""
+    """Return the cluster's pods after a simulation as stored objects, without refused pods."""
     gone = {victim.pod.metadata.uid for victim in simulation.victims}
     return [
         *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),

@@ -29,12 +29,12 @@ class _TableSection(
 
 
 class Count(_TableSection, frozen=True):
-    """A number that is computed from an object: ``path // per + plus``."""
+    """A number that is computed from an object as ``path // per + plus``."""
 
     path: Annotated[Path, described("The path of the number in the object.")]
     default: Annotated[int, described("The number to use if there is none at the path.", ge=0)] = 1
     per: Annotated[
-        str, described('The path of a number by which this number is divided; "" for none.')
+        str, described("The path of a number by which this number is divided, if any.")
     ] = ""
     plus: Annotated[int, described("A number that is added to the result.")] = 0
 
@@ -47,7 +47,7 @@ class PodsOfKind(_TableSection, frozen=True):
     """
 
     template: Annotated[
-        Path, described("The path of the pod template; * matches each entry of a list or mapping.")
+        Path, described("The path of the pod template. * matches each entry of a list or mapping.")
     ]
     otherwise: Annotated[
         str, described("The path of the pod template if there is none at the first path.")
@@ -55,21 +55,21 @@ class PodsOfKind(_TableSection, frozen=True):
     count: Annotated[
         tuple[Path | Count, ...],
         described(
-            "Numbers, or their paths in the object, whose product is the number of pods of this "
-            "template. If empty, the number follows from the shape of the object."
+            "Numbers, whose product is the number of pods of this template. Each is given by its "
+            "path in the object. If empty, the number is inferred from the object."
         ),
     ] = ()
     name: Annotated[
         str,
         described(
-            "The names of the pods: {name} is the name of the object, {key} that of the entry, "
-            "{number} the index of the pod."
+            "The names of the pods. {name} is the name of the object, {key} the name of the entry, "
+            "and {number} the index of the pod."
         ),
     ] = ""
     labels: Annotated[
         dict[str, str],
         described(
-            "Labels that the kind's controller adds to the pods; {name}, {key} and {number} are "
+            "Labels that the kind's controller adds to the pods. {name}, {key} and {number} are "
             "replaced as in names."
         ),
     ] = {}
@@ -82,7 +82,7 @@ class PodKind(_TableSection, frozen=True):
     kind: Annotated[str, described("The kind.")]
     pods: Annotated[
         tuple[PodsOfKind, ...],
-        described("The pods that are created for an object of this kind; empty if there are none."),
+        described("The pods that are created for an object of this kind. The default is none."),
     ] = ()
     suspended: Annotated[
         str,
@@ -97,7 +97,7 @@ class PodKind(_TableSection, frozen=True):
 
 
 class KindsTable(_TableSection, frozen=True):
-    """A file of the table."""
+    """A file with entries of the table."""
 
     api_version: Annotated[
         Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")
@@ -121,7 +121,7 @@ class PodKinds:
 
 
 def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
-    """Return the built-in table, extended by files. Their entries replace built-in entries.
+    """Return the built-in table with the entries of files, which replace entries of equal kinds.
 
     Raises:
         ManifestError: a file cannot be read, or an entry is invalid.

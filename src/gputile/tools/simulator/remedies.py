@@ -100,10 +100,7 @@ def _by_claims(subject: Subject) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return the remedies with their effects.
-
-    The only remedy for an ``overlooked`` pod is to create it again.
-    """
+    """Return the remedies with their effects. An ``overlooked`` pod must be created again."""
     request = subject.request
     if request is None:
         return []
@@ -244,7 +241,7 @@ def _anew(subject: Subject, pod: Pod) -> Proposal | None:
 
 
 def _new_node(subject: Subject, request: Request) -> Proposal | None:
-    """Propose to add an empty node that the pod would fit. The node has one of several modes."""
+    """Propose to add an empty node that the pod would fit, in one of the suitable modes."""
     shape, pod = request.shape, subject.pod
     if shape.kind is RequestKind.SHARED:
         modes = [Mode.CORE_MEM] if shape.percent else [Mode.CGPU, Mode.SHARE, Mode.MPS]
@@ -317,7 +314,7 @@ def _coming_node(
 
     ``needs`` are the pod's requests, with CPU in millicores. The node has the labels that the pod
     demands, and the taint of GPU nodes if the controller sets this taint. Return None if no
-    suitable labels are found, or if they demand impossible GPUs.
+    suitable labels are found, or if the labels demand impossible GPUs.
     """
     demanded = _demanded_labels(pod)
     if demanded is None:
@@ -383,7 +380,7 @@ def _labels(
 
 
 def _capped(pod: Pod, resource: str, most: int) -> Pod:
-    """Reduce the limits of a resource in ``pod`` to ``most``, and also existing requests."""
+    """Reduce the limits and requests of a resource in each container of ``pod`` to ``most``."""
     amount: ResourceList = {resource: str(most)}
 
     def capped(container: Container) -> Container:

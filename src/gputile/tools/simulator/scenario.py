@@ -117,7 +117,7 @@ def read_scenario(
 
     ``described`` are the objects of a cluster. ``asked`` are workloads, whose default namespace is
     ``namespace``. PodGroups in both replace PodGroups of the same name in ``groups``.
-    ``configured_mib`` is the configured memory unit, if any. It is the default of described nodes.
+    ``configured_mib`` is the configured memory unit, if any, which described nodes use by default.
 
     No pods are created yet, because that requires the configuration, which may depend on the
     result. Objects that may create pods are stored in ``manifests``.
@@ -316,10 +316,7 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Remove from ``pods`` one pod with the same demand for each of ``others``.
-
-    ``others`` has the numbers of pods by ``_demand``.
-    """
+    """Remove as many pods of each demand from ``pods`` as ``others`` counts."""
     left = []
     for pod in pods:
         demand = _demand(pod)
@@ -376,10 +373,7 @@ def _demand(pod: Pod) -> Hashable:
 
 
 def _needs_namespace_labels(pod: Pod) -> bool:
-    """Return whether an affinity term of a pod selects namespaces by unknown labels.
-
-    The only known label of a namespace is the one with its name.
-    """
+    """Return whether an affinity term selects namespaces by labels other than the name label."""
     selectors = (
         term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod))
     )

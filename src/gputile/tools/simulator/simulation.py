@@ -69,10 +69,7 @@ def _refused(pod: Pod, reason: str) -> PodOutcome:
 
 
 class Simulation:
-    """A simulated cluster, with the pods that have been placed so far.
-
-    ``victims`` are the pods that have been preempted.
-    """
+    """A simulated cluster with the placed pods. ``victims`` are the pods that were preempted."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -187,9 +184,9 @@ class Simulation:
     def _decide_gang(
         self, gang: GangName, pods: list[Pod], running: int, now_ns: int
     ) -> list[PodOutcome]:
-        """Place the pods of a gang that must start together, and as many more as fit.
+        """Place the needed pods of a gang together, and as many of its other pods as fit.
 
-        If there is no room for the former, no pod of the gang is placed.
+        If the needed pods do not fit, no pod of the gang is placed.
         """
         if any(pod.spec.resource_claims for pod in pods):
             return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]

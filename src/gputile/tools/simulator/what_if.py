@@ -190,10 +190,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return an unbound copy of a pod that requests its GPUs in ``mode``.
-
-    Return None if the pod's GPUs are unknown.
-    """
+    """Return an unbound copy of a pod that requests its GPUs in ``mode``, or None if unknown."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -217,9 +214,9 @@ def _in_mode(
 def _awaited(
     pod: Pod, kinds: set[tuple[int, int]], mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod:
-    """Return a stored pending pod that requests its whole or time-sliced GPUs in a shared mode.
+    """Convert a stored pending pod's request for whole or time-sliced GPUs to a shared mode.
 
-    ``kinds`` are the MiB and replicas of GPUs. Other pods are returned unchanged.
+    ``kinds`` are the MiB and replicas of the cluster's GPUs. Other pods do not change.
     """
     asked = pod_requests(pod.spec)
     count = asked.get(WHOLE_GPU, 0) or asked.get(SHARED_GPU, 0)
@@ -285,8 +282,7 @@ def fit_more(
 ) -> Fit:
     """Place copies of the set ``pods`` until a copy does not fit, but at most ``MOST_COPIES``.
 
-    ``progress`` is called after each copy with the number of copies. A copy of a gang is a separate
-    gang.
+    ``progress`` gets the number of copies after each copy. Copies of a gang are separate gangs.
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:

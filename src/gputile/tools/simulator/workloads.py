@@ -1,11 +1,9 @@
 """Expands workloads into the pods that their controllers would create.
 
-Kinds, names and types of fields, and amounts are validated, and the pods pass gputile's admission.
-All other validation is left to the API server. The names and UIDs of pods are the same in every
-run.
+Kinds, types and names of fields, and amounts are validated, and pods pass gputile's admission. All
+other validation is left to the API server. Names and UIDs of pods are the same in every run.
 
-Pods of a workload share the spec of its template. The spec must never be modified, but only
-replaced.
+Pods of a workload share the spec of its template. Replace this spec, and never modify it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,8 +98,6 @@ class _OnlyMetadata(msgspec.Struct):
 
 @dataclass(slots=True)
 class Expansion:
-    """The pods of workloads."""
-
     pods: list[Pod] = field(default_factory=list)  # in the order of creation
     notes: list[Note] = field(default_factory=list)  # what was simplified or omitted
     # The labels of an object's running pods, if the controller of these pods is another object.
@@ -117,8 +113,7 @@ def expand(
     """Expand ``manifests`` into pods. A DaemonSet gets a pod for each node that it selects.
 
     Raises:
-        ManifestError: objects are invalid, or two have the same name. The text has one line for
-            each mistake.
+        ManifestError: objects are invalid, or have the same name. Each mistake has one line.
     """
     given = intake or Intake()
     expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)
@@ -352,10 +347,7 @@ class _Expander:
 
 
 def _may_be_custom(manifest: Manifest) -> bool:
-    """Return whether an unknown kind may come from a CRD.
-
-    In the API groups of Kubernetes, gputile and kustomize, CRDs define no kinds.
-    """
+    """Return whether a CRD may define an unknown kind, as its API group shows."""
     group = manifest.group
     if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):
         return False

@@ -1,4 +1,4 @@
-"""Draws GPUs as bars on a terminal; each part of a bar shows a namespace's or workload's share."""
+"""Draws GPUs as bars on a terminal. The parts of a bar show shares of namespaces or workloads."""
 
 import math
 from collections import Counter
@@ -44,7 +44,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A GPU; ``pieces`` maps groups to their shares of ``total``.
+    """A GPU. ``pieces`` maps groups to their shares of ``total``.
 
     Amounts are in MiB. If ``in_turns``, the GPU is time-sliced and amounts are numbers of pods.
     """
@@ -100,7 +100,7 @@ def groups_of(nodes: Collection[NodeBars]) -> BarGroups:
 
 
 def node_bars(nodes: Sequence[NodeSummary], group_of: GroupOf) -> list[NodeBars]:
-    """Return a bar for each GPU of the nodes; ``group_of`` returns the group of a pod."""
+    """Return a bar for each GPU of the nodes. ``group_of`` returns the group of a pod."""
     return [NodeBars(node.name, _bars(node, group_of), _remarks(node)) for node in nodes]
 
 
@@ -214,7 +214,7 @@ def _unhealthy(paper: Paper) -> str:
 
 
 def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
-    """Return at most ``most`` pieces by group number; the smallest are merged into the others."""
+    """Return at most ``most`` pieces by group number. The smallest are merged into ``OTHERS``."""
     kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
     found = {number: kept[number] for number in sorted(kept)}
     if rest := sum(pieces.values()) - sum(kept.values()):
@@ -244,7 +244,7 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
 
 
 def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
-    """Return the rows of bars with the node's name before the first row, or above if too long."""
+    """Return the rows of bars after the node's name. A long name is on lines of its own."""
     indent = Span(" " * (beside + _GAP))
     if columns_of(name) > beside:
         return [

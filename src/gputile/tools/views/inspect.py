@@ -107,7 +107,7 @@ def node_summaries(
 ) -> list[NodeSummary]:
     """Return the same records as ``ledger_summaries`` without the slow import of numpy.
 
-    ``now_ns`` is Unix time in nanoseconds; reservations that have expired by then are excluded.
+    Reservations that have expired by ``now_ns``, Unix time in nanoseconds, are excluded.
     """
     bookings: dict[str, list[Booking]] = {}
     for pod in pods:
@@ -317,7 +317,7 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 
 def _whole(node: NodeSummary) -> str:
-    """Return the numbers of booked and of all GPUs, such as "3/8"; "*" marks unhealthy GPUs."""
+    """Return the numbers of booked and of all GPUs, such as "3/8", or "3/8*" if one is sick."""
     return (
         f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
     )

@@ -348,7 +348,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
 
 
 def refused_configuration(why: str) -> InstallationProblem:
-    """Return the problem for a configuration that components refuse; ``why`` is their error."""
+    """Return the problem for a configuration that components refuse with the error ``why``."""
     return InstallationProblem(
         "configuration",
         f"{why}; running components keep the previous configuration, and a restarted one does not "

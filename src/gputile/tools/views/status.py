@@ -91,7 +91,7 @@ _NO_AGENT: Final = "no agent runs there; this is the last report"
 
 
 class RolloutPhase(StrEnum):
-    """The state of the installation; its values are ACK's names where ACK has the same state.
+    """The state of the installation. The values are ACK's names for states that ACK knows.
 
     OUTSIDE_OF_PODS means that gputile's programs renew their Leases but do not run in pods. It is
     unknown whether these programs are ready.
@@ -121,7 +121,7 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole installation; ``traces`` and ``elsewhere`` are empty if there are components."""
+    """The whole installation. ``traces`` and ``elsewhere`` are empty if there are components."""
 
     phase: Annotated[RolloutPhase, described("The state of the installation.")]
     unit_mib: Annotated[
@@ -187,7 +187,7 @@ def assess(
 def with_problems(
     installation: Installation, problems: Sequence[InstallationProblem]
 ) -> Installation:
-    """Add problems to an installation; the phase is the best one that all problems allow."""
+    """Return the installation with these problems, in the best phase that all of them allow."""
     phase, states = installation.phase, {problem.state for problem in problems}
     if phase in (RolloutPhase.DEPLOYED, RolloutPhase.DEPLOYING) and RolloutState.FAILED in states:
         phase = RolloutPhase.FAILED
@@ -265,7 +265,7 @@ def table(installation: Installation, width: int | None = None) -> str:
 
 
 def _seen(installation: Installation) -> list[str]:
-    """Return the lines that tell what was found instead of components."""
+    """Return the lines on signs of gputile, for an installation without components."""
     found = ["its configuration exists"] if installation.unit_mib else []
     if count := len(installation.nodes):
         found.append(
@@ -293,10 +293,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Map each node with an agent pod to whether an agent is ready there.
-
-    During an upgrade a node may have two agent pods.
-    """
+    """Map nodes to whether one of their agent pods is ready. In an upgrade there may be two."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":

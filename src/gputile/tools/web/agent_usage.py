@@ -124,7 +124,7 @@ class _Read:
 
 
 class UsageMeter:
-    """Computes usage from readings; stores each node's latest reading, which GPU time needs."""
+    """Computes usage from readings. GPU time needs each node's previous reading."""
 
     def __init__(self) -> None:
         self._latest: dict[str, _Read] = {}
@@ -265,7 +265,7 @@ class UsageReader:
 
 
 def _quoted(answer: bytes) -> str:
-    """Return a sentence part that quotes the beginning of a response, to identify its sender."""
+    """Quote the beginning of a response for a message. It helps to identify the sender."""
     text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
     return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
 

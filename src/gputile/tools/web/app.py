@@ -301,7 +301,7 @@ class PageApp:
         return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: web.BaseRequest) -> Pod | None:
-        """Return the pod that a request names, or None if the viewer may not see that pod."""
+        """Return the pod that a request names, or None if the viewer can see no such pod."""
         namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
             return None

@@ -144,7 +144,7 @@ class Viewer:
 
 class Feed:
     def __init__(self, connection: Connection, state: PageState, *, claims: bool = True) -> None:
-        """Prepare the watches; with ``claims``, ResourceClaims are watched too."""
+        """Prepare the watches. ``claims`` states whether ResourceClaims are watched too."""
         self.state = state
         self.log = ChangeLog()
         self.status = FeedStatus()
@@ -289,5 +289,5 @@ def change_event(revision: int, difference: Difference) -> bytes:
 
 
 def _event(kind: str, revision: int, data: bytes) -> bytes:
-    """Return a server-sent event. ``data`` must be JSON without line breaks, as msgspec encodes."""
+    """Return a server-sent event. ``data`` must be JSON without line breaks."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (revision, kind.encode(), data)

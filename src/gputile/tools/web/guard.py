@@ -118,7 +118,7 @@ def own_cookie(name: str, host: str) -> str:
 
 
 def cookies(request: web.BaseRequest, name: str) -> list[str]:
-    """Return the values of all cookies with this name; a browser may send several."""
+    """Return the values of all cookies with this name. A browser may send several."""
     texts = request.headers.getall("Cookie", [])
     parts = (part.partition("=") for text in texts for part in text.split(";"))
     return [value.strip() for found, _, value in parts if found.strip() == name]

@@ -48,10 +48,7 @@ class Moment:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for a pod of the manifest. If no node fits, ``node`` is "".
-
-    ``reason`` then says why.
-    """
+    """The result for a pod of the manifest, and its reason. ``node`` is "" if no node fits."""
 
     namespace: str
     name: str

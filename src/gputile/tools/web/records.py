@@ -1,7 +1,6 @@
 """Defines the records of the page: nodes with GPUs and pods, pending pods, and changes.
 
-Each browser gets the records of up to thousands of nodes, so fields with default values are
-omitted.
+Browsers may get the records of thousands of nodes, so fields with default values are omitted.
 """
 
 from collections.abc import Mapping
@@ -14,8 +13,6 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", g
 
 
 class GpuTile(_Record, frozen=True):
-    """A GPU, with its allocatable and booked amounts."""
-
     index: int
     total: int  # allocatable memory in MiB
     model: str = ""
@@ -26,8 +23,6 @@ class GpuTile(_Record, frozen=True):
 
 
 class TileShare(_Record, frozen=True, array_like=True):
-    """A pod's share of a GPU."""
-
     index: int
     mib: int
     percent: int = 0  # of the GPU's compute, or 0 if compute is not divided
@@ -117,7 +112,7 @@ class UsageSample(_Record, frozen=True, array_like=True):
 
 
 class UsageAnswer(_Record, frozen=True):
-    """The response of ``/api/usage``; ``trouble`` is the reason why all use is unknown, if any."""
+    """The response of ``/api/usage``. If all use is unknown, ``trouble`` says why."""
 
     trouble: str = ""
     nodes: dict[str, NodeUsage] = {}

@@ -41,8 +41,6 @@ class LoginSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """The settings of the page."""
-
     port: int  # 0 means any free port
     ready: Callable[[str], None]  # is called with the page's address when the page is served
     # Reads the objects that questions need in addition to nodes, pods and claims.

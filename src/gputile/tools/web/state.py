@@ -1,7 +1,6 @@
 """Builds the page from objects of the API server, and computes its changes.
 
-Only records whose objects have changed are computed again. This module does no I/O and reads no
-clock.
+Only records of changed objects are computed again. This module does no I/O and reads no clock.
 """
 
 from collections.abc import Sequence
@@ -16,10 +15,7 @@ from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
 
 
 class PageState:
-    """The objects of the cluster, and the page that is built from them.
-
-    Not thread-safe: one event loop owns the state.
-    """
+    """The cluster's objects, and the page built from them. Not thread-safe: one loop owns both."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -244,7 +240,7 @@ def page_state(
 
 
 def _is_known(known: Pod | Node | None, listed: Pod | Node) -> bool:
-    """Return whether an object is unchanged by its resourceVersion, as most listed objects are."""
+    """Return whether an object still has the known UID and resourceVersion."""
     version = listed.metadata.resource_version
     same = known is not None and (known.metadata.uid, known.metadata.resource_version) == (
         listed.metadata.uid,

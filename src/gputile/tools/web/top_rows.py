@@ -91,7 +91,7 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
 def top_answer(
     tiles: Iterable[NodeTile], order: str, usage: Mapping[str, NodeUsage] = MappingProxyType({})
 ) -> TopAnswer:
-    """Build the rows, sorted by ``order``; ``usage`` maps node names to measured use."""
+    """Build the rows, sorted by ``order``. ``usage`` maps node names to measured use."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
     used_on = {tile.name: usage.get(tile.name, _NO_USAGE) for tile in tiles}
     gpus = [_gpu(tile.name, gpu, used_on[tile.name]) for tile in tiles for gpu in tile.gpus]
@@ -168,10 +168,7 @@ def _part(row: TopNode | TopGpu) -> float:
 
 
 def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
-    """Return the sort key for rows in this order, the largest first.
-
-    ``amounts`` returns the numbers by which a row is sorted in the orders "booked" and "pods".
-    """
+    """Return the sort key. ``amounts`` returns a row's booked amount and its number of pods."""
     match order:
         case "booked":
             return lambda row: -amounts(row)[0]
@@ -242,10 +239,7 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
 
 
 class UsageOfNodes:
-    """Reads usage from the agents in the namespace ``installed_in``.
-
-    If some usage is unknown, ``unknown`` says why.
-    """
+    """Reads usage from a release's agents. ``unknown`` says why some usage is unknown, if any."""
 
     def __init__(self, installed_in: str) -> None:
         self.unknown = ""

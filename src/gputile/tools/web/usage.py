@@ -34,16 +34,13 @@ _SAMPLES: Final = int(KEPT_S / EVERY_S)
 
 @dataclass(slots=True)
 class _Followed:
-    """A node that is polled. ``made`` has the creation times of the pods in ``usage``.
-
-    Times are seconds of the monotonic clock.
-    """
+    """A node that is polled. Times are seconds of the monotonic clock."""
 
     looked_s: float = 0.0  # when a viewer last requested the node
     until_s: float = 0.0  # when polling ends
     due_s: float = 0.0  # when the next poll is due
     usage: NodeUsage | None = None
-    made: Made = field(default_factory=dict)
+    made: Made = field(default_factory=dict)  # of the pods in ``usage``
 
 
 class UsageFeed:
@@ -127,7 +124,7 @@ class UsageFeed:
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            # Creation times first: the use must not be counted for a later pod of the same name.
+            # Read creation times before the use, which a later pod of the same name must not get.
             made = self._made(name)
             try:
                 reading = await self._reader.read(name)
