@@ -143,7 +143,7 @@ def _wait_for_others(
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` precedes ``other``: it alone has started, or else it is older."""
+    """Return whether ``one`` comes first, as the only pod that has started, or as the older pod."""
     ran, mine = (
         any(each.directory in table.started for each in held.devices) for held in (one, other)
     )
