@@ -2,8 +2,8 @@
 
 The rules are in ``node_fit``, ``pod_requests`` and ``inter_pod``. Single GPUs are not checked here,
 but in ``placement.fit``. Volumes, resource claims, and in-place resizes in progress are not checked
-at all. Results for labels, names and taints are cached until a node changes. The counts of a pod's
-rules about other pods are cached by pod.
+at all. Results for labels, names and taints are cached until a node changes. For rules about other
+pods, the counts are cached for each pod.
 """
 
 from collections import Counter
@@ -95,7 +95,7 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _CountedRules:
-    """The checks of a pod's rules about other pods, after the first ``seen`` moves."""
+    """The checks of a pod's rules about other pods. ``seen`` moves of pods have been counted."""
 
     pod: Pod
     checks: list[Check]
@@ -188,7 +188,7 @@ class Predicates:
         return list(compress(self._nodes, self.refusals(pod).open.tolist()))
 
     def open_alone(self, pod: Pod) -> list[str]:
-        """Return the names of the nodes that accept the pod, without rules between pods."""
+        """Return the names of the nodes that accept the pod, ignoring rules about other pods."""
         return list(compress(self._nodes, self.refusals_alone(pod).open.tolist()))
 
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
@@ -207,7 +207,7 @@ class Predicates:
         )
 
     def refusals_alone(self, pod: Pod) -> NodeRefusals:
-        """Return why each of ``node_names`` refuses the pod, without rules between pods."""
+        """Return why each of ``node_names`` refuses the pod, ignoring rules about other pods."""
         needs, static = self._asked(pod.spec)
         found = static.refusals(self._nodes)
         if needs.ports:
@@ -221,9 +221,9 @@ class Predicates:
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
         """Return scores of 0 to 500 for the pod's preferences: shape [rows].
 
-        The preferences are node affinity, and few PreferNoSchedule taints. ``rows`` are positions
-        in ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
-        kube-scheduler.
+        The preferences are node affinity and the avoidance of PreferNoSchedule taints. ``rows`` are
+        positions in ``node_names``. Each preference is normalized to 0..100 over these nodes and
+        weighted, as in kube-scheduler.
         """
         weights = self._asked(pod.spec)[1].weights(self._nodes)[rows]
         want, avoid = weights[:, 0], weights[:, 1]
@@ -276,7 +276,7 @@ class Predicates:
     # -- internals
 
     def _own(self, node: str) -> dict[str, _Guest]:
-        """Return a node's guests for a change. Copy them first if a snapshot may share them."""
+        """Return a node's guests to be modified. Copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -342,7 +342,7 @@ def _needs(spec: PodSpec) -> _Needs:
 
 
 def _static_key(spec: PodSpec) -> bytes:
-    """Return a key that is equal for specs whose checks of labels, names and taints agree."""
+    """Return a cache key. Specs with equal keys have equal results for labels, names and taints."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return msgspec.msgpack.encode(
         (spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity)

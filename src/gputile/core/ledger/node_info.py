@@ -59,8 +59,8 @@ class ServingMode(IntEnum):
     def blocks(self) -> bool:
         """Whether a pod on unknown GPUs blocks the node.
 
-        Only nodes whose particular GPUs gputile books are blocked. Time-sliced GPUs and GPUs of
-        another device plugin are not booked one by one.
+        Only a node where gputile books individual GPUs is blocked. This excludes nodes with
+        time-sliced GPUs and nodes with GPUs of another device plugin.
         """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
@@ -145,7 +145,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its GPUs. ``blocked_by`` are the pods on unknown GPUs that block the node."""
+    """A node and its GPUs. ``blocked_by`` names the pods on unknown GPUs that block the node."""
 
     info: NodeInfo
     serving_mode: ServingMode
@@ -283,8 +283,8 @@ _KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 def closed_by(node: Node) -> str | None:
     """Return why Kubernetes schedules no pods to the node now, or None.
 
-    Taints for a node's condition are a reason. Taints that people set are not, since GPU pods
-    tolerate them.
+    Taints that Kubernetes sets for a node's condition count. Taints that people set do not count,
+    since GPU pods tolerate them.
     """
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
         return "it is not ready"
@@ -303,9 +303,8 @@ def nothing_offered(
 ) -> str | None:
     """Return a reason if the kubelet offers none of the node's healthy GPUs, otherwise None.
 
-    The node's agent reports which GPUs are healthy. Unhealthy or booked GPUs are no reason. A
-    silent agent is no reason either: as long as the kubelet offers the GPUs, pods can be bound to
-    the node.
+    The node's agent reports which GPUs are healthy. Whether GPUs are booked does not matter. Nor
+    does it matter if the agent is silent: pods can be bound as long as the kubelet offers the GPUs.
     """
     offered = node.status.allocatable or node.status.capacity
     if not offered or mode is None or inventory.claims:

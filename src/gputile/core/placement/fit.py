@@ -3,18 +3,17 @@
 ``choose_gpus`` chooses among the free GPUs of a node. (GPUs that have to be freed by preemption are
 chosen in ``scheduling.freeable_gpus``.) The node label ``ack.node.gpu.placement`` sets the policy.
 ``binpack``, the default, fills one GPU before the next. ``spread`` uses the least used GPU, so that
-a failing GPU affects fewer pods. ``packing`` uses the GPU where later pods lose the least. On a
-node that offers GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler
+a failing GPU affects fewer pods. ``packing`` uses the GPU that costs later pods the least. On a
+node that serves claims, the fitting GPUs with the lowest indices are chosen, as kube-scheduler
 does.
 
-Among equally good GPUs, such as free whole GPUs, the best-connected set is chosen. This is so in
-every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). The best set is the first by
-these criteria:
+Among equally good GPUs, such as free whole GPUs, the best-connected set is chosen. This applies in
+every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). These criteria decide, in order:
 
-- The smallest bandwidth between two GPUs of the set is largest.
-- The remaining GPUs have the best set for the next pod of the same size.
-- The most bandwidth remains between the other GPUs.
-- The indices are lowest.
+- the highest minimum bandwidth between two GPUs of the set
+- the best set for the next pod of the same size among the remaining GPUs
+- the most bandwidth between the other GPUs
+- the lowest indices
 
 With more than ``MOST_COMPARED`` free GPUs the comparison would take too long, so the first GPUs are
 used.

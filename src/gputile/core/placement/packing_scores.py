@@ -1,9 +1,9 @@
 """Scores nodes under ``packing``: a pod is bound where later pods lose the least.
 
 A node's worth is what later pods can use of the node. It is the sum of the prices of the shares
-that still fit its GPUs. Subtracted is what will be stranded because the CPU runs out first, or is
-too little for most pods. A premium is added for capacity that few other nodes have. A pod is bound
-to the node whose worth decreases the least. ``fit.choose_gpus`` chooses the GPU there.
+that still fit its GPUs. Worth that will be stranded is subtracted: the node's CPU may run out
+first, or be too little for most pods. A premium is added for capacity that few other nodes have. A
+pod is bound to the node whose worth decreases the least. ``fit.choose_gpus`` chooses the GPU there.
 
 ``prices`` computes the worth of shares. All worths are in GPUs, and remnants are in thousandths of
 a GPU. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
@@ -66,7 +66,7 @@ class PackingState:
 
     @property
     def value(self) -> Float64:
-        """The worth of a remnant in GPUs, by its thousandths: shape [1001]."""
+        """The worth of a remnant in GPUs, indexed by the remnant's thousandths: shape [1001]."""
         return self.prices.value
 
 
@@ -106,7 +106,7 @@ def packing_state(
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which model numbers are of the models ``wanted``. Empty ``wanted`` allows all."""
+    """Return which of the ``models`` are wanted. An empty ``wanted`` allows all models."""
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
@@ -124,7 +124,7 @@ def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
 
 
 def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
-    """Return for how many GPUs of a need each node has capacity: shape of ``cpu``."""
+    """Return how many GPUs of each node could serve a need: shape of ``cpu``."""
     if need.gpus == 1:
         return value
     count = np.minimum(whole // need.gpus, cpu // max(need.cpu, 1))
@@ -146,7 +146,7 @@ def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any pod can use, since it lacks CPU.
+    """Return how much of the remnants' value hardly any pod can use, because CPU is lacking.
 
     ``stranded`` treats pods as divisible. Here a pod needs all of its CPU on one node. ``free`` is
     the free thousandths of each GPU [nodes, GPUs]. The shape of the result is the shape of ``cpu``.
@@ -256,7 +256,7 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of nearly full nodes, which idle CPU reduces, even below 0."""
+    """Return the bonus for nearly full nodes. Idle CPU reduces the bonus, which may be negative."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)

@@ -101,9 +101,10 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` fit with time-sliced GPUs or another plugin's GPUs: shape [rows].
+    """Return which of ``rows`` have enough GPUs that gputile does not book: shape [rows].
 
-    It is unknown which model another plugin allocates, and whether the plugin isolates memory.
+    These GPUs are time-sliced, or managed by another device plugin. It is unknown which model
+    another plugin allocates, and whether the plugin isolates memory.
     """
     serving_mode = arrays.serving_mode[rows]
     if shape.by_claims or shape.isolated:

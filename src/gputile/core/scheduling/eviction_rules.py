@@ -101,7 +101,7 @@ class EvictionBudget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EvictionRules:
-    """Which pods may be evicted now."""
+    """The facts and limits that decide which pods may be evicted now."""
 
     facts: Mapping[str, EvictionFacts]  # by UID
     gangs: Mapping[GangName, Collection[str]]  # the UIDs of each gang's bound pods
@@ -133,10 +133,10 @@ class EvictionRules:
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone.
+        """Return whether a pod counts as gone because it will end soon.
 
-        This is so if the pod's eviction was requested. It is also so if the pod is being deleted,
-        ends soon, and is not overdue. ``now_s`` is Unix time in seconds.
+        A pod counts as gone if its eviction was requested. A pod that is being deleted also counts
+        if it ends soon and is not overdue. ``now_s`` is Unix time in seconds.
         """
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0
