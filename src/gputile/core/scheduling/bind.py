@@ -82,7 +82,7 @@ class PodBinding:
         )
 
     def obstacle(self, found: Pod) -> str | None:
-        """Return why ``found``, a newer version of the pod, must not be bound like this, or None."""
+        """Return why ``found``, a newer version of the pod, must not be bound, or None."""
         if found.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
