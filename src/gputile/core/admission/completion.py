@@ -56,9 +56,10 @@ def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
 def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
     """Make kube-scheduler call the extender for a pod with claims.
 
-    kube-scheduler calls an extender only for pods that request certain resources, but any amount is
-    enough. So the pod gets a request for 0 of a resource that no node has. kube-scheduler and the
-    kubelet ignore requests for 0. Which driver serves the claims is not known at admission.
+    kube-scheduler calls an extender only for pods that request certain resources, even if the
+    amount is 0. So the pod gets a request for 0 of a resource that no node has. kube-scheduler and
+    the kubelet otherwise ignore requests for 0. Which driver serves the claims is not known at
+    admission.
     """
     if is_decided(pod):
         rewriting.warnings.append(
@@ -117,7 +118,7 @@ def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
 
 
 def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
-    """Add a scheduling gate to a pod of a gang, until the gang is planned as a whole (M13)."""
+    """Add a scheduling gate that delays a pod of a gang until the whole gang is planned (M13)."""
     if not _in_gang(pod, rewriting):
         return
     if not view.gated:
@@ -198,7 +199,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 def _operations(
     affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
 ) -> Iterator[Operation]:
-    """Yield the operations that add the requirements to every term: one matching term is enough."""
+    """Yield operations that add the requirements to each term, since the terms are alternatives."""
     required: dict[str, Any] = {
         "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
     }

@@ -26,7 +26,7 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change at ``path``: the keys and indices from the root. A final "-" appends to a list."""
+    """A change. ``path`` lists keys and indices from the root. A final "-" appends to a list."""
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]

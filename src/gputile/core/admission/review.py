@@ -348,7 +348,10 @@ def broken_wait(
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each invalid time weight (at most ``most_weight``) or MPS percentage."""
+    """Return a refusal for each invalid time weight or MPS thread percentage.
+
+    ``most_weight`` is the highest time weight that the namespace allows.
+    """
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),

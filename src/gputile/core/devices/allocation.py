@@ -93,8 +93,8 @@ def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuSh
     """Assign whole GPUs to the containers.
 
     Each sidecar and app container gets GPUs of its own. An init container gets GPUs that no earlier
-    sidecar has. App containers may get the same GPUs, since they start later. The kubelet also
-    reuses an init container's devices.
+    sidecar has. An app container may get the GPUs of an init container, since it starts later. The
+    kubelet also reuses the devices of init containers.
     """
     dealt: dict[str, tuple[GpuShare, ...]] = {}
     taken = 0

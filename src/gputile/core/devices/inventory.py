@@ -52,7 +52,7 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     A node without an agent has no ``mode`` and ``unit_mib``: the node's label and the cluster's
     configuration apply. ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU in
-    GB/s (NVLink or PCIe). Its diagonal is ignored, and it is empty if unknown.
+    GB/s (NVLink or PCIe). The diagonal is ignored. If ``bandwidth`` is unknown, it is empty.
     """
 
     gpus: tuple[Gpu, ...] = msgspec.field(name="cards")

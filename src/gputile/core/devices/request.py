@@ -32,7 +32,7 @@ from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, model_label_valu
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
-# The limit for one pod. No kubelet starts more, and parsing tens of thousands would delay others.
+# The most containers of a pod. Parsing more would delay other pods, and no kubelet starts more.
 MOST_CONTAINERS = 1024
 MOST_SHARED_GPUS = 16  # per pod, since the limits file of a container has 16 entries
 MOST_PERCENT = 100  # of each GPU (M8)
@@ -290,8 +290,8 @@ def _gpu_count(pod: Pod) -> int:
 def _models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that suit the pod, as label values. An empty set means all models.
 
-    If the pod names no model, its node selector or affinity may require models of a node. On a node
-    with several models, the pod then gets these models.
+    If the pod names no model, its node selector or affinity may require nodes that have certain
+    models. The pod gets these models, even on a node that also has other models.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:

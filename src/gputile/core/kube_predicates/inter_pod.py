@@ -26,7 +26,7 @@ EXISTING_ANTI_AFFINITY = refusal_by(PredicateRule.EXISTING_ANTI_AFFINITY)
 SPREAD = refusal_by(PredicateRule.SPREAD)
 SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
-"""The label of a namespace that the API server sets to the name. Other labels are unknown here."""
+"""The label with a namespace's name, set by the API server. Other labels are unknown here."""
 MOST_PARTS = 256
 """The limit for the terms of a pod and their parts. Above the limit, no term is checked."""
 

@@ -56,7 +56,7 @@ class NodeRefusals:
 
 
 def node_refusals(reasons: Iterable[Refusal[PredicateRule] | None]) -> NodeRefusals:
-    """Build ``NodeRefusals`` from the reasons of all nodes, with None for nodes without one."""
+    """Build ``NodeRefusals`` from the reason of each node. None means that the pod is accepted."""
     position: dict[Refusal[PredicateRule], int] = {}
     codes = [
         -1 if reason is None else position.setdefault(reason, len(position)) for reason in reasons

@@ -51,8 +51,6 @@ MOVES_KEPT = 2048  # after this many added or removed pods, cached counts of pod
 
 
 class _Needs(msgspec.Struct, frozen=True, gc=False):
-    """The amounts and ports that a pod requests of its node."""
-
     amounts: Amounts
     ports: tuple[HostPort, ...]
 
@@ -95,7 +93,7 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _CountedRules:
-    """The checks of a pod's rules about other pods. ``seen`` moves of pods have been counted."""
+    """The checks of a pod's rules about other pods. ``seen`` is the number of moves they count."""
 
     pod: Pod
     checks: list[Check]

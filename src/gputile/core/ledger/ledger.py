@@ -122,9 +122,9 @@ class Ledger:
         """Release, in steps, the bookings of pods that a list no longer has.
 
         ``there`` are the UIDs in the list. Bookings of claims are kept, since claims are listed
-        separately. Assumed bookings and bookings of pods that were read are kept, even if they are
-        added between two steps. They may be newer than the list, and are confirmed or released
-        later. The watch of pods must be paused until the last step.
+        separately. Assumed bookings are kept, even if they are added between two steps. They may be
+        newer than the list, and are confirmed or released later. The watch of pods must be paused
+        until the last step.
         """
         gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
         for number, uid in enumerate(gone, 1):

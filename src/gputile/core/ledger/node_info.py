@@ -88,7 +88,7 @@ class NodeInfo:
     problem: str = ""  # the reason why the node serves nothing
     host: HostResources = UNKNOWN_HOST  # the CPU and memory that pods may use
     configured_unit_mib: int = 0  # the configured unit, which may differ from the unit in force
-    # Cordoned, not ready, or without GPUs of the kubelet. The GPUs can still be booked.
+    # Cordoned, not ready, or no GPUs offered by the kubelet. The GPUs can still be booked.
     closed: bool = False
     checked: Node | None = None  # what kube-scheduler checks, None without GPUs
     by_claims: bool = False  # GPUs are offered by ResourceClaims, which kube-scheduler allocates
@@ -145,7 +145,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its GPUs. ``blocked_by`` names the pods on unknown GPUs that block the node."""
+    """A node and its GPUs. The pods ``blocked_by`` block the node, since their GPUs are unknown."""
 
     info: NodeInfo
     serving_mode: ServingMode

@@ -83,7 +83,7 @@ def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
     """Return whether the node offers GPUs in the form in which the pod requests them.
 
     Node and pod must both use claims, or both use extended resources. Shared GPUs need the same
-    memory unit: the kubelet counts units, so with another unit it would allocate another amount
+    memory unit: the kubelet counts units, so with another unit it would allocate a different amount
     than the ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib

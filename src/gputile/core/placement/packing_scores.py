@@ -86,7 +86,7 @@ def packing_state(
     for need in prices.needs:
         host = allowed(need.models, models)
         room = float((places(need, cpu, whole, value) * host).sum())
-        # Want capacity for at least one pod, even if the share of a small cluster is less
+        # Reserve capacity for at least one pod, even if the need's share of the cluster is less
         wanted = max(need.share * remaining, need.gpus)
         worth = NEED_WEIGHT * min(wanted / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
@@ -94,7 +94,7 @@ def packing_state(
             hosts.append(host)
     scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
-    # If full nodes have more CPU left than pods without GPUs will request, filling more is useless.
+    # Filling nodes is useless if full nodes have more CPU left than pods without GPUs request.
     left_over = float(cpu[value < FINISHED].sum())
     wanted = max(prices.cpu_without_gpu * remaining, 1.0)
     finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
@@ -162,7 +162,7 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pod of ``gpus`` GPUs that is tried on each of some nodes.
+    """A pod of ``gpus`` GPUs that is tried on several nodes.
 
     ``host`` is the pod's request for CPU and memory. ``free`` is the free thousandths of each GPU.
     ``later`` is what remains free if the pod gets the GPU. A negative value means that the pod

@@ -2,9 +2,9 @@
 
 The fit rules repeat ``fit.refusal`` and are about a hundred times faster. Tests check that both
 agree. GPUs are not chosen here, but by ``fit.choose_gpus``. Scores compare nodes by the cluster's
-policy. With ``binpack``, a node scores higher the fuller the pod's GPU and the node become. It
-scores lower the more its free GPUs are out of balance with its free CPU or memory. With ``spread``,
-the node that stays emptiest scores highest.
+policy. With ``binpack``, a node scores higher if the pod's GPU and the node become fuller. It
+scores lower if its free GPUs are out of balance with its free CPU or memory. With ``spread``, the
+node that stays emptiest scores highest.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Estimates the demand from the pods that a scheduler sees. Packing derives its prices from it."""
+"""Estimates the demand from the pods that a scheduler sees. Packing prices are derived from it."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class DemandEstimator:
 
     def __init__(self, prior: Demand) -> None:
         self._weights: dict[Kind, float] = {}
-        # The weight of one pod now. Its growth is cheaper than shrinking all stored weights.
+        # The weight of one pod now. Increasing it is cheaper than decreasing all stored weights.
         self._unit = 1.0
         self._growth = 2 ** (1 / HALF_LIFE)
         self._cpu, self._memory = 0.0, 0.0  # weighted sums of the requests of GPU pods

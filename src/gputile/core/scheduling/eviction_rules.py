@@ -29,7 +29,7 @@ _MOST_COST = 2**31 - 1  # the annotation is an int32
 
 
 class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
-    """The facts about a bound pod that its eviction depends on. A time is Unix time in seconds."""
+    """The facts about a bound pod that decide its eviction. All times are Unix time in seconds."""
 
     namespace: str
     name: str
@@ -106,10 +106,10 @@ class EvictionRules:
     facts: Mapping[str, EvictionFacts]  # by UID
     gangs: Mapping[GangName, Collection[str]]  # the UIDs of each gang's bound pods
     evicted: Collection[str] = ()  # the UIDs of pods whose eviction was requested
-    # The budget that guards the pod with a UID
+    # Returns the budget that guards the pod with this UID
     budget: Callable[[str], EvictionBudget | None] = lambda _: None
     withdraws: bool = True  # whether reservations of lower priority may be withdrawn
-    # How many pods of a PodGroup's gang start together. At 0, the gang leaves as a whole
+    # How many pods of a PodGroup's gang start together. If 0, the gang leaves as a whole
     gang_size: Callable[[GangName], int] = lambda _: 0
     soon_s: float = SOON_S  # a pod that ends within this time counts as gone
 

@@ -128,8 +128,9 @@ def is_enough(
 ) -> bool:
     """Return whether the reservations ``places`` can be used once the pods ``gone`` have ended.
 
-    ``places`` and ``gone`` have UIDs of pods. Pods that are already leaving count as ended, too.
-    ``pods`` are the plan's pods with their nodes, which must pass kube-scheduler's checks.
+    ``places`` maps UIDs to reservations, and ``gone`` has UIDs. Pods that are already leaving count
+    as ended, too. ``pods`` are the plan's pods with their nodes. They must pass kube-scheduler's
+    checks.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:

@@ -113,7 +113,7 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return the group that leaves if a pod is evicted alone, and the group with its gang.
+        """Return a pod's group if it is evicted alone, and its group if the whole gang is evicted.
 
         A group is None if the pods in it may not leave.
         """
