@@ -87,8 +87,8 @@ class NodeTypeRule(Enum):
     )
     OTHER_PODS = "the pod's affinity or anti-affinity to other pods rules out a new node"
     PAUSED = (
-        "such nodes were requested, but the pod still fits none: no node was added, its GPUs "
-        "cannot be used, or other pods use them; another node is requested later"
+        "such nodes were requested, but the pod fits none of them: no node was added, or its GPUs "
+        "are unusable or in use by other pods; another node is requested later"
     )
     NOT_AS_DESCRIBED = "node {node} has this label, but could not run the pod even if it were empty"
     TOO_LITTLE = (

@@ -63,8 +63,8 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
     """
     if is_decided(pod):
         rewriting.warnings.append(
-            "the pod asks for GPUs by extended resources and has resourceClaims: no node offers "
-            "GPUs by both, so remove one of them if a claim is for GPUs"
+            "the pod requests GPUs as extended resources and has resourceClaims: no node offers "
+            "GPUs by both, so remove one of the two if a claim is for GPUs"
         )
     resources = pod.spec.containers[0].resources if pod.spec.containers else None
     for kind, amounts in (

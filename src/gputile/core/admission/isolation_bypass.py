@@ -279,7 +279,7 @@ def _hides(path: str, gpu: bool) -> str | None:
         return None
     plain = plain_path(path)
     if gpu and _PROCESS.match(plain):
-        return "uses the links of a process, which lead anywhere: write the path that is meant"
+        return "follows links of a process, which can lead to any path: write the actual path"
     if any(
         _within(plain, each)
         for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))

@@ -142,5 +142,5 @@ def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
 
     ``needed`` pods are still to be placed. ``placed`` pods are already placed.
     """
-    more = f" (beside {placed} that are already placed)" if placed else ""
+    more = f" (in addition to {placed} that are already placed)" if placed else ""
     return f"gang {gang.name}: {needed} pods that start together{more}"

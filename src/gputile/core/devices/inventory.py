@@ -111,8 +111,8 @@ encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
 def unknown_mode(mode: str) -> str:
     """Return the message about an inventory whose mode is unknown to this version."""
     return (
-        f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it "
-        f"knows {', '.join(MODES)}"
+        f"names the mode {mode[:63]!r}, which this version of gputile does not know; it knows "
+        f"{', '.join(MODES)}"
     )
 
 

@@ -282,7 +282,7 @@ def _gpu_count(pod: Pod) -> int:
     if not 1 <= count <= MOST_SHARED_GPUS:
         raise RequestError(
             f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to "
-            f"{MOST_SHARED_GPUS}: write one, or remove the label"
+            f"{MOST_SHARED_GPUS}: correct or remove the label"
         )
     return count
 

@@ -169,15 +169,15 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     problem = unknown or unreadable
     if inventory.claims and (mode is Mode.SHARE or inventory.replicas):
         problem = (
-            "it offers by claims GPUs that pods share without isolation, so trust groups would "
-            "not be kept apart"
+            "it offers GPUs by claims without memory isolation, so pods of different trust groups "
+            "could share a GPU"
         )
     if problem:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
         serving_mode = ServingMode.NOTHING
-        problem = "its agent is being replaced; it takes GPU pods again in a moment"
+        problem = "its agent is being replaced; the node accepts GPU pods again soon"
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu

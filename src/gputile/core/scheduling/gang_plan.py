@@ -133,7 +133,7 @@ class GangPlan:
 
     @property
     def room(self) -> str:
-        """The number of pods that fit, and the reason why no more pods fit."""
+        """A text that states how many pods fit, and why no more pods fit."""
         count = len(self.places)
         return (
             f"{count}; {self.lacking}"
