@@ -143,7 +143,7 @@ class _Domains(Counter[tuple[str, str]]):
     """
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
-        """Count a pod in its node's domain for ``key``, unless ``labels`` lack the key."""
+        """Count a pod in its node's domain for ``key``. Ignore a node without this label."""
         value = labels.get(key)
         if value is not None:
             self[key, value] += sign

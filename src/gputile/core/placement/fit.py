@@ -329,7 +329,7 @@ _GRAIN = 1024
 
 @lru_cache(maxsize=4096)
 def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return the best ``size`` of the positions ``free``. Both are in ascending order.
+    """Return the best ``size`` positions among ``free``. Both tuples are in ascending order.
 
     ``bandwidth`` is symmetric, in GB/s. If ``bandwidth`` is empty, it was not measured, and the
     first positions are returned.
