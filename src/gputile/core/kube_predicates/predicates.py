@@ -311,7 +311,7 @@ class Predicates:
         return needs, self._static.find(key, lambda: StaticAnswers(spec), most)
 
     def _checks(self, pod: Pod) -> list[Check]:
-        """Return the checks of a pod, which have counted all placed pods."""
+        """Return the checks of a pod, with all placed pods counted."""
         question = self._questions.find(id(pod), lambda: self._counted(pod), MOST_QUESTIONS)
         for other, node, sign in self._moves[question.seen :]:
             for check in question.checks:

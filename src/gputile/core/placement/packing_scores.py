@@ -361,7 +361,7 @@ def scores_without_gpus(
 ) -> Int64:
     """Return a score for a pod without GPUs on each of ``rows``: shape [rows].
 
-    The less GPU worth is lost, the higher is the score. A node without GPUs has the highest score.
+    The score is higher if less GPU worth is lost. A node without GPUs has the highest score.
     """
     with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
     part = np.flatnonzero(with_gpus)
