@@ -55,7 +55,7 @@ class UnknownConfiguration:
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Read the configuration in ``path``, or return the defaults for None. Exit on errors."""
+    """Read the configuration file. Without a ``path``, return the defaults. Exit on errors."""
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -63,7 +63,7 @@ def read_configuration(path: Path | None) -> "Configuration":
 
 
 def read_given(path: Path | None) -> GivenConfiguration | None:
-    """Read the configuration in ``path``, or return None for None. Exit on errors."""
+    """Read the configuration file. Without a ``path``, return None. Exit on errors."""
     if path is None:
         return None
     from gputile.api.config.section import ConfigurationError

@@ -298,9 +298,9 @@ class ClusterTls:
         self._insecure = insecure
 
     def with_client(self, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-        """Return the TLS settings with a client certificate and key in PEM, if they are set.
+        """Return the TLS settings, or None for plain HTTP.
 
-        Return None for plain HTTP.
+        ``certificate`` and ``key`` are a client certificate in PEM, or empty for no certificate.
 
         Raises:
             ssl.SSLError: the certificate, the key or the CA is not PEM.

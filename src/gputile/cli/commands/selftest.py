@@ -1,4 +1,4 @@
-"""Runs ``gputile selftest``, which tests on this machine that limits of containers hold."""
+"""Runs ``gputile selftest``, which tests whether this machine enforces the limits of containers."""
 
 import math
 import os

@@ -77,7 +77,7 @@ class Question:
 
 
 def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
-    """Yield the dry runs for manifests, except descriptions of clusters and running pods."""
+    """Yield the dry runs. Skip manifests that describe the cluster, and pods that already run."""
     for manifest in manifests:
         if manifest.described or manifest.runs:
             continue
@@ -111,7 +111,7 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
 
 
 def _claims(beside: Any) -> Json:
-    """Return the ``volumeClaimTemplates`` field of the object that contains a pod template."""
+    """Return the ``volumeClaimTemplates`` of ``beside``, which also contains a pod template."""
     found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
@@ -158,7 +158,7 @@ def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return a line for each cause of a refusal. ``details`` is a field of its Status."""
+    """Return a line for each cause of a refusal. ``details`` comes from the API server's Status."""
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None

@@ -36,8 +36,8 @@ class _FailedSearch:
     def stands(self, now_ns: int) -> bool:
         """Return whether the result is still valid.
 
-        If ``room`` fits, the result expires after ``_ROOM_STANDS``, because other pods may use that
-        room.
+        If ``room`` has GPUs for all needed pods, the result expires after ``_ROOM_STANDS``, because
+        other pods may use these GPUs.
         """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
@@ -108,7 +108,7 @@ class GangSearches:
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:
-        """Return the plan in the empty cluster if the gang does not fit even there, or None."""
+        """Return the incomplete plan in the empty cluster, or None if the gang fits there."""
         alone = self._alone.get(gang.name)
         return alone[-1] if alone is not None and not alone[-1].fits else None
 

@@ -214,11 +214,11 @@ class Preemption:
         *,
         has_evicted: bool,
     ) -> tuple[PreemptionState, str]:
-        """Return the state of reservations, and why they are lost.
+        """Return the state of reservations, and the reason if the reservations are lost.
 
-        ``planned`` contains the pods and their nodes. ``ends_ns`` contains the time at which the
-        reservations expire, and their longest duration. Reservations that expire later were written
-        by a wrong clock.
+        ``planned`` contains the pods and their nodes. ``ends_ns`` contains the reservations' end
+        (Unix time) and their longest duration. An end further ahead than this duration results from
+        a wrong clock, and the reservations count as lost.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns
