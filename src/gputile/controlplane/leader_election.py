@@ -88,8 +88,8 @@ class LeaderElection:
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Take or renew the Lease, then list the cluster if another replica may have acted since.
 
-        The Lease is taken first, so that the list contains every write of the predecessor. During
-        the list, the Lease is renewed as long as ``wanted`` returns True.
+        The Lease is taken first, so that the list contains every write of the predecessor. While
+        listing, the Lease is renewed as long as ``wanted`` returns True.
 
         Raises:
             NotReady: another replica holds or has taken the Lease, or this replica has given it up.

@@ -54,7 +54,7 @@ class Credentials(ABC):
         """
 
     def invalidate(self, credential: Credential) -> bool:
-        """Discard ``credential`` after a 401. Return whether ``current`` may return another one."""
+        """Discard ``credential`` after a 401. Return whether a new credential may be available."""
         del credential
         return False
 

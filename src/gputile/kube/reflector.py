@@ -59,7 +59,7 @@ class ReflectorSettings:
 
     The duration of a watch is random, so that the agents of a cluster do not reconnect at the same
     time. If ``absent_seconds`` is 0, a kind that is not installed is an error. Otherwise the
-    reflector reports no objects, and lists again after ``absent_seconds``.
+    reflector reports an empty list, and lists again after ``absent_seconds``.
     """
 
     query: Query = field(default_factory=dict)  # a fieldSelector or labelSelector

@@ -117,7 +117,7 @@ def _claims(beside: Any) -> Json:
 
 
 def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
-    """Build the pod of a template as a controller does, with volumes for its claim templates."""
+    """Build the pod of a template as a controller does, with a volume per claim template."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
@@ -287,7 +287,7 @@ class _Inquiry:
 def ask_server(
     reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
 ) -> ServerVerdict:
-    """Have the API server validate manifests and pods of their templates. Exit if it fails.
+    """Have the API server validate manifests and their pod templates. Exit if requests fail.
 
     ``strictness`` is the value of the query parameter ``fieldValidation``.
     """

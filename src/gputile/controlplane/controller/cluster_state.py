@@ -232,7 +232,7 @@ class ClusterState:
     # -- the controller's own writes
 
     def has_changed(self, pod: Pod) -> bool:
-        """Return whether the pod is gone, or its known version is not the version of ``pod``."""
+        """Return whether the pod is gone, or has another version than ``pod``."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
@@ -375,6 +375,6 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return a pod's resourceVersion as a number that grows with each change, or 0."""
+    """Return a pod's resourceVersion as an increasing number, or 0 if it is not a number."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -77,7 +77,7 @@ class GangTurns:
     closed: frozenset[str] = frozenset()
 
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
-        """Write the reservations of ``plan``, with which ``pod_count`` pods start together.
+        """Write the reservations of ``plan``. The number of pods that start is ``pod_count``.
 
         Unreserved pods that are not in the plan lose their reservations. If ``starts`` is False,
         the extender binds no pods of the plan.

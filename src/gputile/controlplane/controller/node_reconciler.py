@@ -350,7 +350,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after a delay, because starting agents look the same at first."""
+        """Return a diagnosis only after a delay, because a starting agent looks silent."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

@@ -76,7 +76,8 @@ class NodeBackoff:
     interruption, for any pods. An attempt also ends when a node has joined for each pod that wanted
     a node. The second attempt may follow at once. After the second attempt, the pod backs off for
     ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt in which
-    no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried.
+    no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried. An
+    attempt that is interrupted before any node joined does not count.
     """
 
     def __init__(self, wait_ns: int) -> None:

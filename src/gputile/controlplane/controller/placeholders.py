@@ -178,7 +178,7 @@ def _keeps_placeholders_away(pod: Pod) -> bool:
 
 
 def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
-    """Return whether a node is open, has healthy GPUs, and no taints beyond those of its type."""
+    """Return whether a node with healthy GPUs is open for pods that tolerate its type's taints."""
     info = state.ledger.info_of(node.metadata.name)
     if info is None or info.closed or not info.inventory.gpus:
         return False
@@ -274,8 +274,8 @@ class Placeholders:
     async def gone(self) -> None:
         """Wait until the deleted placeholders are gone, for at most ``LOOKS`` checks.
 
-        Gangs start only after this wait. If a gang took the node of an existing placeholder, an
-        autoscaler would add another node for the placeholder.
+        Gangs start only after this wait. If a gang took the node that was added for an
+        existing placeholder, an autoscaler would add another node for the placeholder.
         """
         for _ in range(LOOKS):
             if self._deleted.isdisjoint(_job_of(pod) for pod in self._pods().values()):

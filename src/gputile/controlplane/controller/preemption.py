@@ -177,7 +177,7 @@ class Preemption:
         return min(ends) - self._state.now_ns <= margin_ns
 
     def search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims. Only a single pod may replace reservations of other pods."""
+        """Return the cheapest victims. Single pods, but not gangs, may replace reservations."""
         state = self._state
         try:
             members = [

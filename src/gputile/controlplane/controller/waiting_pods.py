@@ -114,7 +114,6 @@ class GangMembers:
             self._forget_finished(gang)
 
     def _forget_finished(self, gang: GangName) -> None:
-        """Forget a gang if all its pods have finished."""
         if all(pod.finished for pod in self._gangs[gang].values()):
             for uid in self._gangs.pop(gang):
                 del self._gang_of[uid]

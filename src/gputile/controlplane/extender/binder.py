@@ -212,7 +212,7 @@ class Binder:
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
-        """Send the Binding for one version of the pod. Return a conflict, or None if it succeeds.
+        """Send the Binding for one version of the pod. Return a conflict, or None for success.
 
         A conflict (409) means that the pod is already bound, has another version, or may not be
         bound now.
@@ -243,7 +243,7 @@ class Binder:
         return None
 
     async def _read_unbound(self, binding: PodBinding, conflict: Conflict | None) -> Pod | None:
-        """Read the pod. Return it if it is still unbound, or None if it is bound as decided.
+        """Return the pod from the API server if it is unbound, or None if it is bound as decided.
 
         Raises:
             BindError: the pod cannot be read, is gone, or is bound differently.
