@@ -270,7 +270,7 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume. After a 504, its version may be too new."""
+    """Return whether the watch can resume. After a 504, the watch's version may be too new."""
     return isinstance(error, _RESUMABLE) and not (
         isinstance(error, ServerError) and error.status == 504
     )

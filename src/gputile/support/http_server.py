@@ -214,7 +214,7 @@ class Server:
                 connection.end()
 
     async def _accept(self, listener: socket.socket, requests: web.Server) -> None:
-        """Accept connections. The server of asyncio would not count connections in a handshake."""
+        """Accept connections. asyncio's own server would not count connections in a handshake."""
         loop = asyncio.get_running_loop()
         while True:
             try:

@@ -265,7 +265,7 @@ def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
 
 
 def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
-    """Return a message for each of the first ``_MOST_NAMED`` objects, and the number of others."""
+    """Return messages about the first ``_MOST_NAMED`` objects, and one that counts the others."""
     names = [f"{each.namespace}/{each.name}" if each.namespace else each.name for each in objects]
     found = [
         f"{kind} {name} cannot be read: {each.why}"

@@ -242,7 +242,7 @@ class Evictions:
     def rest_of_gangs(self) -> list[list[Eviction]]:
         """Return the due evictions of gangs that must leave as a whole, as a list for each gang.
 
-        Gangs that contain a preemptor's victim are excluded: the preemptor evicts their pods.
+        Gangs that contain a preemptor's victim are excluded, because they are evicted as victims.
         """
         leaving = {
             uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)

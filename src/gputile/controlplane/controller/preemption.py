@@ -87,7 +87,7 @@ class Preemption:
                 del remembered[name]
 
     def plan_of(self, name: GangName) -> PreemptionPlan | None:
-        """Return the plan for which victims leave, or None if the gang does not preempt."""
+        """Return the gang's preemption plan, or None if the gang does not preempt."""
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
