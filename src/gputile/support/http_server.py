@@ -205,7 +205,7 @@ class Server:
                 await requests.shutdown()
         except TimeoutError:
             log.warning(
-                "requests were aborted that took longer than %g s to finish",
+                "aborted the requests that took longer than %g s to finish",
                 self.limits.answer_seconds,
             )
         finally:

@@ -338,7 +338,7 @@ class WebhookOptions:
     service: Annotated[
         str, option("NAME", "The Service through which the API server reaches the webhook.")
     ]
-    secret: Annotated[str, option("NAME", "The Secret of the certificate. Created if missing.")]
+    secret: Annotated[str, option("NAME", "The certificate's Secret. It is created if missing.")]
     configuration: Annotated[
         str,
         option(

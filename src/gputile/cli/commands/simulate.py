@@ -58,7 +58,7 @@ def simulate(options: SimulateOptions) -> None:
     not placed and what would help. With --from-cluster or --validate=server, the API server
     validates each object by a dry run. Nothing is stored in any cluster.
 
-    Exit code: 0 if every pod was placed, 3 if a pod was not placed or the pod of --fit does not fit
+    Exit code: 0 if every pod was placed, 3 if a pod was not placed or the pods of --fit do not fit
     even once, 2 if the input is invalid or the API server would refuse it, 1 if the API server does
     not answer.
     """
