@@ -196,8 +196,8 @@ def read_cluster(
 ) -> Live:
     """Read the objects of the cluster. Exit if the cluster cannot be read.
 
-    The configuration is ``given``. If ``given`` is None, it is read from the namespace
-    ``installed_in``. With ``groups``, also read PodGroups, namespaces, PriorityClasses and
+    The configuration is ``given``, or is read from the namespace ``installed_in`` if ``given`` is
+    None. With ``groups``, also read PodGroups, namespaces, PriorityClasses and
     PodDisruptionBudgets.
     """
 

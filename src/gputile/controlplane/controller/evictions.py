@@ -121,8 +121,7 @@ class Evictions:
 
         The victims of preemptors other than ``preemptor`` count as gone. Terminating pods count as
         gone if they end within ``SOON_S``. If ``preemptor`` is set, its GPUs are already reserved,
-        and the limit is ``MOST_GRACE_S``. ``refused_too`` allows pods whose eviction was refused
-        recently.
+        and the limit is ``MOST_GRACE_S``. ``refused_too`` allows recently refused evictions.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}

@@ -77,10 +77,11 @@ class GangTurns:
     closed: frozenset[str] = frozenset()
 
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
-        """Write the reservations of ``plan``. The number of pods that start is ``pod_count``.
+        """Write the reservations of ``plan``.
 
-        Unreserved pods that are not in the plan lose their reservations. If ``starts`` is False,
-        the extender binds no pods of the plan.
+        ``pod_count`` is the number of pods that start together. Unreserved pods that are not in the
+        plan lose their reservations. If ``starts`` is False, the extender binds none of the plan's
+        pods.
         """
         name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())

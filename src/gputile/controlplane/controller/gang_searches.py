@@ -120,7 +120,7 @@ class GangSearches:
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
         """Return the pods for which the latest searches found no room.
 
-        Pods beyond the number that must start together are left out. A gang is excluded if
+        Of each gang, at most the pods that must start together are returned. A gang is excluded if
         ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []

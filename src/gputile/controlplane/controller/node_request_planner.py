@@ -4,9 +4,9 @@ This planner only decides, without I/O and without a clock. ``placeholders`` wri
 it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
 A node is requested for a pod that fits no GPU, or whose gang lacks room for it. The pod must also
-fit an empty node of a type that the autoscaler can add. If a pod without a
-scheduling gate requests more than the free total of every node, the autoscaler adds a node by
-itself. Nodes are requested only for the other pods.
+fit an empty node of a type that the autoscaler can add. If a pod without a scheduling
+gate requests more than the free total of every node, the autoscaler adds a node by itself. Nodes
+are requested only for the other pods.
 """
 
 from collections import Counter

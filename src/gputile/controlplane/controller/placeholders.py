@@ -274,8 +274,8 @@ class Placeholders:
     async def gone(self) -> None:
         """Wait until the deleted placeholders are gone, for at most ``LOOKS`` checks.
 
-        Gangs start only after this wait. If a gang took the node that was added for an
-        existing placeholder, an autoscaler would add another node for the placeholder.
+        Gangs start only after this wait. If a gang took the node that was added for an existing
+        placeholder, an autoscaler would add another node for the placeholder.
         """
         for _ in range(LOOKS):
             if self._deleted.isdisjoint(_job_of(pod) for pod in self._pods().values()):
