@@ -363,10 +363,10 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove from the node what an agent wrote; return a message, "" if there was nothing.
+    """Remove what an agent wrote on the node. Return a message, or "" if there was nothing.
 
     Raises:
-        KubeError: the node cannot be read or written.
+        KubeError: The node cannot be read or written.
     """
     path = f"/api/v1/nodes/{settings.node_name}"
     async with Connection(load_access(settings.kubeconfig, settings.context)) as connection:
@@ -388,7 +388,7 @@ def main() -> None:
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
     except (KubeError, ConversionError) as error:
-        sys.exit(f"what an agent said of this node is still there: {error}")
+        sys.exit(f"what an agent wrote on this node cannot be removed: {error}")
     if done:
         sys.stderr.write(f"{done}\n")
 

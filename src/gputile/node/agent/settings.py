@@ -29,7 +29,7 @@ class HostPaths(msgspec.Struct, frozen=True):
 
     @property
     def kubelet(self) -> Path:
-        """The kubelet's root directory; the directory of the device plugins need not be in it."""
+        """The kubelet's root directory, which need not contain the device plugin directory."""
         return self.pod_resources.parent.parent
 
     @property

@@ -4,10 +4,10 @@ The devices of a claim are reserved before its files are written, and its CDI fi
 If the agent ends before that, the kubelet has no response and retries. A file that already has the
 right content is not written again.
 
-The limits of a claim are in its allocation directory, with a mark that it was started, which the
-release removes. The kubelet adds a claim to its checkpoint before it asks for the preparation, and
-removes the claim after the release. So the limits of a claim that is not in the checkpoint are
-outdated.
+The limits of a claim are in its allocation directory. A file there marks a claim that was started,
+and the release removes the mark. The kubelet adds a claim to its checkpoint before it requests the
+preparation, and removes the claim after the release. So the limits of a claim that is not in the
+checkpoint are outdated.
 """
 
 import asyncio
@@ -75,9 +75,9 @@ class _KubeletState(msgspec.Struct, rename="pascal"):
 
 
 class ClaimFiles:
-    """The files of the claims on a node; ``cdi`` describes its GPUs.
+    """The files of the claims on a node.
 
-    ``kubelet`` is the kubelet's directory.
+    ``cdi`` is the directory of CDI files, and ``kubelet`` is the kubelet's root directory.
     """
 
     def __init__(self, store: NodeFiles, cdi: CdiFiles | None, kubelet: Path) -> None:
@@ -95,7 +95,7 @@ class ClaimFiles:
         return found
 
     def kubelet_claims(self) -> set[str] | None:
-        """Return the UIDs of the claims in the kubelet's checkpoint; None if it cannot be read."""
+        """Return the UIDs of the claims in the kubelet's checkpoint, or None if it is unreadable."""
         try:
             checkpoint = msgspec.json.decode(
                 read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState
@@ -110,20 +110,15 @@ class ClaimFiles:
         return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
 
     def write(self, uid: str, cdi: bytes) -> None:
-        """Write a claim's CDI file, unless it is unchanged.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write a claim's CDI file, unless it is unchanged. Raises OSError if this fails."""
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
         write_changed(self._cdi.directory / f"{_CDI_PREFIX}{uid}.json", cdi, READABLE)
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's mark and CDI file; the reconciler removes its directory.
+        """Remove the claim's mark and CDI file. The reconciler removes the claim's directory.
 
-        Raises:
-            OSError: one of the files cannot be removed.
+        Raises OSError if one of the files cannot be removed.
         """
         (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / BOOT_FILE).unlink(
             missing_ok=True
@@ -141,7 +136,7 @@ class ClaimFiles:
                     path.unlink()
 
     def cdi_devices(self, uuid: str) -> tuple[str, ...]:
-        """Return the CDI device of a GPU or MIG instance; none if the runtime does not know it."""
+        """Return the CDI device of a GPU or MIG instance, or () if the runtime does not know it."""
         return self._cdi.devices((uuid,)) if self._cdi is not None else ()
 
 
@@ -200,9 +195,9 @@ class ClaimsDriver:
     def restore(self) -> None:
         """Restore the claims that previous agents prepared, if the kubelet still has them.
 
-        A reboot removes the CDI files; the kubelet then asks to prepare all claims again. A claim
-        whose limits are damaged is not counted here. kube-scheduler still counts its allocation,
-        and gives its memory to no other claim.
+        A reboot removes the CDI files, and the kubelet then requests to prepare all claims again. A
+        claim whose limits are damaged is not restored. kube-scheduler still counts its allocation,
+        and allocates its memory to no other claim.
         """
         limits, wanted = self._files.limits(), self._files.kubelet_claims()
         if wanted is None:
