@@ -95,7 +95,7 @@ class ClaimFiles:
         return found
 
     def kubelet_claims(self) -> set[str] | None:
-        """Return the UIDs of the claims in the kubelet's checkpoint, or None if it is unreadable."""
+        """Return the UIDs of the claims in the kubelet's checkpoint, or None if that is invalid."""
         try:
             checkpoint = msgspec.json.decode(
                 read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState
