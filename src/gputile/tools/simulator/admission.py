@@ -132,7 +132,7 @@ class Admission:
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
-        """Set the priority of the pod's PriorityClass. Add a note if the class is unknown."""
+        """Set the pod's priority from its PriorityClass. Add a note if the class is unknown."""
         spec = pod["spec"]
         default = next((name for name, each in self.priorities.items() if each.is_default), "")
         name = spec.get("priorityClassName") or default
@@ -192,7 +192,7 @@ class Admission:
 
 
 def _with_host_ports(pod: Json) -> Json:
-    """Set the host port of each container port if the pod uses ``hostNetwork``.
+    """With ``hostNetwork``, set each container port's missing host port to the container port.
 
     The API server sets the same default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
     """
@@ -214,7 +214,8 @@ def _opened(port: Json) -> Json:
 def _is_webhooks(pod: Json) -> bool:
     """Return whether the API server calls the webhook for a new pod.
 
-    The old affinity annotation causes the call, and so does any amount of a GPU resource, even 0.
+    It does if the pod has the legacy affinity annotation or names a GPU resource, even with
+    amount 0.
     """
     spec = pod.get("spec", {})
     resources = (
@@ -231,6 +232,6 @@ def _is_webhooks(pod: Json) -> bool:
 
 
 def _placed(prefix: str, text: str) -> str:
-    """Add ``prefix``, the path of a pod in its object, to a message about the pod."""
+    """Prepend the pod's path in its object to a message about the pod."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

@@ -45,8 +45,8 @@ class UnknownFields(StrEnum):
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return the mistakes in a value of a type. ``path`` is the value's path in its object.
 
-    Unknown fields come first. Other mistakes, which are wrong types and invalid values, have a
-    limit of their own, because callers may ignore unknown fields.
+    Unknown fields come first, and wrong types and invalid values follow. Each of these two groups
+    is limited to ``_MOST_FOUND`` mistakes, because callers may ignore unknown fields.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []

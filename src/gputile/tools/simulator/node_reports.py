@@ -258,7 +258,7 @@ class Subject:
         return _nearness(state, refused), report
 
     def _claimed(self, state: NodeState | None) -> Request | None:
-        """Return the request of the pod's largest unallocated claim for a node, or None."""
+        """Return the request that the pod's largest unallocated claim makes on a node, or None."""
         if not self.shapes or state is None:
             return None
         largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))

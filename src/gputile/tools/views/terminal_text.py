@@ -18,7 +18,7 @@ def inert(text: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of ``text`` in columns. Wide characters take two, combining ones none."""
+    """Return the width of ``text`` in columns. Wide characters count 2, combining characters 0."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
