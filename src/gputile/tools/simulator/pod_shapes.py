@@ -338,7 +338,7 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, _PodCount]:
-        """Return a count for each template that a group lists by name, as scaling groups of Grove do."""
+        """Return a count for each template that a group lists by name, as Grove groups do."""
         return {
             name: self._count(each, (*steps, key, number), _PodCount())
             for key, entries in value.items()
