@@ -40,7 +40,7 @@ from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Ori
 _POD = GroupVersionKind(version="v1", kind="Pod")
 _PREEMPTING: Final = "PreemptLowerPriority"
 # The rules that the CEL policies enforce for every pod. The webhook enforces all other rules, but
-# only for pods that name a GPU resource, have ResourceClaims or have the old affinity annotation
+# only for pods that name a GPU resource, have ResourceClaims or have the legacy affinity annotation
 # (examples/webhook/webhook.yaml, matchConditions).
 _OF_ALLOCATIONS: Final = frozenset({AdmissionRule.FORGED, AdmissionRule.COUNT_CHANGED})
 _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
@@ -212,10 +212,9 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether the API server calls the webhook for a new pod.
+    """Return whether a new pod's resources or annotations make the API server call the webhook.
 
-    It does if the pod has the legacy affinity annotation or names a GPU resource, even with
-    amount 0.
+    A GPU resource does so even with amount 0, and so does the legacy affinity annotation.
     """
     spec = pod.get("spec", {})
     resources = (

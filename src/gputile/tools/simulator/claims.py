@@ -220,7 +220,7 @@ def _first_fit(
 
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
-    """Return the requests for a claimed shape, one for each node mode that needs its own."""
+    """Return the request for a claimed shape, and another one for core_mem nodes if needed."""
     return [Request(each, CLAIM_UNIT_MIB, (), host) for each in on_either_mode(shape)]
 
 

@@ -4,8 +4,6 @@ Pods get the labels that controllers set, because affinities and topology spread
 these labels. The names of the labels are in k8s.io/api (apps/v1 and batch/v1, types.go). The
 controllers that set them are in k8s.io/kubernetes: registry/batch/job/strategy.go, controller/job,
 controller/statefulset, controller/daemon and controller/deployment.
-
-The pods of a workload share one spec object. Give a pod a new spec instead of modifying its spec.
 """
 
 import hashlib

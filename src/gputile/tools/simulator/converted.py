@@ -47,7 +47,7 @@ _SCHEDULERS: Final = (
     "volcano",
 )
 _VOLCANO: Final = "batch.volcano.sh"
-# Schedulers that start the pods of a custom workload together without being asked.
+# Schedulers that start the pods of a custom workload together by default.
 _GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _ALL: Final = 100  # percent of a GPU

@@ -323,7 +323,7 @@ class _Describer:
         return replicas
 
     def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
-        """Return whether the node is labelled to serve ResourceClaims. Refuse invalid modes."""
+        """Return whether a label makes the node serve claims. Refuse the label in invalid modes."""
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
         if claims and (mode is Mode.SHARE or replicas):

@@ -347,8 +347,7 @@ def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
     """Replace all GPU requests of a pod with ``wanted``.
 
-    The first container that requests GPUs gets ``wanted``. A pod without GPU requests does not
-    change.
+    ``wanted`` goes to the first container that requests GPUs, if there is such a container.
     """
     left = [wanted]
 

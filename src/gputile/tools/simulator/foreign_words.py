@@ -80,8 +80,8 @@ SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-slic
 GPU_COUNTERS: Final = re.compile(r"nvidia\.com/(gpu|mig-|[A-Z])|(koordinator|volcano)\.sh/v?gpu")
 # Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
 GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
-# Annotations that request a GPU, with the words in messages for their unit and for the memory that
-# the limit for gputile must cover.
+# Annotations that request a GPU. The texts are for messages. They state the unit of the value, and
+# the memory to request from gputile.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
 ASKING: Final = {

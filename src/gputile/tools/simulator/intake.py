@@ -93,8 +93,7 @@ class IntakeChecks:
     def _other_unit(self, pod: Pod) -> str:
         """Return a hint if a pod's memory request is implausible for the nodes' GPUs, or "".
 
-        The memory unit may be wrong if the request exceeds the largest GPU, or is below 1 % of the
-        smallest GPU. The containers together may also exceed the GPU that they share.
+        The unit may be wrong, or the containers together may exceed the GPU that they share.
         """
         unit = self._intake.admission.configuration.unit_mib
         try:

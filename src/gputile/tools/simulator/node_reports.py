@@ -92,8 +92,8 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Subject:
     """The pod to explain, with the ledger of all other pods of its cluster.
 
-    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. The requests of
-    its unallocated claims are ``shapes``. If one of these claims is invalid, ``invalid`` says why.
+    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. ``shapes`` are
+    the requests of its unallocated claims. If one of these claims is invalid, ``invalid`` says why.
     Reservations that have expired by ``now_ns``, Unix time in nanoseconds, do not count.
 
     Raises:
@@ -169,7 +169,7 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of the nodes ``names`` that ``pod`` fits instead of the subject."""
+        """Return up to ``most`` of ``names`` where ``pod``, in place of the subject, would fit."""
         try:
             request = self.request_of(pod)
         except RequestError:

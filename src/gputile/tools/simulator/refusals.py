@@ -33,7 +33,7 @@ class JudgedNodes:
 
 @dataclass(slots=True)
 class _Kept:
-    """The cached refusals of one shape at ``position`` in the ledger's changes.
+    """The cached refusals of one shape, as of ``position`` in the ledger's list of changes.
 
     ``numbers`` has an item for each node row: an index into ``told``, ``FITS`` or ``_UNKNOWN``.
     """

@@ -163,8 +163,7 @@ def _amount(request: Request | None, resource: str) -> str:
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
     """Propose to remove pods from one node.
 
-    Choose the node where the fewest pods must be removed. If nodes tie, choose the node where the
-    removed pods have the least memory.
+    Choose the node where the fewest pods, and of equal numbers the smallest, must be removed.
     """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
@@ -203,7 +202,7 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
     if not bookings or not fits(bookings):
         return None
     leaving = list(bookings)
-    for booking in reversed(bookings):  # the largest pods need not leave if possible
+    for booking in reversed(bookings):  # keep the largest pods if possible
         fewer = [other for other in leaving if other is not booking]
         if fits(fewer):
             leaving = fewer

@@ -144,7 +144,6 @@ class Simulation:
     def _decide_batch(
         self, batch: PodBatch, running: Mapping[GangName, int], now_ns: int
     ) -> Iterator[PodOutcome]:
-        """Decide the pods of a batch, and place those that fit."""
         if batch.gang is not None:
             outcomes = self._decide_gang(batch.gang, batch.pods, running.get(batch.gang, 0), now_ns)
         else:

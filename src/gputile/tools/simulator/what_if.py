@@ -121,8 +121,7 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
     """Return a node with the memory units that its agent would advertise.
 
-    The agent would advertise the sum of the units that the node's pods request and of the units
-    that the free memory provides. Free memory is counted in units of ``unit_mib``.
+    The agent advertises the units that the node's pods request plus the free memory in new units.
     """
     inventory = inventory_of(node)
     if inventory is None:

@@ -33,8 +33,8 @@ from gputile.api.workloads import (
 )
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-# The kubelet's reasons why a container waits. _NO_IMAGE: its image cannot be pulled. _HOPELESS: it
-# will not start until somebody acts. _STARTS: it is starting normally.
+# The kubelet's reasons why a container waits. With _NO_IMAGE, its image cannot be pulled. With
+# _HOPELESS, it will not start until somebody acts. With _STARTS, it is starting normally.
 _NO_IMAGE: Final = (
     *(
         "ErrImagePull",

@@ -197,7 +197,7 @@ def with_problems(
 
 
 def with_traces(installation: Installation, traces: Traces) -> Installation:
-    """Add the signs to an installation without components, and change its phase accordingly."""
+    """Add signs of gputile to an installation without components, and adapt its phase."""
     if installation.phase is not RolloutPhase.NOT_INSTALLED:
         return installation
     if not traces.here:

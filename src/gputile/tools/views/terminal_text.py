@@ -27,7 +27,6 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, width: int) -> str:
-    """Return ``text`` padded with spaces to ``width`` columns."""
     return text + " " * (width - columns_of(text))
 
 

@@ -186,7 +186,7 @@ def _workload(pod: Pod | None) -> str:
 
 
 def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, ...]:
-    """Return sentences on the problems of a node and its GPUs, and on its bad conditions."""
+    """Return sentences on the problems and failing conditions of a node and its GPUs."""
     found = [info.problem] if info.problem else []
     found += [f"GPU {gpu.index} is unhealthy" for gpu in info.inventory.gpus if not gpu.healthy]
     unknown = (

@@ -124,7 +124,7 @@ class UsageFeed:
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            # Read creation times before the use, which a later pod of the same name must not get.
+            # Read creation times first. A later pod of the same name must not get this usage.
             made = self._made(name)
             try:
                 reading = await self._reader.read(name)
