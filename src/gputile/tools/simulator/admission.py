@@ -192,7 +192,7 @@ class Admission:
 
 
 def _with_host_ports(pod: Json) -> Json:
-    """With ``hostNetwork``, set each container port's missing host port to the container port.
+    """If the pod uses ``hostNetwork``, set each missing host port to the container port.
 
     The API server sets the same default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
     """

@@ -283,8 +283,8 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
     """Yield a pod for each node that the controller selects, with an affinity to that node.
 
-    The controller evaluates the template, which admission has not changed. A note reports nodes
-    where the admitted pod could run but for which the controller creates no pod.
+    The controller evaluates the template as it was before admission. A note reports nodes where
+    the admitted pod could run but for which the controller creates no pod.
     """
     admitted = workload.make.template.spec
     chosen = [node for node in workload.nodes if _wants_pod(workload.written, node)]

@@ -190,7 +190,7 @@ class _Conversion:
             )
 
     def _report_annotations(self, path: str, metadata: Any) -> None:
-        """Report requests in annotations if no pod spec belongs to ``metadata``."""
+        """Report GPU requests in annotations if no pod spec belongs to ``metadata``."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
             self._report_words(path, metadata, [])
 

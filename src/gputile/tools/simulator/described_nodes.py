@@ -360,7 +360,7 @@ class _Describer:
         return given
 
     def _non_gpu(self, described: DescribedNode) -> ResourceList:
-        """Return the node's non-GPU resources. Accept a memory such as "64GiB", not only "64Gi"."""
+        """Return the node's non-GPU resources. The memory may be "64GiB" or "64Gi"."""
         memory = described.memory
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"

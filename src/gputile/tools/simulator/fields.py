@@ -46,7 +46,7 @@ def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return the mistakes in a value of a type. ``path`` is the value's path in its object.
 
     Unknown fields come first, and wrong types and invalid values follow. Each of these two groups
-    is limited to ``_MOST_FOUND`` mistakes, because callers may ignore unknown fields.
+    has its own limit, ``_MOST_FOUND``, because callers may ignore unknown fields.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []

@@ -169,7 +169,7 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of ``names`` where ``pod``, in place of the subject, would fit."""
+        """Return up to ``most`` of ``names`` where ``pod`` would fit if it replaced the subject."""
         try:
             request = self.request_of(pod)
         except RequestError:

@@ -337,7 +337,7 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, _PodCount]:
-        """Map names of entries to the count of the group that lists them, as groups of Grove do."""
+        """Return the counts of groups that list members by name (as in Grove), keyed by member."""
         return {
             name: self._count(each, (*steps, key, number), _PodCount())
             for key, entries in value.items()

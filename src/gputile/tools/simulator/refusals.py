@@ -86,7 +86,7 @@ def fits_nowhere_text(
 ) -> str:
     """Return the text that says for all nodes why a pod does not fit.
 
-    Refusals because of GPUs come first, the closest fit before others. kube-scheduler's reasons
+    Refusals because of GPUs come first, beginning with the closest fit. kube-scheduler's reasons
     follow. For each node, ``by_gpu`` has the index of the refusal in ``told``, or -1 if the node's
     GPUs are not the reason.
     """

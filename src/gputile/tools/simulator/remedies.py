@@ -163,7 +163,7 @@ def _amount(request: Request | None, resource: str) -> str:
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
     """Propose to remove pods from one node.
 
-    Choose the node where the fewest pods, and of equal numbers the smallest, must be removed.
+    Prefer the node with the fewest pods to remove, then the node where they use the least memory.
     """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:

@@ -225,8 +225,8 @@ class Simulation:
         """Decide one pod. A pod with GPUs is placed on the node with the best score.
 
         Among equal nodes, the node that was added to the ledger first is chosen. kube-scheduler's
-        own scores are ignored, because their sum cannot outweigh a difference of one rank. If an
-        equal pod has been refused since the last placement, the same reason refuses this pod.
+        own scores are ignored, because their sum cannot outweigh one rank. If an equal pod has been
+        refused since the last placement, this pod is refused for the same reason.
         """
         predicates = self._predicates
         if (waiting := waiting_for(pod)) is not None:

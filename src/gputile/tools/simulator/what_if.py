@@ -157,7 +157,7 @@ class MemoryNeeds:
 
 
 def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> None:
-    """Set all GPU nodes to a mode. The pods on their GPUs become pending, with equal requests.
+    """Set all GPU nodes to a mode. The pods on their GPUs become pending, with equivalent requests.
 
     In a shared mode, a pod with a whole GPU then requests all memory of a GPU. A pod with a
     time-sliced GPU requests its replica's part of the memory. An amount in ``needs`` replaces these
@@ -190,7 +190,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return an unbound copy that requests the pod's GPUs in ``mode``, or None without GPUs."""
+    """Return an unbound copy that requests the pod's GPUs in ``mode``, or None if it has none."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None

@@ -324,7 +324,7 @@ class _Expander:
         )
 
     def _unknown(self, manifest: Manifest) -> str:
-        """Return the error for an unknown kind, and what to use instead if that is known."""
+        """Return the error for an unknown kind, with a suggestion if possible."""
         kind, version = manifest.kind, manifest.api_version
         said = f"no matches for kind {shown(kind)} in version {shown(version)}"
         if manifest.group == KUSTOMIZE_GROUP:

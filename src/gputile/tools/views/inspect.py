@@ -317,7 +317,7 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 
 def _whole(node: NodeSummary) -> str:
-    """Return the numbers of booked and of all GPUs, such as "3/8". "3/8*" has an unhealthy GPU."""
+    """Return the numbers of booked and of all GPUs. "3/8*" means that a GPU is unhealthy."""
     return (
         f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
     )

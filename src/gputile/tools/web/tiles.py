@@ -47,7 +47,7 @@ def node_tile(
 ) -> NodeTile | None:
     """Return the record of the node in a ``row`` of the ledger.
 
-    Return None if the node has no GPUs, MIG instances, bookings and problems. ``pods`` maps UIDs
+    Return None if the node has no GPUs, MIG instances, bookings or problems. ``pods`` maps UIDs
     to the cluster's pods. ``on_instances`` are the pods with MIG instances on this node.
     """
     info = ledger.node_info(row)
@@ -166,7 +166,7 @@ def _pod_tile(
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of a booking's pod. For a claim, this is the first pod in its status."""
+    """Return the UID of a booking's pod, which is the claim's first pod if a claim booked."""
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 

@@ -249,7 +249,7 @@ class UsageOfNodes:
     async def read(
         self, connection: Connection, tiles: Iterable[NodeTile], *, twice: bool = False
     ) -> Mapping[str, NodeUsage]:
-        """Return the usage of the ``MOST_NODES`` GPU nodes that have the most pods.
+        """Return the usage of the GPU nodes, or of the ``MOST_NODES`` nodes with the most pods.
 
         A percentage of GPU time needs two readings. With ``twice``, agents that count GPU time are
         therefore read again after a second.

@@ -114,7 +114,7 @@ class UsageFeed:
         return followed
 
     def _forget(self, now_s: float) -> None:
-        """Stop polling nodes that no viewer needs any more, and drop their samples."""
+        """Stop polling nodes that viewers no longer need, and drop their samples."""
         self._followed = {
             name: each for name, each in self._followed.items() if each.until_s > now_s
         }
