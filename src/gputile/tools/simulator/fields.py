@@ -247,7 +247,7 @@ def mistyped_mode(pod: Pod) -> str:
 
 
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield the resource amounts in the pod spec at ``path`` that every API server refuses."""
+    """Yield resource amounts that every API server refuses. The pod spec is at ``path``."""
     for kind in _KINDS:
         for i, container in enumerate(spec.get(kind, ())):
             for bound in ("limits", "requests"):

@@ -149,7 +149,7 @@ def adopted(
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first usable source of a node's GPUs and the inventory from it, or None."""
+    """Return the first source that describes a node's GPUs, and the inventory, or None."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)

@@ -181,7 +181,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field with a gang's size for another scheduler, and the size, or None."""
+    """Return the field that states a gang's size to another scheduler, and the size, or None."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:

@@ -153,7 +153,7 @@ class IntakeChecks:
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests other systems' GPUs. Add notes on other settings for those systems."""
+        """Refuse a pod that requests other systems' GPUs. Add notes on their other settings."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")

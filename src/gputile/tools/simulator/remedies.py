@@ -225,7 +225,7 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
     quoted = " and ".join(f'"{reason.text}"' for reason in fewest)
     noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
     remedy = Remedy(
-        f"kube-scheduler's {noun} resolved; the GPUs there have enough free", alike[:_NAMES_SHOWN]
+        f"kube-scheduler's {noun} resolved; enough GPU capacity is free there", alike[:_NAMES_SHOWN]
     )
     return Proposal(remedy, subject.pod, resolved=fewest)
 

@@ -117,7 +117,7 @@ def read_scenario(
 
     ``described`` are the objects of a cluster. ``asked`` are workloads, whose default namespace is
     ``namespace``. PodGroups in both replace PodGroups of the same name in ``groups``.
-    ``configured_mib`` is the configured memory unit, if any, which described nodes use by default.
+    ``configured_mib`` is the configured memory unit, or None. Described nodes use it by default.
 
     No pods are created yet, because that requires the configuration, which may depend on the
     result. Objects that may create pods are stored in ``manifests``.

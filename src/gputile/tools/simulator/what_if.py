@@ -107,7 +107,7 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Set the memory unit of all nodes. The bytes of running pods do not change."""
+    """Set the memory unit of all nodes. Running pods keep their memory in bytes."""
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
         if not pod.finished:
