@@ -206,7 +206,7 @@ def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Man
 
 
 def parse_manifests(name: str, data: bytes, *, described: bool = False) -> list[Manifest]:
-    """Return the objects in ``data``. Errors call the data ``name``.
+    """Return the objects in ``data``. Errors name the source of the data as ``name``.
 
     Raises:
         ManifestError: an object is invalid, or the data has no objects.

@@ -258,7 +258,7 @@ def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | Non
 def remedy_of(reason: str, namespace: str, workload: str) -> str:
     """Return the remedy for a component's ``reason``, or "" if no remedy is known.
 
-    ``workload`` is the component as in kubectl's arguments: deployment/gputile-webhook.
+    ``workload`` is the component as an argument of kubectl, such as deployment/gputile-webhook.
     """
     for pattern, remedy in _remedies().items():
         if re.search(pattern, reason):

@@ -246,7 +246,7 @@ def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
 def instances_of_node(
     node: Node | None, pods: Iterable[tuple[MigCount, ...]]
 ) -> tuple[MigTile, ...]:
-    """Return the MIG instances of a node by profile, allocatable and booked.
+    """Return the allocatable and booked MIG instances of a node, by profile.
 
     ``pods`` has the instances of each pod on the node.
     """
