@@ -179,7 +179,7 @@ def _cluster_config(pool: NodePool) -> dict[str, Any]:
 
 
 def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
-    """Return the tags that eksctl does not write: for resources, and for labels of the agent."""
+    """Return tags for resources and for the agent's labels, which eksctl does not write."""
     joined = node_labels(pool)
     tags = {
         f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()

@@ -228,7 +228,7 @@ def joining_labels(pool: NodePool) -> dict[str, str]:
 
 
 def agent_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels of the GPU model that the agent sets on a node."""
+    """Return the labels by which the agent states the GPU model of a node."""
     model = model_label_value(pool.gpus.model)
     own = {f"{MODEL_COUNT_PREFIX}{model}": str(pool.gpus.count)} if model else {}
     return model_labels(pool.devices) | own

@@ -40,7 +40,7 @@ from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Ori
 _POD = GroupVersionKind(version="v1", kind="Pod")
 _PREEMPTING: Final = "PreemptLowerPriority"
 # The rules that the CEL policies enforce for every pod. The webhook enforces all other rules, but
-# only for pods that name a GPU resource, have ResourceClaims or have the old affinity annotation
+# only for pods that name a GPU resource, have ResourceClaims or have the legacy affinity annotation
 # (examples/webhook/webhook.yaml, matchConditions).
 _OF_ALLOCATIONS: Final = frozenset({AdmissionRule.FORGED, AdmissionRule.COUNT_CHANGED})
 _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
@@ -132,7 +132,7 @@ class Admission:
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
-        """Set the priority of the pod's PriorityClass. Add a note if the class is unknown."""
+        """Set the pod's priority from its PriorityClass. Add a note if the class is unknown."""
         spec = pod["spec"]
         default = next((name for name, each in self.priorities.items() if each.is_default), "")
         name = spec.get("priorityClassName") or default
@@ -192,7 +192,7 @@ class Admission:
 
 
 def _with_host_ports(pod: Json) -> Json:
-    """Set the host port of each container port if the pod uses ``hostNetwork``.
+    """If the pod uses ``hostNetwork``, set each missing host port to the container port.
 
     The API server sets the same default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
     """
@@ -212,9 +212,9 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether the API server calls the webhook for a new pod.
+    """Return whether a new pod's resources or annotations make the API server call the webhook.
 
-    The old affinity annotation causes the call, and so does any amount of a GPU resource, even 0.
+    A GPU resource does so even with amount 0, and so does the legacy affinity annotation.
     """
     spec = pod.get("spec", {})
     resources = (
@@ -231,6 +231,6 @@ def _is_webhooks(pod: Json) -> bool:
 
 
 def _placed(prefix: str, text: str) -> str:
-    """Add ``prefix``, the path of a pod in its object, to a message about the pod."""
+    """Prepend the pod's path in its object to a message about the pod."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

@@ -1,8 +1,8 @@
 """Allocates the ResourceClaims of pods as kube-scheduler would.
 
-For each request in turn, kube-scheduler allocates the first GPU of a node that fits, in the order
-of GPU indices. kube-scheduler also evaluates fields that this module does not evaluate, such as
-selectors. A claim with such a field is reported, and never allocated here.
+kube-scheduler serves the requests of a claim one after the other. Among the GPUs on the node that
+fit a request, it allocates the GPU with the lowest index. Claims with fields that this module does
+not evaluate, such as selectors, are reported and never allocated here.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -220,7 +220,7 @@ def _first_fit(
 
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
-    """Return the different requests that a claimed shape makes of nodes in different modes."""
+    """Return the request for a claimed shape, and another one for core_mem nodes if needed."""
     return [Request(each, CLAIM_UNIT_MIB, (), host) for each in on_either_mode(shape)]
 
 

@@ -89,7 +89,7 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
 
 
 def member_of(pod: Pod) -> GangName | None:
-    """Return the gang that counts the pod, or None if there is none or the pod has other gates."""
+    """Return the pod's gang, or None if the pod has no gang or has gates of other controllers."""
     return gang_of(pod) if not has_other_gates(pod) else None
 
 
@@ -111,10 +111,10 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
 def incomplete(
     gang: GangName, size: int, running: int, waiting: int, groups: PodGroups
 ) -> str | None:
-    """Return why a gang cannot start even with enough GPUs, or None if it can.
+    """Return why a gang cannot start even with enough free GPUs, or None if it can start.
 
-    ``size`` pods must start together. The size is 0 if unknown. ``running`` pods have started, and
-    ``waiting`` pods exist that could start.
+    ``size`` is the number of pods that must start together, or 0 if unknown. ``running`` pods have
+    started. ``waiting`` pods exist and could start.
     """
     if not size:
         return f"gang {gang.name}: {groups.why_unknown(gang)}"
@@ -208,7 +208,7 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return a pod's budget. As in the Eviction API, several budgets forbid the eviction."""
+        """Return a pod's budget. Like the Eviction API, allow no eviction under several budgets."""
         meta = self.pods[uid].metadata
         guarding = [
             budget

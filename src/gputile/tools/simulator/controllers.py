@@ -4,8 +4,6 @@ Pods get the labels that controllers set, because affinities and topology spread
 these labels. The names of the labels are in k8s.io/api (apps/v1 and batch/v1, types.go). The
 controllers that set them are in k8s.io/kubernetes: registry/batch/job/strategy.go, controller/job,
 controller/statefulset, controller/daemon and controller/deployment.
-
-The pods of a workload share the template's spec. Replace this spec, and never modify it.
 """
 
 import hashlib
@@ -285,8 +283,8 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
     """Yield a pod for each node that the controller selects, with an affinity to that node.
 
-    The controller selects nodes by the template before admission. A note reports nodes that it does
-    not select although an admitted pod could run there.
+    The controller evaluates the template as it was before admission. A note reports nodes where
+    the admitted pod could run but for which the controller creates no pod.
     """
     admitted = workload.make.template.spec
     chosen = [node for node in workload.nodes if _wants_pod(workload.written, node)]

@@ -47,7 +47,7 @@ _SCHEDULERS: Final = (
     "volcano",
 )
 _VOLCANO: Final = "batch.volcano.sh"
-# Schedulers that start the pods of a custom workload together without being asked.
+# Schedulers that start the pods of a custom workload together by default.
 _GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _ALL: Final = 100  # percent of a GPU
@@ -190,7 +190,7 @@ class _Conversion:
             )
 
     def _report_annotations(self, path: str, metadata: Any) -> None:
-        """Report requests in the annotations of ``metadata`` that is not next to a pod spec."""
+        """Report GPU requests in annotations if no pod spec belongs to ``metadata``."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
             self._report_words(path, metadata, [])
 
@@ -210,7 +210,7 @@ class _Conversion:
             self.result.told.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
     def _asked(self, container: Object) -> _Amounts | None:
-        """Return a container's request for another system, or None if the amounts are uncertain."""
+        """Return what a container requests from another system, or None if that is uncertain."""
         bounds = {**_bound(container, "requests"), **_bound(container, "limits")}
         amounts: dict[ForeignAmount, int] = {}
         try:
@@ -233,7 +233,7 @@ class _Conversion:
         )
 
     def _write(self, container: Object, amounts: _Amounts) -> None:
-        """Replace the other system's resources of a container by ``amounts``."""
+        """Replace the resources that a container requests from another system with ``amounts``."""
         gone = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):
@@ -273,7 +273,7 @@ class _Conversion:
         return True
 
     def _job(self) -> Object:
-        """Return the mapping whose spec has the pod templates: ``jobTemplate`` or the object."""
+        """Return ``spec.jobTemplate`` if it exists, and otherwise the object itself."""
         spec = self.result.body.get("spec")
         job = spec.get("jobTemplate") if isinstance(spec, dict) else None
         return job if isinstance(job, dict) else self.result.body
@@ -305,10 +305,10 @@ class _Conversion:
                 self.result.told.append(text)
 
     def _leave_scheduler(self, spec: Object) -> None:
-        """Remove the name of another scheduler, so that gputile's webhook sets its scheduler.
+        """Remove another scheduler's name, so that gputile's webhook can set gputile's scheduler.
 
-        Objects of Volcano get the name of the default scheduler, because Volcano sets its own
-        scheduler if none is named.
+        A Volcano object gets the default scheduler's name instead, because Volcano would set its
+        own scheduler if the object named none.
         """
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]

@@ -1,8 +1,8 @@
 """Defines the format of ``kind: Cluster``, a short description of a cluster.
 
 By default, a node is an amd64 machine with Linux, 128 CPUs, 1 TiB of memory, 1 TiB of ephemeral
-storage and capacity for 110 pods. A node with GPUs has the taint ``nvidia.com/gpu:NoSchedule``
-unless ``taints`` are given, which may be empty.
+storage and capacity for 110 pods. A node with GPUs has the taint ``nvidia.com/gpu:NoSchedule``.
+The field ``taints`` replaces this default, and an empty list removes the taint.
 """
 
 from typing import Annotated, Any, Final, Literal

@@ -139,7 +139,7 @@ def nodes_of_text(
     text, so that all names are different. Errors name ``source`` as the source of the text.
 
     Raises:
-        ManifestError: the text has another form, or the memory of the model is unknown.
+        ManifestError: the text has the wrong format, or the memory of the model is unknown.
     """
     origin = Origin(f"{source} {text}")
     form = "use COUNTxGPUSxMODEL[=MEMORY][:MODE], such as 2x8xH100:cgpu"
@@ -323,7 +323,7 @@ class _Describer:
         return replicas
 
     def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
-        """Return whether the node's label says that the node serves ResourceClaims."""
+        """Return whether a label makes the node serve claims. Refuse the label in invalid modes."""
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
         if claims and (mode is Mode.SHARE or replicas):
@@ -360,7 +360,7 @@ class _Describer:
         return given
 
     def _non_gpu(self, described: DescribedNode) -> ResourceList:
-        """Return the node's resources other than GPUs. The memory may have the unit "GiB"."""
+        """Return the node's non-GPU resources. The memory may be "64GiB" or "64Gi"."""
         memory = described.memory
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"

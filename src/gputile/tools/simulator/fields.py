@@ -45,8 +45,8 @@ class UnknownFields(StrEnum):
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return the mistakes in a value of a type. ``path`` is the value's path in its object.
 
-    Unknown fields come first. Other mistakes, which are wrong types and invalid values, have a
-    limit of their own, because callers may ignore unknown fields.
+    Unknown fields come first, and wrong types and invalid values follow. Each of these two groups
+    has its own limit, ``_MOST_FOUND``, because callers may ignore unknown fields.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []
@@ -247,7 +247,7 @@ def mistyped_mode(pod: Pod) -> str:
 
 
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield the resource amounts in the pod spec at ``path`` that every API server refuses."""
+    """Yield resource amounts that every API server refuses. The pod spec is at ``path``."""
     for kind in _KINDS:
         for i, container in enumerate(spec.get(kind, ())):
             for bound in ("limits", "requests"):

@@ -149,7 +149,7 @@ def adopted(
 
 
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that describes a node's GPUs with the inventory, or None."""
+    """Return the first source that describes a node's GPUs, and the inventory, or None."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
@@ -185,7 +185,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a gpushare or ACK node. Large numbers of memory units mean MiB."""
+    """Return the GPUs of a gpushare or ACK node. ``_gpushare_unit`` guesses the memory unit."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
@@ -214,8 +214,8 @@ def _gpushare_unit(units: int) -> int:
 def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
     """Return the GPUs that the labels ``count``, ``memory`` and ``model`` describe.
 
-    Return None if the labels do not state enough, or if MIG splits the GPUs. The node serves whole
-    GPUs, which are time-sliced if labels of GPU Feature Discovery or GKE state replicas.
+    Return None if the labels are incomplete, or if all GPUs are divided into MIG instances. The
+    GPUs are time-sliced if labels of GPU Feature Discovery or GKE state replicas.
     """
     labels, offered = node.metadata.labels, node.status.capacity
     name = labels.get(model, "")
@@ -258,10 +258,10 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 
 
 def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
-    """Return the pod with an allocation annotation for the GPUs that another system gave it.
+    """Add an allocation annotation for the GPUs that another system allocated to the pod.
 
-    If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, the
-    pod has no allocation. ``holders`` counts assumed pods by GPU UUID, and is updated.
+    If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, no
+    annotation is added. ``holders`` counts assumed pods by GPU UUID, and is updated.
     """
     taken = _told_by(pod, inventory)
     if taken:
@@ -328,7 +328,7 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
 
 
 def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
-    """Replace the GPU request of a pod by a request for a share of each of ``gpus`` GPUs.
+    """Replace a pod's GPU request with a request for a share of each of ``gpus`` GPUs.
 
     Each share has ``units`` of memory and ``percent`` of compute.
     """
@@ -345,9 +345,9 @@ def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 
 
 def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
-    """Replace all GPU requests of a pod by ``wanted`` in its first container with GPU resources.
+    """Replace all GPU requests of a pod with ``wanted``.
 
-    A pod without GPU resources does not change.
+    ``wanted`` goes to the first container that requests GPUs, if there is such a container.
     """
     left = [wanted]
 

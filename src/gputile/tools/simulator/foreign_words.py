@@ -1,8 +1,7 @@
 """Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
-It is an error if a pod requests a GPU only by these fields, because gputile would place the pod
-without a GPU. Other fields choose the GPU or the start time. A note then says what to write for
-gputile.
+A pod that requests a GPU in no other way is an error, because gputile would place the pod without
+a GPU. For fields that only choose the GPU or the start time, a note says what to write for gputile.
 """
 
 import re
@@ -49,7 +48,7 @@ _POLICY: Final = (
 
 
 class ForeignAmount(StrEnum):
-    """What another system's resource counts. The value says what to write for gputile instead."""
+    """The unit of another system's resource. Each value is a text on what to write for gputile."""
 
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
@@ -81,8 +80,8 @@ SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-slic
 GPU_COUNTERS: Final = re.compile(r"nvidia\.com/(gpu|mig-|[A-Z])|(koordinator|volcano)\.sh/v?gpu")
 # Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
 GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
-# Annotations that request a GPU, with the words in messages for their unit and for the memory that
-# the limit for gputile must cover.
+# Annotations that request a GPU. The texts are for messages. They state the unit of the value, and
+# the memory to request from gputile.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
 ASKING: Final = {
@@ -114,9 +113,10 @@ _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def other_words(pod: Pod, claims: bool) -> str:
-    """Return the name with which a pod requests only other systems' GPUs, or "".
+    """Return the field by which a pod requests another system's GPUs, or "".
 
-    This is an annotation, a resource or, if other systems serve ``claims``, ``resourceClaims``.
+    The field is an annotation, a resource or, if another system serves ``claims``,
+    ``resourceClaims``. Return "" too if the pod has ended or also requests gputile's GPUs.
     """
     limits = (name for each in pod.spec.containers for name in each.resources.limits)
     asked = {*pod.metadata.annotations, *limits}
@@ -181,7 +181,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field with a gang's size for another scheduler, and the size, or None."""
+    """Return the field that states a gang's size to another scheduler, and the size, or None."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
@@ -198,7 +198,7 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
 
 
 def words_of_gang(body: Json) -> str:
-    """Return a sentence if a workload is a gang only for another scheduler, or ""."""
+    """Return a sentence if another scheduler treats a workload as a gang but gputile does not."""
     gang = gang_of_others(body)
     if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
         return ""
@@ -207,7 +207,7 @@ def words_of_gang(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each entry of a ResourceQuota that Kubernetes accepts but ignores."""
+    """Yield a sentence for each entry of a ResourceQuota that has no effect in Kubernetes."""
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
         if (

@@ -46,10 +46,10 @@ def name_of(value: Any) -> str:
 
 
 def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
-    """Return a value as a container's ``resources`` if it requests GPUs, and None otherwise.
+    """Convert a value that requests GPUs to a container's ``resources``. Return None otherwise.
 
-    The value may be written in other forms than in Kubernetes: whole GPUs as ``gpu`` or ``gpus``,
-    amounts directly under the key ``resources``, or a mapping of ``name`` and ``quantity``.
+    Custom resources may name whole GPUs ``gpu`` or ``gpus``, write amounts directly below the key
+    ``resources``, or use a mapping with ``name`` and ``quantity``.
     """
     if not isinstance(value, dict):
         return None

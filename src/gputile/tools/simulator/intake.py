@@ -91,9 +91,9 @@ class IntakeChecks:
         return admitted
 
     def _other_unit(self, pod: Pod) -> str:
-        """Return a hint if a pod's memory request seems to be in another unit, or "".
+        """Return a hint if a pod's memory request is implausible for the nodes' GPUs, or "".
 
-        The request then exceeds all GPUs, or is below 1 % of the smallest GPU.
+        The unit may be wrong, or the containers together may exceed the GPU that they share.
         """
         unit = self._intake.admission.configuration.unit_mib
         try:
@@ -139,7 +139,7 @@ class IntakeChecks:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be evaluated, or remove an ignored claim."""
+        """Refuse a pod with claims that cannot be evaluated, or remove the claims if configured."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         why_not = [
             self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
@@ -153,7 +153,7 @@ class IntakeChecks:
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests other systems' GPUs. Add notes on other settings for them."""
+        """Refuse a pod that requests other systems' GPUs. Add notes on their other settings."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")

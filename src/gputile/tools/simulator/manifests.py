@@ -126,8 +126,8 @@ class Manifest:
     def judged(self) -> bool:
         """Whether the values of the object's fields are validated.
 
-        Bound Pods, and stored objects in a cluster's description, are not validated. API servers
-        and controllers have written values into these objects that no new object may have.
+        Bound Pods, and stored objects in a cluster's description, are not validated. They
+        may contain values that only API servers and controllers may write.
         """
         return not (self.stored if self.described else self.runs)
 
@@ -206,7 +206,7 @@ def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Man
 
 
 def parse_manifests(name: str, data: bytes, *, described: bool = False) -> list[Manifest]:
-    """Return the objects in ``data``. Errors call the data ``name``.
+    """Return the objects in ``data``. Errors name the source of the data as ``name``.
 
     Raises:
         ManifestError: an object is invalid, or the data has no objects.
@@ -357,7 +357,7 @@ def make_uid(kind: str, namespace: str, name: str) -> str:
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function that maps numbers to different suffixes, which depend only on ``seed``."""
+    """Return a function that maps numbers to distinct suffixes. ``seed`` determines them."""
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
     step += step % 3 == 0  # a step coprime to 27**5 gives each number a different suffix

@@ -92,8 +92,8 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Subject:
     """The pod to explain, with the ledger of all other pods of its cluster.
 
-    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. The requests of
-    its unallocated claims are ``shapes``. If one of these claims is invalid, ``invalid`` says why.
+    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. ``shapes`` are
+    the requests of its unallocated claims. If one of these claims is invalid, ``invalid`` says why.
     Reservations that have expired by ``now_ns``, Unix time in nanoseconds, do not count.
 
     Raises:
@@ -169,7 +169,7 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of the nodes ``names`` that ``pod`` fits instead of the subject."""
+        """Return up to ``most`` of ``names`` where ``pod`` would fit if it replaced the subject."""
         try:
             request = self.request_of(pod)
         except RequestError:
@@ -258,7 +258,7 @@ class Subject:
         return _nearness(state, refused), report
 
     def _claimed(self, state: NodeState | None) -> Request | None:
-        """Return the request of the pod's largest unallocated claim for a node, or None."""
+        """Return the request that the pod's largest unallocated claim makes on a node, or None."""
         if not self.shapes or state is None:
             return None
         largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))

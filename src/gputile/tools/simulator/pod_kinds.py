@@ -1,7 +1,7 @@
-"""Reads the table of kinds, which refines the pods that ``pod_shapes`` finds.
+"""Reads the table of kinds, which states names, labels and counts of custom resources' pods.
 
-The table has names, labels and counts of these pods. The built-in table is ``pod_kinds.yaml``.
-Users extend the table with files of the same format.
+``pod_shapes`` finds these pods. The built-in table is ``pod_kinds.yaml``. Users extend the table
+with files of the same format.
 """
 
 import pkgutil

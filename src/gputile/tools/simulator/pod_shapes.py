@@ -35,7 +35,7 @@ from gputile.tools.simulator.pod_kinds import Count, PodKind, PodsOfKind
 Step = str | int
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
 _LONGEST_KEY: Final = 63  # characters of a key in a pod's name
-# Fields whose product is the number of pods; the first existing one of each tuple counts.
+# Fields whose product is the number of pods. Of each tuple, only the first existing field counts.
 _COUNTS: Final = (
     (
         "replicas",
@@ -50,7 +50,7 @@ _COUNTS: Final = (
     ),
     ("numOfHosts",),
 )
-# Kueue's podSets, RoleBasedGroups; may mean anything elsewhere.
+# The same in Kueue's podSets and in RoleBasedGroups. Elsewhere these fields may mean anything.
 _BESIDE_TEMPLATES: Final = (("count", "size"),)
 # Fields of a step of Argo's workflows that runs its template once per item.
 _REPEATS: Final = ("withItems", "withParam", "withSequence")
@@ -96,7 +96,6 @@ class Group:
 
     @property
     def path(self) -> str:
-        """The path of the template in the form that messages show."""
         return written(self.steps)
 
     def name(self, owner: str, number: int) -> str:
@@ -297,7 +296,7 @@ class _ShapeSearch:
     def __init__(self, found: ShapedPods, manifest: Manifest, *, is_known: bool) -> None:
         self._found = found
         self._manifest = manifest
-        # then its count fields must be valid; in other kinds they may mean something else
+        # Fields such as ``replicas`` may mean something else in kinds that are not in the table.
         self._is_known = is_known
         self._named = _named_templates(manifest.body)
 
@@ -338,7 +337,7 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, _PodCount]:
-        """Return the counts in entries that list other entries by name, as in Grove's groups."""
+        """Return the counts of groups that list members by name (as in Grove), keyed by member."""
         return {
             name: self._count(each, (*steps, key, number), _PodCount())
             for key, entries in value.items()
@@ -358,7 +357,7 @@ class _ShapeSearch:
             name = next(
                 (name for name in names if isinstance(value.get(name), int | float | str)), None
             )
-            bound = name == "parallelism" and "template" not in value  # Argo's
+            bound = name == "parallelism" and "template" not in value  # Argo's limit
             if name is None or bound or not (self._is_known or _is_count(value[name])):
                 continue
             number = value[name]

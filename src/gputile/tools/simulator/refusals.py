@@ -33,7 +33,7 @@ class JudgedNodes:
 
 @dataclass(slots=True)
 class _Kept:
-    """The cached refusals of one shape at ``position`` in the ledger's changes.
+    """The cached refusals of one shape, as of ``position`` in the ledger's list of changes.
 
     ``numbers`` has an item for each node row: an index into ``told``, ``FITS`` or ``_UNKNOWN``.
     """
@@ -44,7 +44,7 @@ class _Kept:
     number_of: dict[tuple[FitRule, str], int] = field(default_factory=dict)
 
     def number(self, refusal: Refusal[FitRule] | None) -> int:
-        """Return the index of a refusal in ``told``, to which a new refusal is appended."""
+        """Return the index of a refusal in ``told``. Append the refusal if it is new."""
         if refusal is None:
             return FITS
         found = self.number_of.setdefault((refusal.rule, refusal.text), len(self.told))
@@ -86,8 +86,9 @@ def fits_nowhere_text(
 ) -> str:
     """Return the text that says for all nodes why a pod does not fit.
 
-    Refusals by GPUs come first, ordered from the closest fit. kube-scheduler's reasons follow.
-    ``by_gpu`` has a node's index into ``told``, or -1 if its GPUs are not the reason.
+    Refusals because of GPUs come first, beginning with the closest fit. kube-scheduler's reasons
+    follow. For each node, ``by_gpu`` has the index of the refusal in ``told``, or -1 if the node's
+    GPUs are not the reason.
     """
     # This number means "no reason". Higher numbers are kube-scheduler's reasons.
     others = len(told)

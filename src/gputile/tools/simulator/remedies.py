@@ -82,7 +82,7 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
 
 
 def _by_claims(subject: Subject) -> list[Remedy]:
-    """Propose that a node serves its GPUs by claims, if no node does so yet."""
+    """Propose to serve a node's GPUs through claims, unless a node does so already."""
     if any(info.by_claims for _, info in subject.ledger.nodes()):
         return []
     names = []
@@ -100,7 +100,7 @@ def _by_claims(subject: Subject) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return the remedies with their effects. An ``overlooked`` pod must be created again."""
+    """Return remedies with their effects. The only remedy for an overlooked pod is re-creation."""
     request = subject.request
     if request is None:
         return []
@@ -150,7 +150,7 @@ def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Propos
 
 
 def _amount(request: Request | None, resource: str) -> str:
-    """Describe the amount of a resource that a pod requests in all."""
+    """Describe the total amount of a resource that a pod requests."""
     shape = request.shape if request is not None else Shape(RequestKind.WHOLE, 0)
     each = "" if shape.gpus == 1 else f" over its {shape.gpus} GPUs"
     if resource == GPU_CORE:
@@ -163,7 +163,7 @@ def _amount(request: Request | None, resource: str) -> str:
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
     """Propose to remove pods from one node.
 
-    The node is chosen where the fewest pods must be removed, and then the least memory.
+    Prefer the node with the fewest pods to remove, then the node where they use the least memory.
     """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
@@ -202,7 +202,7 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
     if not bookings or not fits(bookings):
         return None
     leaving = list(bookings)
-    for booking in reversed(bookings):  # the largest pods need not leave if possible
+    for booking in reversed(bookings):  # keep the largest pods if possible
         fewer = [other for other in leaving if other is not booking]
         if fits(fewer):
             leaving = fewer
@@ -210,9 +210,9 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
 
 
 def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to resolve the reasons for which kube-scheduler refuses nodes with free GPUs.
+    """Propose to resolve kube-scheduler's reasons for refusing nodes with enough free GPUs.
 
-    Of these nodes, those with the fewest reasons are chosen.
+    Choose the nodes with the fewest reasons.
     """
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
@@ -225,13 +225,13 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
     quoted = " and ".join(f'"{reason.text}"' for reason in fewest)
     noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
     remedy = Remedy(
-        f"kube-scheduler's {noun} resolved; the GPUs there have enough free", alike[:_NAMES_SHOWN]
+        f"kube-scheduler's {noun} resolved; enough GPU capacity is free there", alike[:_NAMES_SHOWN]
     )
     return Proposal(remedy, subject.pod, resolved=fewest)
 
 
 def _anew(subject: Subject, pod: Pod) -> Proposal | None:
-    """Propose to create the pod again if ``pod``, the result of admission now, fits a node."""
+    """Propose to re-create the subject if ``pod``, which admission would now store, fits a node."""
     fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
     return (
         Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod)

@@ -117,7 +117,7 @@ def read_scenario(
 
     ``described`` are the objects of a cluster. ``asked`` are workloads, whose default namespace is
     ``namespace``. PodGroups in both replace PodGroups of the same name in ``groups``.
-    ``configured_mib`` is the configured memory unit, if any, which described nodes use by default.
+    ``configured_mib`` is the configured memory unit, or None. Described nodes use it by default.
 
     No pods are created yet, because that requires the configuration, which may depend on the
     result. Objects that may create pods are stored in ``manifests``.
@@ -243,9 +243,9 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
     """Add a cluster's ``live`` pods to the scenario, and remove pending pods that exist already.
 
     A live pod belongs to an object in the files if the object, or a ReplicaSet or Job created by
-    the object, is the pod's controller. Labels that identify the object's pods count too. A live
-    pod with the same demands as one of the object's new pods replaces the new pod. Otherwise a new
-    pod replaces the live pod.
+    the object, is the pod's controller. A pod with labels that identify the object's pods belongs
+    to the object too. A live pod with the same demands as one of the object's new pods replaces the
+    new pod. Otherwise a new pod replaces the live pod.
 
     All running pods with equal demands remain, even if the files ask for fewer: an autoscaler may
     want more. Pods of Pod and Job objects always remain, because their requests cannot be changed.
@@ -316,7 +316,7 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Remove as many pods of each demand from ``pods`` as ``others`` counts."""
+    """Return ``pods`` without ``others[demand]`` pods of each demand."""
     left = []
     for pod in pods:
         demand = _demand(pod)

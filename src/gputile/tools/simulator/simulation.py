@@ -144,7 +144,6 @@ class Simulation:
     def _decide_batch(
         self, batch: PodBatch, running: Mapping[GangName, int], now_ns: int
     ) -> Iterator[PodOutcome]:
-        """Decide the pods of a batch, and place those that fit."""
         if batch.gang is not None:
             outcomes = self._decide_gang(batch.gang, batch.pods, running.get(batch.gang, 0), now_ns)
         else:
@@ -226,8 +225,8 @@ class Simulation:
         """Decide one pod. A pod with GPUs is placed on the node with the best score.
 
         Among equal nodes, the node that was added to the ledger first is chosen. kube-scheduler's
-        own scores are ignored, because one rank outweighs all of them together. If an equal pod has
-        been refused since the last placement, the pod is refused for the same reason.
+        own scores are ignored, because their sum cannot outweigh one rank. If an equal pod has been
+        refused since the last placement, this pod is refused for the same reason.
         """
         predicates = self._predicates
         if (waiting := waiting_for(pod)) is not None:

@@ -107,7 +107,7 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Set the memory unit of all nodes. The bytes of running pods do not change."""
+    """Set the memory unit of all nodes. Running pods keep their memory in bytes."""
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
         if not pod.finished:
@@ -121,7 +121,7 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
     """Return a node with the memory units that its agent would advertise.
 
-    These are the units that the node's pods request, and the free memory in new units.
+    The agent advertises the units that the node's pods request plus the free memory in new units.
     """
     inventory = inventory_of(node)
     if inventory is None:
@@ -157,12 +157,12 @@ class MemoryNeeds:
 
 
 def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> None:
-    """Set all GPU nodes to a mode. The pods on their GPUs become pending, with equal requests.
+    """Set all GPU nodes to a mode. The pods on their GPUs become pending, with equivalent requests.
 
-    In a shared mode, a pod with a time-sliced GPU requests its part of the GPU's memory, and a pod
-    with a whole GPU all memory. An amount in ``needs`` replaces these amounts. The same holds for
-    stored pods that wait for such a GPU, if all GPUs are equal. Nodes that serve their GPUs by
-    claims do not change.
+    In a shared mode, a pod with a whole GPU then requests all memory of a GPU. A pod with a
+    time-sliced GPU requests its replica's part of the memory. An amount in ``needs`` replaces these
+    amounts. If all GPUs are equal, stored pods that wait for whole or time-sliced GPUs are
+    converted too. Nodes that serve their GPUs through claims do not change.
     """
     found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
     known = {
@@ -190,7 +190,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return an unbound copy of a pod that requests its GPUs in ``mode``, or None if unknown."""
+    """Return an unbound copy that requests the pod's GPUs in ``mode``, or None if it has none."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -345,7 +345,7 @@ def parse_selector(text: str) -> LabelSelector:
 
 
 def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
-    """Return a hint at a similar label or value for a selector without matches, or ""."""
+    """If a selector matches no node, suggest a similar label or value, or return ""."""
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
         key = requirement.key

@@ -3,7 +3,7 @@
 Kinds, types and names of fields, and amounts are validated, and pods pass gputile's admission. All
 other validation is left to the API server. Names and UIDs of pods are the same in every run.
 
-Pods of a workload share the spec of its template. Replace this spec, and never modify it.
+The pods of a workload share one spec object. Give a pod a new spec instead of modifying its spec.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -324,7 +324,7 @@ class _Expander:
         )
 
     def _unknown(self, manifest: Manifest) -> str:
-        """Return the error for an unknown kind, with what to do."""
+        """Return the error for an unknown kind, with a suggestion if possible."""
         kind, version = manifest.kind, manifest.api_version
         said = f"no matches for kind {shown(kind)} in version {shown(version)}"
         if manifest.group == KUSTOMIZE_GROUP:

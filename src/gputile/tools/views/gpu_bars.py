@@ -35,7 +35,7 @@ Line = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """The terminal: its columns, whether it has colours, and whether it shows block characters."""
+    """The terminal: its columns, whether it has colours, and whether it is limited to ASCII."""
 
     columns: int
     coloured: bool = False
@@ -46,7 +46,7 @@ class Paper:
 class Bar:
     """A GPU. ``pieces`` maps groups to their shares of ``total``.
 
-    Amounts are in MiB. If ``in_turns``, the GPU is time-sliced and amounts are numbers of pods.
+    Amounts are in MiB. With ``in_turns``, the GPU is time-sliced and amounts are numbers of pods.
     """
 
     index: int

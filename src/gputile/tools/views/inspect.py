@@ -317,14 +317,14 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 
 def _whole(node: NodeSummary) -> str:
-    """Return the numbers of booked and of all GPUs, such as "3/8", or "3/8*" if one is sick."""
+    """Return the numbers of booked and of all GPUs. "3/8*" means that a GPU is unhealthy."""
     return (
         f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
     )
 
 
 def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
-    """Return the table of nodes with time-sliced GPUs. A cell has a GPU's pods and replicas."""
+    """Return a table of nodes with time-sliced GPUs. Cells show pods and replicas of a GPU."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     rows: list[tuple[str, ...]] = [
         ("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))

@@ -33,8 +33,8 @@ from gputile.api.workloads import (
 )
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-# The kubelet's reasons why a container waits. _NO_IMAGE: its image cannot be pulled. _HOPELESS: it
-# will not start until somebody acts. _STARTS: it is starting normally.
+# The kubelet's reasons why a container waits. With _NO_IMAGE, its image cannot be pulled. With
+# _HOPELESS, it will not start until somebody acts. With _STARTS, it is starting normally.
 _NO_IMAGE: Final = (
     *(
         "ErrImagePull",
@@ -114,9 +114,9 @@ def component_of(
 
 
 def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
-    """Return the state and reason for a component that should have no pods.
+    """Return the state and reason for a component whose desired number of pods is 0.
 
-    This state is valid for agents, because a cluster may have no GPU nodes at the moment.
+    The agent is then Ready, because a cluster may have no GPU nodes at the moment.
     """
     if isinstance(workload, Deployment):
         return RolloutState.DEPLOYING, "it is scaled to 0 pods"
@@ -182,7 +182,7 @@ def _trouble(
 def _refusal(
     workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]
 ) -> Event | None:
-    """Return the Event that says why pods cannot be created, or None if pods were created later."""
+    """Return the Event that says why pods cannot be created, or None if it is outdated."""
     latest = _latest(events, workload.metadata.name, "FailedCreate")
     wanted, updated, _, _ = _counts(workload)
     if latest is None or (updated >= wanted and len(pods) >= wanted):
@@ -258,7 +258,7 @@ def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | Non
 def remedy_of(reason: str, namespace: str, workload: str) -> str:
     """Return the remedy for a component's ``reason``, or "" if no remedy is known.
 
-    ``workload`` is the component as in kubectl's arguments: deployment/gputile-webhook.
+    ``workload`` is the component as an argument of kubectl, such as deployment/gputile-webhook.
     """
     for pattern, remedy in _remedies().items():
         if re.search(pattern, reason):

@@ -91,7 +91,7 @@ _NO_AGENT: Final = "no agent runs there; this is the last report"
 
 
 class RolloutPhase(StrEnum):
-    """The state of the installation. The values are ACK's names for states that ACK knows.
+    """The state of the installation. States that ACK also reports have the same values as in ACK.
 
     OUTSIDE_OF_PODS means that gputile's programs renew their Leases but do not run in pods. It is
     unknown whether these programs are ready.
@@ -197,7 +197,7 @@ def with_problems(
 
 
 def with_traces(installation: Installation, traces: Traces) -> Installation:
-    """Add the signs to an installation without components, and change its phase accordingly."""
+    """Add signs of gputile to an installation without components, and adapt its phase."""
     if installation.phase is not RolloutPhase.NOT_INSTALLED:
         return installation
     if not traces.here:
@@ -293,7 +293,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Map nodes to whether one of their agent pods is ready. In an upgrade there may be two."""
+    """Map nodes to whether an agent is ready. During an upgrade, a node may have two agent pods."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
@@ -302,7 +302,7 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 
 def _has_reported(node: Node) -> bool:
-    """Return whether the agent has set its inventory or a condition, as it does if it has GPUs."""
+    """Return whether an agent has set an inventory or condition, as it does on GPU nodes."""
     return INVENTORY_ANNOTATION in node.metadata.annotations or has_agent_condition(node)
 
 

@@ -18,7 +18,7 @@ def inert(text: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of ``text`` in columns. Wide characters take two, combining ones none."""
+    """Return the width of ``text`` in columns. Wide characters count 2, combining characters 0."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -27,7 +27,6 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, width: int) -> str:
-    """Return ``text`` padded with spaces to ``width`` columns."""
     return text + " " * (width - columns_of(text))
 
 

@@ -1,10 +1,9 @@
 """Reads the metrics of agents, and computes the memory and GPU time that pods use.
 
-GPU time is computed from two readings of a counter.
-
-Agents are read through the API server's proxy, with the credentials of this process. The proxy
-needs no further address or password, and RBAC decides who may use it (get pods/proxy). To read
-Prometheus instead, users would have to configure its address, password and access rules.
+GPU time is computed from two readings of a counter. Agents are read through the API server's proxy,
+with the credentials of this process. The proxy needs no further address or password, and RBAC
+decides who may use it (get pods/proxy). To read Prometheus instead, users would have to configure
+its address, password and access rules.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ class AgentReading:
     pod_seconds: Mapping[str, float] = field(default_factory=dict)
     # All memory in use in bytes, by GPU index.
     gpu_bytes: Mapping[int, int] = field(default_factory=dict)
-    # How often agents have started on the node. Each agent's counters begin at 0.
+    # How many times agents have started on the node. Each agent's counters begin at 0.
     agents_started: int = 0
 
 

@@ -194,7 +194,7 @@ class PageApp:
         return "" if self._viewers is None else self._viewers.user(request[SECRET])
 
     def prepare(self) -> None:
-        """Encode the state in advance, so that the first viewer need not wait for that."""
+        """Encode the state in advance, so that the first viewer does not wait for the encoding."""
         self._encoded_state()
 
     async def _first(self, request: web.BaseRequest) -> web.Response:
@@ -383,7 +383,7 @@ def _as_counted(name: str) -> list[str | int]:
 
 
 def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
-    """Remove other pods from an explanation, because the viewer may not see them."""
+    """Remove other pods from an explanation for a viewer without permission to list them."""
     unseen = "The pod has no node. Only viewers who may list the pods of all namespaces see why."
     text = whereabouts(pod)[1] if said.node else unseen
     return msgspec.structs.replace(said, text=text, nodes=[], changes=[])

@@ -96,7 +96,7 @@ class ChangeLog:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a viewer may see of the changes."""
+    """Two functions that apply a viewer's rights to the stream of changes."""
 
     shown: Callable[[Change], bytes]  # encodes the part of a change that the viewer may see
     lasts: Callable[[], Awaitable[bool]]  # returns whether the viewer's rights are unchanged
@@ -177,7 +177,7 @@ class Feed:
                 group.create_task(self._claims.run())
 
     async def publish(self) -> None:
-        """Append all changes of the page to the log, in parts, between which other tasks run.
+        """Append all changes of the page to the log in parts, and let other tasks run in between.
 
         After each part, the page is at the revision of the log.
         """

@@ -141,7 +141,7 @@ def _decided(outcome: PodOutcome, ledger: Ledger) -> WhatIfPod:
 
 
 def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
-    """Return the booking's shares of GPUs, in the format of the tile of a bound pod."""
+    """Return a booking's shares of GPUs, in the same format as for bound pods."""
     info = ledger.node_info(ledger.row_of[booking.node])
     if info is None:
         return ()

@@ -36,7 +36,7 @@ class MigCount(_Record, frozen=True, array_like=True):
 
 
 class MigTile(_Record, frozen=True):
-    """A node's MIG instances of one profile: the numbers of allocatable and of booked ones."""
+    """The numbers of a node's allocatable and booked MIG instances of one profile."""
 
     profile: str
     total: int

@@ -125,7 +125,6 @@ class PageState:
 
     @property
     def namespaces(self) -> set[str]:
-        """The namespaces of the pods on the page."""
         bound = {pod.namespace for tile in self._tiles.values() for pod in tile.pods}
         return bound.union(pod.namespace for pod in self._pending.values())
 

@@ -47,8 +47,8 @@ def node_tile(
 ) -> NodeTile | None:
     """Return the record of the node in a ``row`` of the ledger.
 
-    Return None if the node has neither GPUs nor MIG instances, bookings or problems. ``pods`` maps
-    UIDs to the cluster's pods. ``on_instances`` are the pods with MIG instances on this node.
+    Return None if the node has no GPUs, MIG instances, bookings or problems. ``pods`` maps UIDs
+    to the cluster's pods. ``on_instances`` are the pods with MIG instances on this node.
     """
     info = ledger.node_info(row)
     if info is None:
@@ -166,7 +166,7 @@ def _pod_tile(
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of a booking's pod. A claim's booking has the pod that the claim names."""
+    """Return the UID of a booking's pod, which is the claim's first pod if a claim booked."""
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 
@@ -186,7 +186,7 @@ def _workload(pod: Pod | None) -> str:
 
 
 def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, ...]:
-    """Return sentences on the problems of a node and its GPUs, and on its bad conditions."""
+    """Return sentences on the problems and failing conditions of a node and its GPUs."""
     found = [info.problem] if info.problem else []
     found += [f"GPU {gpu.index} is unhealthy" for gpu in info.inventory.gpus if not gpu.healthy]
     unknown = (
@@ -246,7 +246,7 @@ def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
 def instances_of_node(
     node: Node | None, pods: Iterable[tuple[MigCount, ...]]
 ) -> tuple[MigTile, ...]:
-    """Return the MIG instances of a node by profile, allocatable and booked.
+    """Return the allocatable and booked MIG instances of a node, by profile.
 
     ``pods`` has the instances of each pod on the node.
     """

@@ -239,7 +239,7 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
 
 
 class UsageOfNodes:
-    """Reads usage from a release's agents. ``unknown`` says why some usage is unknown, if any."""
+    """Reads usage from a release's agents. If some usage is unknown, ``unknown`` says why."""
 
     def __init__(self, installed_in: str) -> None:
         self.unknown = ""
@@ -249,7 +249,7 @@ class UsageOfNodes:
     async def read(
         self, connection: Connection, tiles: Iterable[NodeTile], *, twice: bool = False
     ) -> Mapping[str, NodeUsage]:
-        """Return the usage of at most ``MOST_NODES`` nodes with GPUs, those with the most pods.
+        """Return the usage of the GPU nodes, or of the ``MOST_NODES`` nodes with the most pods.
 
         A percentage of GPU time needs two readings. With ``twice``, agents that count GPU time are
         therefore read again after a second.

@@ -114,7 +114,7 @@ class UsageFeed:
         return followed
 
     def _forget(self, now_s: float) -> None:
-        """Stop polling nodes whose time has ended, and drop their samples."""
+        """Stop polling nodes that viewers no longer need, and drop their samples."""
         self._followed = {
             name: each for name, each in self._followed.items() if each.until_s > now_s
         }
@@ -124,7 +124,7 @@ class UsageFeed:
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            # Read creation times before the use, which a later pod of the same name must not get.
+            # Read creation times first. A later pod of the same name must not get this usage.
             made = self._made(name)
             try:
                 reading = await self._reader.read(name)
@@ -162,7 +162,7 @@ class UsageFeed:
 
 
 def _of_those(usage: NodeUsage, earlier: Made, later: Made) -> NodeUsage:
-    """Remove the use of pods that were deleted and whose names belong to new pods."""
+    """Remove the use of deleted pods if new pods have the same names."""
     pods = {key: pod for key, pod in usage.pods.items() if is_same(key, earlier, later)}
     return usage if len(pods) == len(usage.pods) else msgspec.structs.replace(usage, pods=pods)
 

@@ -152,7 +152,7 @@ class Viewers:
         """Return the current rights of a session, or None if there is no such session.
 
         While the API server does not answer, the last known rights remain valid for ``STALE_S``.
-        After that time the viewer may see no names.
+        After that time, the viewer is not allowed to see any names.
         """
         session = self._sessions.get(secret)
         if session is None:

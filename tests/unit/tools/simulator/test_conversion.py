@@ -39,11 +39,6 @@ def pod(limits: dict[str, Any], annotations: dict[str, str] | None = None, **spe
             (),
             {"aliyun.com/gpu-mem": 1, "aliyun.com/gpu-core.percentage": 35},
         ),
-        (
-            {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50},
-            ("--gpu-memory", "80GiB"),
-            {"aliyun.com/gpu-mem": 40},
-        ),
         ({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4096}, (), {"aliyun.com/gpu-mem": 4}),
         ({"volcano.sh/vgpu-number": 2}, (), {"nvidia.com/gpu": 2}),
         ({"nvidia.com/gpu.shared": 1}, (), {"nvidia.com/gpu": 1}),

@@ -161,10 +161,6 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
             "'gputile.io/v2' is unknown; use gputile.io/v1alpha1",
         ),
         (
-            "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}",
-            "no file describes a node",
-        ),
-        (
             "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {allocatable: {cpu: many}}",
             r"Node/a: status.allocatable\[\"cpu\"\]: 'many' is not a quantity",
         ),

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import ObjectMeta
-from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.controller_rules import PodGroups
 from gputile.tools.simulator.intake import Intake
@@ -102,28 +100,16 @@ def test_pods_that_are_missing_keep_the_others_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("B4", "M13")
-def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path: Path) -> None:
+def test_a_pod_group_of_a_file_counts_even_without_a_size(tmp_path: Path) -> None:
     """A file goes before the cluster, also before what cannot be read there."""
-    names = [write(tmp_path, CLUSTER, "cluster"), write(tmp_path, pods(3, BY_OBJECT), "pods")]
-    known = PodGroups(absent="is nowhere")
-    known.add(PodGroup(ObjectMeta(name="g", namespace="default"), PodGroupSpec(3)))
+    text = pods(3, BY_OBJECT) + GROUP.replace("minMember: 5", "")
+    names = [write(tmp_path, CLUSTER, "cluster"), write(tmp_path, text, "pods")]
     broken = PodGroups(unreadable={("default", "g"): "spec.minMember: it is odd"}, absent="is nowhere")
     elsewhere = PodGroups({("other", "g"): 3}, absent="is nowhere")
-    group, unsized = write(tmp_path, GROUP, "group"), write(tmp_path, GROUP.replace("minMember: 5", ""), "unsized")
-    nowhere = "gang g: PodGroup default/g is nowhere, or its spec.minMember is not 1 or more"
-    lacking = "gang g: 3 of the 5 pods that start together exist"
-    for groups, more, why in (
-        (known, [], "gang g: 3 pods that start together; binpack: GPU 0 (10 GiB)"),
-        (broken, [], "gang g: the cluster's PodGroup default/g: spec.minMember: it is odd"),
-        (elsewhere, [], nowhere),
-        (known, [group], lacking),
-        (broken, [group], lacking),
-        (elsewhere, [unsized], nowhere),
-        (broken, [unsized], nowhere),
-    ):
-        scenario = load_scenario(names[:1], [*names[1:], *more], groups=groups)
+    for groups in (broken, elsewhere):
+        scenario = load_scenario(names[:1], names[1:], groups=groups)
         found = list(Simulation(Configuration(admission=AdmissionConfiguration(gangs=True))).run(scenario, lambda: 1))
-        assert found[0].reason == why
+        assert found[0].reason == "gang g: PodGroup default/g is nowhere, or its spec.minMember is not 1 or more"
 
 
 @pytest.mark.requirement("M13")

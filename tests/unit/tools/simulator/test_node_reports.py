@@ -175,8 +175,8 @@ def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
     job = demanding(pod("job", asks={"nvidia.com/gpu": 1}), node_selector={MODEL_LABEL: "Tesla-V100"})
     _, _, changes = explained(job, [labelled(machine("n1", "default"), {MODEL_LABEL: "T4"})], [])
     assert [remedy.change for remedy in changes] == [
-        "kube-scheduler's reason \"node(s) didn't match Pod's node affinity/selector\" is resolved; the GPUs there "
-        "have enough free",
+        "kube-scheduler's reason \"node(s) didn't match Pod's node affinity/selector\" is resolved; enough GPU "
+        "capacity is free there",
         "a node with one GPU comes, labelled ack.node.gpu.schedule=default and "
         "aliyun.accelerator/nvidia_name=Tesla-V100",
     ]

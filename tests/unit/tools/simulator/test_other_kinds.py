@@ -310,14 +310,6 @@ def told(expansion: Expansion) -> list[str]:
             id="specs without metadata",
         ),
         pytest.param(
-            "argoproj.io/v1alpha1/Workflow",
-            f"{{templates: [{{name: a, nodeSelector: {{a: b}}, container: {{image: i, resources: {GPU}}}}}, "
-            "{name: b, steps: []}]}",
-            ["x-container-0"],
-            ["1 pod of spec.templates[0].container, nvidia.com/gpu: 1"],
-            id="Argo's Workflow",
-        ),
-        pytest.param(
             "workload.codeflare.dev/v1beta2/AppWrapper",
             "{components: [{template: {apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: t}, "
             "spec: {pytorchReplicaSpecs: {Worker: {replicas: 2, template: "
@@ -385,7 +377,8 @@ def told(expansion: Expansion) -> list[str]:
         ),
         pytest.param(
             "argoproj.io/v1alpha1/Workflow",
-            f"{{parallelism: 9, templates: [{{name: a, container: {{name: c, image: i, resources: {GPU}}}}}]}}",
+            "{parallelism: 9, templates: [{name: a, nodeSelector: {a: b}, "
+            f"container: {{image: i, resources: {GPU}}}}}]}}",
             ["x-container-0"],
             ["1 pod of spec.templates[0].container, nvidia.com/gpu: 1"],
             id="an upper bound of pods",

@@ -64,12 +64,6 @@ def test_nodes_with_different_gpus_keep_their_columns() -> None:
     assert none.split()[-1] == "0/0"
 
 
-def test_other_modes_are_counted_in_gpus() -> None:
-    text = summary([node("v100", gpu(0, 15, pods=1), gpu(1, 0), mode="default")], 1024)
-    assert "0/0 (0%)" in text
-    assert text.splitlines()[-1].split() == ["v100", "192.0.2.109", "default", "1/2"]
-
-
 @pytest.mark.requirement("V3")
 def test_a_shared_node_that_cannot_be_read_says_so() -> None:
     """0/0 alone would read as a node without GPUs."""
@@ -87,10 +81,11 @@ def test_a_gpu_that_is_out_of_order_is_named() -> None:
     """The documents' table has no mark for it."""
     unhealthy = msgspec.structs.replace(gpu(1, 0), healthy=False)
     lines = summary(
-        [node("n", gpu(0, 2), unhealthy), node("w", gpu(0, 0), unhealthy, mode="default")], 1024
+        [node("n", gpu(0, 2), unhealthy), node("w", gpu(0, 15, pods=1), unhealthy, mode="default")], 1024
     ).splitlines()
     assert lines[1].split() == ["n", "192.0.2.109", "2/15", "0/15", "2/30"]
-    assert lines[lines.index("Whole GPUs:") + 2].split() == ["w", "192.0.2.109", "default", "0/2*"]
+    assert "2/30 (6%)" in lines, "whole GPUs are counted by themselves"
+    assert lines[lines.index("Whole GPUs:") + 2].split() == ["w", "192.0.2.109", "default", "1/2*"]
     assert lines[-2:] == ["n     GPU 1 is unhealthy", "w     GPU 1 is unhealthy"]
     assert "PROBLEM:    GPU 1 is unhealthy" in details([node("n", unhealthy)], 1024)
 

@@ -70,7 +70,6 @@ def test_what_an_agent_serves_of_gpu_time_is_read(tmp_path: Path) -> None:
     [
         b"",
         b"<html>login</html>\n",
-        b"gputile_agent_gpu_memory_used_bytes{",
         b'gputile_agent_gpu_memory_used_bytes{index="0"} 1',
     ],
 )
