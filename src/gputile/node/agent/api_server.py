@@ -1,8 +1,8 @@
-"""Makes the agent's calls to the API server, and handles the watch events that wake its loops."""
+"""Makes the agent's calls to the API server, and applies watch events to the agent's state."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -10,7 +10,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import decode
-from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.core import Node, ObjectReference, Pod, PodOnNode
 from gputile.api.resource_claims import (
     RESOURCE_SLICES_PATH,
     ResourceClaim,
@@ -43,10 +43,9 @@ class NodeApi:
     async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
         return await read_pod(self._connection, namespace, name, within=within)
 
-    async def bound_pods(self) -> list[Pod]:
-        return await list_all(
-            self._connection, "/api/v1/pods", Pod, {"fieldSelector": f"spec.nodeName={self._node}"}
-        )
+    async def bound_pods(self) -> Sequence[Pod]:
+        of_node = {"fieldSelector": f"spec.nodeName={self._node}"}
+        return await list_all(self._connection, "/api/v1/pods", PodOnNode, of_node)
 
     async def claim(self, namespace: str, name: str, within: float) -> ResourceClaim | None:
         try:
@@ -57,8 +56,9 @@ class NodeApi:
             return None
 
     async def apply_slice(self, wanted: ResourceSlice, *, dry_run: bool = False) -> ResourceSlice:
-        """Create or overwrite a ResourceSlice by server-side apply; return it as it is stored, or
-        as it would be.
+        """Create or overwrite a ResourceSlice by server-side apply.
+
+        Return the slice as the API server stores it. In a dry run, nothing is stored.
         """
         path = f"{RESOURCE_SLICES_PATH}/{wanted.metadata.name}?fieldManager={_MANAGER}&force=true"
         path += "&dryRun=All" if dry_run else ""
@@ -70,7 +70,10 @@ class NodeApi:
             await self._connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-        """Change annotations of exactly this version of the pod (None: remove); return the pod."""
+        """Change annotations of exactly this version of the pod, and return the changed pod.
+
+        A value of None removes the annotation.
+        """
         return await annotate_pod(self._connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
@@ -87,7 +90,7 @@ class NodeApi:
 
 
 class Wakeup:
-    """A request that a loop runs soon; several requests before it runs count as one."""
+    """A request that a loop runs soon. Several requests before the next run count as one."""
 
     def __init__(self) -> None:
         self._wished = asyncio.Event()
@@ -96,7 +99,7 @@ class Wakeup:
         self._wished.set()
 
     async def wait(self, within: float) -> None:
-        """Wait for the next request, at most ``within`` seconds."""
+        """Wait for the next request, but for at most ``within`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._wished.wait()
@@ -105,14 +108,14 @@ class Wakeup:
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """Wakes the agent's loops: ``compare`` the reconciler, ``publish`` the node status writer."""
+    """The requests that wake the reconciler (``compare``) and the status writer (``publish``)."""
 
     compare: Wakeup = field(default_factory=Wakeup)
     publish: Wakeup = field(default_factory=Wakeup)
 
 
 class NodeInformer:
-    """Applies watch events and configurations to the state, and wakes the loops that act on them.
+    """Applies watch events and new configurations to the state, and wakes the agent's loops.
 
     ``pods_listed`` is set once the pods of the node were listed, and ``node_seen`` once the node
     was read.

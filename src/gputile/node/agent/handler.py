@@ -1,13 +1,14 @@
-"""Answers the kubelet's calls: collects data, lets ``allocation`` decide, and writes the result.
+"""Answers the kubelet's calls: collects the data, lets others decide, and writes the result.
 
-For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
-``callers``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
+For each resource of a container, the kubelet may call ``GetPreferredAllocation``, and then calls
+``Allocate``. Before each start of the container it calls ``PreStartContainer``. ``callers`` finds
+the calling pod, ``allocation`` decides about IDs, and ``container_start`` about starts.
 
-A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each
-request that the agent makes meanwhile has a deadline. The agent waits for the kubelet's list for up
-to three seconds, since a busy node needs some time, or for half a second if the previous request
-failed. The agent waits longer for the API server, but only for a pod that is otherwise unknown,
-since the kubelet never changes what it has allocated to a pod.
+A call blocks the admission of all pods of the node, and the kubelet has no deadline for it. So each
+request that the agent makes during a call has a deadline. The agent waits for the kubelet's list
+for up to three seconds, because a busy node is slow, or half a second after a failed request. It
+waits longer for the API server, but only for a pod that is otherwise unknown, because the kubelet
+never changes the devices that it has allocated to a pod.
 """
 
 import asyncio
@@ -19,11 +20,12 @@ from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation import allocate, preferred, record_mounts
 from gputile.node.agent.allocation_state import UNKNOWN_CALLER, Caller
 from gputile.node.agent.api_server import Wakeup
-from gputile.node.agent.callers import callers
+from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway import kubelet_pb2 as pb
@@ -33,15 +35,16 @@ log = logging.getLogger(__name__)
 
 FETCH_WITHIN_S, NEEDED_WITHIN_S = 0.45, 3.0
 READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
-_NOTHING = ("", frozenset[str](), 0.0), UNKNOWN_CALLER
+MOST_LOOKUPS = 8
 
 
 class AllocationHandler:
-    """Answers the calls on all device plugins. ``compare`` wakes the reconciler."""
+    """Answers the calls to all device plugins of the node. ``compare`` wakes the reconciler."""
 
     def __init__(
         self,
         advertiser: Advertiser,
+        node: str,
         files: ContainerPreparation,
         compare: Wakeup,
         metrics: AgentMetrics,
@@ -50,14 +53,14 @@ class AllocationHandler:
         self._kubelet = advertiser.kubelet
         self._records = advertiser.records
         self._advertiser = advertiser
+        self._node = node
         self._files = files
         self._compare = compare
         self._metrics = metrics
-        # The Allocate call that most likely follows GetPreferredAllocation, and its caller.
-        self._expected = _NOTHING
+        self._lists = True  # whether the kubelet answered the last List request
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
-        """Answer a call on the plugin of one resource."""
+        """Answer a call to the plugin of one resource."""
         methods = {
             "GetPreferredAllocation": self._preferred,
             "Allocate": self._allocate,
@@ -75,9 +78,9 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Return the preferred IDs.
+        """Return the preferred IDs, or none after a failure.
 
-        If that fails, return no preference, since an error would fail the pod for good.
+        An error would permanently fail the pod.
         """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
@@ -88,7 +91,7 @@ class AllocationHandler:
             try:
                 caller = await self._find_caller(resource, size)
                 ids = preferred(self._state, caller, resource, available, must, size)
-                self._expected = (resource, frozenset(ids), self._kubelet.state.epoch), caller
+                self._state.expect(resource, ids, caller)
             except Exception:
                 log.exception("no preference for %d of %s", size, resource)
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
@@ -101,11 +104,8 @@ class AllocationHandler:
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         state, now_ns = self._state, time.time_ns()
-        asked, caller = self._expected
-        call = resource, frozenset(ids), self._kubelet.state.epoch
-        if asked != call or caller.pod is not state.pods.get(caller.key):
-            caller = await self._find_caller(resource, len(ids))
-        self._expected = _NOTHING
+        expected = state.expected_caller(resource, ids, self._kubelet.state.epoch)
+        caller = expected or await self._find_caller(resource, len(ids))
         try:
             allocated = allocate(state, caller, resource, ids, now_ns)
         except AllocationConflict as error:
@@ -113,13 +113,13 @@ class AllocationHandler:
             log.error("refused %d of %s: %s", len(ids), resource, error)
             raise
         if not caller.key:
-            log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
+            log.warning("allocated %d of %s to a pod that is not known yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
         record = record_mounts(state, allocated.directory, mounts_of(response))
         try:
             self._files.prepare(allocated, record)
-        except OSError as error:  # it is written again before the container starts
-            log.error("the agent's state cannot be written, and is written again later: %s", error)
+        except OSError as error:  # the record is written again before the container starts
+            log.error("the record of an allocation is not written, and is retried: %s", error)
         self._advertiser.allocated()
         self._compare.wish()
         return response
@@ -131,16 +131,12 @@ class AllocationHandler:
         return pb.PreStartContainerResponse().SerializeToString()
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
-        """Write the limits of a container that is about to start.
-
-        Raises:
-            NotYet: the container must not start yet.
-        """
+        """Write the limits of a container that is about to start. Raises NotYet if it must wait."""
         self._records.read(self._state, time.time_ns())
         try:
             try:
                 starting = prestart(self._state, resource, ids, time.time_ns())
-            except NotYet:  # the kubelet's list may have changed
+            except NotYet:  # try again with a new list of the kubelet
                 await self._list()
                 starting = prestart(self._state, resource, ids, time.time_ns())
             for directory, limits in starting:
@@ -153,30 +149,41 @@ class AllocationHandler:
     # -- data for decisions
 
     async def _list(self) -> Listing | None:
-        """Update the state from the kubelet's list, and return the list; None if it is too late."""
-        silent = self._state.kubelet.silent
-        listing = await self._kubelet.list(FETCH_WITHIN_S if silent else NEEDED_WITHIN_S)
-        self._state.record_listing(listing, settled=self._kubelet.settled)
+        """Update the state from the kubelet's list. Return the list, or None without an answer."""
+        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
+        self._lists = listing is not None
+        self._state.record_listing(
+            listing, self._kubelet.state.epoch, settled=self._kubelet.settled
+        )
         self._records.read(self._state, time.time_ns())
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller:
-        """Identify the caller, if necessary by reading the node's pods from the API server."""
-        state, listing = self._state, await self._list()
-        forget_unwritten(state, resource)
+        """Find the calling container. If it is uncertain, read candidates from the API server.
+
+        ``callers`` describes how the container is found.
+        """
+        listing = await self._list()
+        forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S
-        while listing is not None:
-            found = callers(state, listing, resource, size)
-            if sum(each.sure for each in found) == 1:
-                break
-            try:
-                async with asyncio.timeout(READ_WITHIN_S):
-                    await self._advertiser.read_bound_pods()
-                break
-            except (KubeError, TimeoutError) as error:
-                log.warning("cannot read the pods of this node: %s", error)
-            if all(each.key in state.pods for each in found) or time.monotonic() > until:
+        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
+            answered = await asyncio.gather(*(self._read_pod(key) for key in keys))
+            known = all(key in self._state.pods for key in keys)
+            if known or all(answered) or time.monotonic() > until:
                 break
             await asyncio.sleep(READ_AGAIN_S)
-        derive(state, time.time_ns())
-        return next(iter(callers(state, listing, resource, size)), UNKNOWN_CALLER)
+        derive(self._state, time.time_ns())
+        return next(iter(callers(self._state, listing, resource, size)), UNKNOWN_CALLER)
+
+    async def _read_pod(self, key: str) -> bool:
+        """Read a pod from the API server. Return whether the API server answered."""
+        namespace, _, name = key.partition("/")
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                pod = await self._advertiser.cluster.pod(namespace, name, READ_WITHIN_S)
+        except (KubeError, TimeoutError) as error:
+            log.warning("cannot read pod %s: %s", key, error)
+            return False
+        if pod is not None and pod.spec.node_name == self._node:
+            answered_pod(self._state.pods, pod, self._state.configuration)
+        return True

@@ -1,8 +1,8 @@
 """Answers the kubelet's calls for claims: prepares them, releases them, and stores their files.
 
-A claim holds its devices before any of its files is written, and its CDI file is written last. If
-the agent dies before that, the kubelet has no response and retries. Existing files with the same
-content are not written again.
+The devices of a claim are reserved before its files are written, and its CDI file is written last.
+If the agent ends before that, the kubelet has no response and retries. A file that already has the
+right content is not written again.
 
 The limits of a claim are in its allocation directory, with a mark that it was started, which the
 release removes. The kubelet adds a claim to its checkpoint before it asks for the preparation, and
@@ -146,7 +146,7 @@ class ClaimFiles:
 
 
 class ClaimsDriver:
-    """Prepares the claims of one node. ``compare`` wakes the reconciler."""
+    """Prepares and releases the claims of one node. ``compare`` wakes the reconciler."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class ClaimsDriver:
         self._preparation = preparation
         self._cluster = cluster
         self._compare = compare
-        # By UID, so that there is one call at a time for each claim.
+        # Locks by the UID of the claim, so that each claim has one call at a time
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
@@ -183,7 +183,10 @@ class ClaimsDriver:
 
     async def _prepare_all(self, body: bytes) -> bytes:
         asked = dra.NodePrepareResourcesRequest.FromString(body).claims
-        answers = {each.uid: await self._prepare_answer(each) for each in asked}
+        # All claims are locked at once: if the pod is deleted, the kubelet cancels this call and
+        # releases the claims in any order.
+        done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
+        answers = dict(zip((each.uid for each in asked), done, strict=True))
         return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
 
     async def _release_all(self, body: bytes) -> bytes:
@@ -234,7 +237,7 @@ class ClaimsDriver:
         )
 
     def _cdi_devices(self, uid: str, device: str) -> list[str]:
-        """Return a result's CDI devices: the GPU's if the runtime knows it, and the claim's."""
+        """Return the CDI devices of the GPU, if the runtime knows it, and of the claim."""
         found = device_named(self._state.node_config, device)
         return [
             *(self._files.cdi_devices(found.uuid) if found is not None else ()),
@@ -279,7 +282,7 @@ class ClaimsDriver:
         return found.gpus
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
-        """Return the pod for which the claim is reserved, even before the watch reports it."""
+        """Return the pod that the claim is reserved for, even before the watch reports the pod."""
         known = self._state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod
@@ -298,6 +301,7 @@ class ClaimsDriver:
             mode=claim.mode,
             unit_mib=claim.unit_mib,
             gpus=claim.shares,
+            phase=claim.devices[0].phase,
             since_ns=claim.since_ns,
             mounts=mounts_of(response),
             claim=claim.claim,
@@ -313,7 +317,7 @@ class ClaimsDriver:
         self._files.write(claim.uid, cdi_file(claim.uid, response.envs, seen))
 
     async def _release(self, uid: str) -> str:
-        """Release a claim, even an unknown one; return the error, "" if there is none."""
+        """Release a claim, which may be unknown. Return the error, or "" after a success."""
         if not uid.replace("-", "").isalnum():
             return ""
         async with self._busy.setdefault(uid, asyncio.Lock()):

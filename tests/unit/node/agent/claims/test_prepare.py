@@ -121,7 +121,7 @@ def test_a_mig_instance_is_one_claims_alone() -> None:
     assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
     hold_claims(state, {first.uid: first})
     assert prepared(state, allocated("d", Given("gpu-0-mig-2", {}))).gpus == {"MIG-2"}
-    assert "held by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
+    assert "used by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
 
 
 def test_two_instances_of_one_gpu_count_as_two() -> None:
@@ -145,13 +145,13 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
         (allocated("c", Given("nic-0", {}, driver="net.example")), "no GPU is allocated"),
         (allocated("c", share(0, "1Gi"), pods=()), "reserved for 0 pods"),
         (allocated("c", share(0, "1Gi"), pods=("a", "b")), "reserved for 2 pods"),
-        (allocated("c", Given("gpu-0", {"memory": "1Gi"}, pool="other")), "of node other"),
+        (allocated("c", Given("gpu-0", {"memory": "1Gi"}, pool="other")), "belongs to node other"),
         (allocated("c", Given("gpu-0", {"memory": "1Gi"}, admin=True)), "adminAccess"),
         (allocated("c", share(7, "1Gi")), "gpu-7 no longer exists"),
-        (allocated("c", share(0, "9Gi")), "no amount of 8192 MiB"),
-        (allocated("c", share(0, "-1Gi")), "no amount"),
-        (allocated("c", share(0, "0")), "no amount"),
-        (allocated("c", share(0, "lots")), "no amount"),
+        (allocated("c", share(0, "9Gi")), "no part of 8192 MiB"),
+        (allocated("c", share(0, "-1Gi")), "no part"),
+        (allocated("c", share(0, "0")), "no part"),
+        (allocated("c", share(0, "lots")), "no part"),
         (allocated("c", share(0, "5Gi"), share(0, "5Gi")), "twice"),
     ],
 )
@@ -162,7 +162,7 @@ def test_what_is_refused(claim: ResourceClaim, text: str) -> None:
 @pytest.mark.parametrize("cores", ["101", "0", "-5", "lots", "1e300", ""])
 def test_compute_that_is_none_or_more_than_there_is_is_refused(cores: str) -> None:
     """A limit of 0 percent would be no limit."""
-    assert "no amount" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores=cores)))
+    assert "no part" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores=cores)))
 
 
 def test_a_node_of_extended_resources_prepares_nothing() -> None:
@@ -185,8 +185,8 @@ def test_what_others_hold_is_counted_and_they_are_named() -> None:
     held(state, "b", share(1, "8Gi", cores="10"))
     assert prepared(state, allocated("c", share(0, "3Gi", cores="60")))
     text = refusal(state, allocated("c", share(0, "4Gi", cores="5")))
-    assert text == "GPU 0 has 3072 of 8192 MiB left, the pod would hold 4096; held by default/a"
-    assert "would have 105 of 100 percent of its compute taken; held by default/a" in refusal(
+    assert text == "GPU 0 has 3072 of 8192 MiB left, but the pod needs 4096; used by default/a"
+    assert "would need 105 of 100 percent of its compute; used by default/a" in refusal(
         state, allocated("c", share(0, "1Gi", cores="65"))
     )
 
@@ -197,7 +197,7 @@ def test_pods_by_device_plugin_are_counted_too() -> None:
     ids = tuple(part_id("GPU-0", number) for number in range(6))
     devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, "old-main")
     hold(state, PodDevices("old", "default", "old", 1024, "cgpu", "default", 0, (devices,)))
-    assert "held by default/old" in refusal(state, allocated("c", share(0, "3Gi")))
+    assert "used by default/old" in refusal(state, allocated("c", share(0, "3Gi")))
 
 
 def test_as_many_pods_share_a_gpu_as_may() -> None:
@@ -210,7 +210,7 @@ def test_as_many_pods_share_a_gpu_as_may() -> None:
 def test_a_whole_gpu_is_held_by_one() -> None:
     state = claims_node(Mode.EXCLUSIVE, MACHINE)
     held(state, "a", Given("gpu-0", {}))
-    assert "GPU 0 is held by pod default/a" in refusal(state, allocated("c", Given("gpu-0", {})))
+    assert "GPU 0 is used by pod default/a" in refusal(state, allocated("c", Given("gpu-0", {})))
     assert prepared(state, allocated("c", Given("gpu-1", {})))
 
 
