@@ -1,8 +1,8 @@
-"""Writes the structures that C and Python share as C headers, with assertions on every size and
-offset.
+"""Writes C headers of the structures that C and Python share, and asserts each size and offset.
 
-Run by `make layouts`. The constants are those of gputile.node.native_layouts. The headers are
-committed, so that a C compiler alone builds the library; a test compares them.
+`make layouts` runs this module. gputile.node.native_layouts defines the constants. The headers are
+committed, so that the library can be built with only a C compiler. A test compares them with the
+output of this module.
 """
 
 import struct
@@ -21,8 +21,9 @@ _TYPES: Final = {"B": "uint8_t", "H": "uint16_t", "I": "uint32_t", "i": "int32_t
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a structure: ``rows`` of ``count`` values. ``type`` is a letter of ``struct``,
-    or a structure.
+    """A field of a structure, which consists of ``rows`` of ``count`` values.
+
+    ``type`` is a letter of Python's ``struct``, or a structure.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """A structure, without implicit padding, that C and Python share."""
+    """A structure that C and Python share. It has no implicit padding."""
 
     name: str
     fields: tuple[Field, ...]
@@ -68,10 +69,9 @@ class Layout:
 
     @property
     def struct(self) -> struct.Struct:
-        """The ``struct`` format: an array of bytes is one value, other numbers one each.
+        """The format for Python's ``struct``, in which an array of bytes is one value.
 
-        Raises:
-            ValueError: it contains structures.
+        Raises ValueError if the structure contains structures.
         """
         letters = []
         for field in self.fields:
@@ -102,8 +102,7 @@ USAGE_SLOT: Final = Layout(
         Field(
             "pid",
             "i",
-            meaning="0: free. In the container's namespace, where all of its processes see each "
-            "other",
+            meaning="in the PID namespace of the container, or 0 if the slot is free",
         ),
         Field("unused", "I"),
         Field("started", "Q", meaning="clock ticks after boot, /proc/<pid>/stat"),
@@ -114,22 +113,24 @@ USAGE: Final = Layout(
     (
         Field("magic", "I"),
         Field("version", "I"),
-        Field("top", "I", meaning="slots from here on were never taken"),
+        Field("top", "I", meaning="slots from this number on were never used"),
         Field(
             "counts",
             "I",
-            meaning="1: peak and refused are counted; a library from before them leaves 0",
+            meaning="1 if `peak` and `refused` are counted, which older libraries do not",
         ),
         Field("slot", USAGE_SLOT, USAGE_SLOTS),
         Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_GPUS),
         Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
-        Field("peak", "Q", MOST_GPUS, "the most that was held at once, bytes"),
-        Field("refused", "Q", MOST_GPUS, "requests for memory that the limit refused"),
+        Field("peak", "Q", MOST_GPUS, "the most bytes that were in use at the same time"),
+        Field(
+            "refused", "Q", MOST_GPUS, "the number of requests for memory that the limit refused"
+        ),
         Field(
             "context",
             "Q",
             MOST_GPUS,
-            "the least that a process's first context took, bytes; 0: not known yet",
+            "the fewest bytes that a process's first context used, or 0 if unknown",
         ),
     ),
 )
@@ -148,17 +149,17 @@ SIMULATED_GPU: Final = Layout(
         Field("uuid", "B", 16),
         Field("total", "Q", meaning="bytes"),
         Field("used", "Q"),
-        Field("peak", "Q", meaning="the most that was ever in use"),
-        Field("context_bytes", "Q", meaning="what a context takes"),
-        Field("module_bytes", "Q", meaning="what a loaded module takes"),
+        Field("peak", "Q", meaning="the most bytes that were in use"),
+        Field("context_bytes", "Q", meaning="the bytes that a context uses"),
+        Field("module_bytes", "Q", meaning="the bytes that a loaded module uses"),
         Field(
             "free_at_ns",
             "Q",
-            meaning="CLOCK_MONOTONIC: when the GPU has done all that was submitted",
+            meaning="when the GPU has finished all submitted work (CLOCK_MONOTONIC)",
         ),
         Field("busy_ns", "Q"),
         Field("launches", "Q"),
-        Field("bytes_per_us", "Q", meaning="of memory copies; 0: they take no time"),
+        Field("bytes_per_us", "Q", meaning="the speed of memory copies, or 0 if they take no time"),
     ),
 )
 SIMULATED_PROCESS: Final = Layout(

@@ -1,10 +1,8 @@
-"""Checks the C code: its form, the warnings of the C compiler and of clang, and clang's static
-analyser.
+"""Checks the C code with clang-format, the C compiler, clang and clang-tidy.
 
-Run by `make lint-c`, a part of `make lint`. What was clean is checked again only when it, a header
-or the rules change. clang-format and clang-tidy are development requirements. clang-tidy gives
-clang's warnings too; where a clang is installed beside it (Debian: clang), that has to be content
-as well.
+`make lint-c`, which is a part of `make lint`, runs this module. A file without mistakes is checked
+again only after the file, a header or the rules have changed. clang-format and clang-tidy are
+development requirements. clang is run only if it is installed.
 """
 
 import hashlib
@@ -37,7 +35,7 @@ _TEST_FLAGS: Final = (
 
 
 def main() -> int:
-    """Check everything; return 1 and print what is found, if something is."""
+    """Check all files, and print the mistakes. Return 1 if there are any."""
     sources = [
         path
         for group in (*LIBRARY_GROUPS, "simulated")
@@ -54,17 +52,17 @@ def main() -> int:
 
 
 def _flags(path: Path) -> tuple[str, ...]:
-    """Return what a file is compiled with."""
+    """Return the compiler flags for a file."""
     return (*(FLAGS if SOURCES in path.parents else _TEST_FLAGS), f"-I{SOURCES}")
 
 
 def check_form(paths: Sequence[Path]) -> str:
-    """Return where files are not formatted by the rules, "" for nothing."""
+    """Return where files are not formatted by the rules, or "" if all are."""
     return _run(_TOOLS / "clang-format", "-n", "-Werror", *paths)
 
 
 def check(path: Path) -> str:
-    """Return what is wrong with a file, "" for nothing."""
+    """Return the mistakes in a file, or "" if there are none."""
     flags = _flags(path)
     clean = _CACHE / _key(path, flags)
     if clean.exists():

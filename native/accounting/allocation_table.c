@@ -37,7 +37,7 @@ static void remove_link(struct link **at, struct gputile_allocation *taken) {
 
 void gputile_allocation_add(struct gputile_allocation allocation) {
     struct link *link = malloc(sizeof *link);
-    if (!link) return; /* its bytes stay counted until the process ends */
+    if (!link) return; /* the bytes of the allocation stay counted until the process ends */
     if (!allocation.references) allocation.references = 1;
     pthread_mutex_lock(&mutex);
     struct link **at = head(allocation.kind, allocation.key);
@@ -83,7 +83,7 @@ bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation 
     return any;
 }
 
-/* The lists are not freed, since a thread of the parent may have been changing them. */
+/* The lists are not freed, because a thread of the parent may have been changing them during the fork. */
 static void in_child(void) {
     pthread_mutex_init(&mutex, NULL);
     memset(bucket, 0, sizeof bucket);

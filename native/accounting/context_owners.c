@@ -1,4 +1,4 @@
-/* Numbers contexts, and removes the allocations of destroyed ones from the table. */
+/* Numbers contexts, and removes the allocations of destroyed contexts from the table. */
 #include "accounting/context_owners.h"
 
 #include "accounting/overhead.h"
@@ -13,7 +13,7 @@ uint64_t gputile_context_owner(CUcontext context) {
                                                                                          : gputile_context_key(context);
 }
 
-/* No address has the highest bit set; the lowest bits are for a CUlimit. */
+/* No address has the highest bit set. The lowest bits are for a CUlimit. */
 static uint64_t new_owner(void) {
     static uint64_t last;
     return (uint64_t)1 << 63 | __atomic_add_fetch(&last, 256, __ATOMIC_RELAXED);

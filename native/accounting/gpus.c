@@ -10,7 +10,7 @@
 
 enum { MOST_DEVICES = 64, UNKNOWN = 0, NONE = -1 };
 
-/* For each device its GPU + 1, NONE or UNKNOWN. The devices of a process never change. */
+/* The GPU + 1 of each device, or NONE or UNKNOWN. The devices of a process never change. */
 static int found[MOST_DEVICES];
 
 int gputile_gpu_of_uuid(const char *uuid) {

@@ -1,4 +1,4 @@
-/* Parses the limits file, and stores the limits that apply. */
+/* Parses the limits file, and stores this process's limits. */
 #define _GNU_SOURCE
 #include "accounting/limits.h"
 
@@ -9,7 +9,7 @@
 
 enum { MOST_WORDS = 4, MOST_MIB = 1 << 26 };
 
-/* Split a line of `length` bytes at single blanks; return the number of words, 0 if it has none or too many. */
+/* Split a line of `length` bytes at single blanks. Returns the number of words, or 0 if there are too many. */
 static int split(char *line, size_t length, char *word[MOST_WORDS]) {
     int count = 0;
     char *start = line;

@@ -53,7 +53,7 @@ bool gputile_location_of_pool(CUmemoryPool pool, CUmemLocation *location) {
             *location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
             return true;
         }
-    /* Default pools of other locations exist since CUDA 13; newer drivers of CUDA 13 report their location. */
+    /* Default pools of other locations exist since CUDA 13. Newer drivers of CUDA 13 report the pools' location. */
     return driver->cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &location->type) == CUDA_SUCCESS &&
            driver->cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &location->id) == CUDA_SUCCESS;
 }

@@ -8,16 +8,16 @@
 
 bool gputile_on_host(const CUmemLocation *location);
 
-/* The device of a location that is a device or a part of one; -1 for other locations. */
+/* The device of a location that is a device or a part of a device, or -1 for another location. */
 CUdevice gputile_device_at(const CUmemLocation *location);
 
-/* The number of this process's devices, at most as many as the limits can name; 0 before cuInit. */
+/* The number of this process's devices, but not more than the limits can name. It is 0 before cuInit. */
 int gputile_device_count(void);
 
 /* The device of a stream. Returns CUDA_SUCCESS, or the error that the calling function must return. */
 CUresult gputile_device_of_stream(CUstream stream, CUdevice *device);
 
-/* The location of a pool that this process has not created; false if it is unknown. */
+/* The location of a pool that this process has not created. Returns false if the location is unknown. */
 bool gputile_location_of_pool(CUmemoryPool pool, CUmemLocation *location);
 
 #endif

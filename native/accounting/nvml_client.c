@@ -1,4 +1,4 @@
-/* Loads NVML if the program has not, and never shuts it down, since other code of this process may use it. */
+/* Loads NVML if the program has not loaded it, and never shuts NVML down, because the program may use it. */
 #include "accounting/nvml_client.h"
 
 #include <dlfcn.h>
@@ -50,7 +50,7 @@ struct nvml_process {
 
 /* Raise `bytes` to the value of this process in a list of the GPU's processes. */
 static bool own_in(const char *symbol, void *device, uint64_t *bytes) {
-    struct nvml_process found[2 * MOST_PROCESSES]; /* twice as long: the elements of some drivers are longer */
+    struct nvml_process found[2 * MOST_PROCESSES]; /* twice as long, because some drivers have longer elements */
     unsigned count = MOST_PROCESSES, own = (unsigned)getpid();
     int (*list)(void *, unsigned *, struct nvml_process *) = gputile_nvml_symbol(symbol);
     if (!list || list(device, &count, found) != NVML_SUCCESS || count > MOST_PROCESSES) return false;

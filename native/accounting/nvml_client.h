@@ -11,14 +11,14 @@ struct nvml_memory {
     unsigned long long total, free, used;
 };
 
-/* A function of libnvidia-ml.so.1 itself, never a hook of this library; NULL while NVML is not loaded. */
+/* A function of libnvidia-ml.so.1 itself, never a hook of this library. It is NULL while NVML is not loaded. */
 void *gputile_nvml_symbol(const char *symbol);
 
-/* The free memory of the GPU with this UUID; false if NVML is not available. */
+/* The free memory of the GPU with this UUID. Returns false if NVML is not available. */
 bool gputile_nvml_free(const char *uuid, uint64_t *bytes);
 
-/* This process's memory on a GPU, as NVML reports it. It is 0 if NVML does not list this process: it has no context
- * yet, or NVML lists only processes of other PID namespaces. False if it is unknown. */
+/* This process's memory on a GPU, as NVML reports it. It is 0 if NVML does not list this process, because the process
+ * has no context yet, or because NVML lists only processes of other PID namespaces. Returns false if it is unknown. */
 bool gputile_nvml_own(const char *uuid, uint64_t *bytes);
 
 #endif

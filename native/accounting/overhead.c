@@ -1,4 +1,4 @@
-/* Measures the memory that a call allocated, by NVML or by the GPU's free memory, and charges it. */
+/* Measures the memory that a call has allocated, through NVML or the GPU's free memory, and charges it. */
 #include "accounting/overhead.h"
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 #define UNKNOWN_BYTES UINT64_MAX /* the usage file cannot be locked */
 enum { MOST_TRIES = 4 };
 
-static uint64_t charged[GPUTILE_MOST_GPUS]; /* to this process, so far */
+static uint64_t charged[GPUTILE_MOST_GPUS]; /* the bytes that this process was charged so far */
 
 static bool free_now(CUdevice device, int gpu, uint64_t *bytes) {
     CUdevice current;
@@ -28,7 +28,7 @@ static bool free_now(CUdevice device, int gpu, uint64_t *bytes) {
     return gputile_nvml_free(gputile_limits()->gpu[gpu].uuid, bytes);
 }
 
-/* Set `bytes` to this process's memory as NVML reports it, and `held` to what this library counts at the same time. */
+/* Set `bytes` to this process's memory as NVML reports it, and `held` to the memory that this library counts. */
 static bool own_now(int gpu, uint64_t *held, uint64_t *bytes) {
     for (int tries = 0; tries < MOST_TRIES; tries++) {
         *held = gputile_shared_usage_own((unsigned)gpu);
@@ -41,7 +41,7 @@ static bool own_now(int gpu, uint64_t *held, uint64_t *bytes) {
 /* Before a context is created: read this process's memory, and reserve the minimum for a context. */
 static CUresult begin_context(struct gputile_overhead *overhead) {
     const uint64_t least = gputile_shared_usage_context((unsigned)overhead->gpu);
-    /* NVML lists this process exactly if it has memory; otherwise the list is that of other processes. */
+    /* NVML must list this process if it has memory, and only then. Otherwise the list is that of other processes. */
     overhead->own_known = own_now(overhead->gpu, &overhead->held_before, &overhead->own_before) &&
                           !overhead->own_before == !overhead->held_before;
     const CUresult result = gputile_reserve_or_trim(overhead->gpu, least);
@@ -64,8 +64,8 @@ void gputile_overhead_cancel(const struct gputile_overhead *overhead) {
     if (overhead->gpu >= 0) gputile_give_back(overhead->gpu, overhead->reserved);
 }
 
-/* The memory that the driver has allocated since, and whether it is known exactly. It is negative if others have freed
- * more meanwhile. */
+/* The memory that the driver has allocated since the measurement began, and whether the amount is exact. The amount is
+ * negative if other processes have freed more memory in the meantime. */
 static int64_t gone(const struct gputile_overhead *overhead, bool *exactly) {
     uint64_t now, held;
     const int64_t reserved = (int64_t)overhead->reserved;
@@ -76,7 +76,7 @@ static int64_t gone(const struct gputile_overhead *overhead, bool *exactly) {
     return (int64_t)(overhead->free_before - now) - (int64_t)(used - overhead->used_before) + reserved;
 }
 
-/* Reserve `bytes`, of which `overhead->reserved` are reserved already. */
+/* Reserve `bytes` in all. `overhead->reserved` of them are already reserved. */
 static CUresult reserve_in_all(const struct gputile_overhead *overhead, uint64_t bytes) {
     if (bytes <= overhead->reserved) return gputile_give_back(overhead->gpu, overhead->reserved - bytes), CUDA_SUCCESS;
     const CUresult result = gputile_reserve_or_trim(overhead->gpu, bytes - overhead->reserved);

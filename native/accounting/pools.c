@@ -15,20 +15,20 @@
 #include "base/log.h"
 
 struct gputile_pool {
-    CUmemoryPool handle; /* NULL: the graphs' pool of `device` */
+    CUmemoryPool handle; /* NULL for the pool of the graphs of `device` */
     CUdevice device;
-    int gpu; /* -1: host memory */
-    uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
-    uint64_t expected; /* its size after the current request, if it grows only by that */
-    bool made; /* created by this process, which may destroy it */
-    bool destroy_deferred; /* destroyed by the program, and still in use */
+    int gpu; /* -1 for host memory */
+    uint64_t counted, grain; /* the pool grows by multiples of `grain` */
+    uint64_t expected; /* the pool's size after the current request, if it grows only for this request */
+    bool made; /* this process has created the pool, and so may destroy it */
+    bool destroy_deferred; /* the program has destroyed the pool, which is still in use */
     struct gputile_pool *next;
 };
 
-/* Stream-ordered pools grow by at least 32 MiB; a larger step of another driver is learnt when it is observed. */
+/* Stream-ordered pools grow by at least 32 MiB. If a driver has a larger step, it is learnt when it is observed. */
 enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
-/* Recursive. A nested call from the driver removes no pool from the list that an outer call iterates over. */
+/* The lock is recursive. A nested call from the driver removes no pool from the list that an outer call iterates. */
 static struct gputile_driver_lock pools_lock = GPUTILE_DRIVER_LOCK;
 static struct gputile_pool *pools;
 static int deferred;
@@ -55,7 +55,7 @@ static void shrink(const struct gputile_pool *pool) {
     else gputile_driver()->cuDeviceGraphMemTrim(pool->device);
 }
 
-/* Count at most what the pool reserves. */
+/* Count no more memory than the pool reserves. */
 static uint64_t settle(struct gputile_pool *pool) {
     uint64_t reserved;
     if (attribute(pool, true, &reserved) != CUDA_SUCCESS) return pool->counted;
@@ -85,9 +85,9 @@ static bool is_over(const struct gputile_pool *pool, uint64_t reserved) {
 
 enum { EVERY_GPU = -1 };
 
-/* Settle the pools of a GPU; if `shrinking`, trim them first. */
+/* Settle the pools of a GPU. If `shrinking`, trim the pools first. */
 static void sweep(int gpu, bool shrinking) {
-    if (pools_lock.depth > 1) return; /* the outer call does it */
+    if (pools_lock.depth > 1) return; /* the outer call sweeps */
     for (struct gputile_pool **at = &pools; *at;) {
         struct gputile_pool *pool = *at;
         bool asked = pool->gpu >= 0 && (gpu == EVERY_GPU || pool->gpu == gpu);
@@ -122,13 +122,13 @@ CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     gputile_pools_lock();
     while (made < count && make_room(&need[made]) == CUDA_SUCCESS) made++;
     if (made == count) return CUDA_SUCCESS;
-    sweep(EVERY_GPU, false); /* the pools before it do not grow either */
+    sweep(EVERY_GPU, false); /* the pools before this one do not grow either */
     gputile_pools_unlock();
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Other threads' synchronisations may shrink the pool at any time, so the grain is learnt only from growth beyond the
- * request. */
+/* A synchronisation of another thread may shrink the pool at any time. So the grain is learnt only if the pool has
+ * grown by more than the request. */
 static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
     uint64_t beyond = reserved > pool->expected ? gputile_footprint(reserved - pool->expected) : 0;
     if (beyond > pool->grain) pool->grain = beyond < MOST_GRAIN ? beyond : MOST_GRAIN;
@@ -137,7 +137,7 @@ static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
 static bool count_growth(struct gputile_pool *pool) {
     uint64_t reserved = pool->gpu < 0 ? 0 : settle(pool);
     if (pool->gpu < 0 || reserved <= pool->counted) return true;
-    learn_grain(pool, reserved); /* it grew by more than its grain */
+    learn_grain(pool, reserved); /* the pool grew by more than its grain */
     bool within = gputile_reserve(pool->gpu, reserved - pool->counted) == CUDA_SUCCESS;
     if (!within) shrink(pool), reserved = settle(pool), within = reserved <= pool->counted;
     if (!within) gputile_shared_usage_force((unsigned)pool->gpu, reserved - pool->counted);
@@ -192,7 +192,7 @@ static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int gpu, b
     if (!pool) return NULL;
     *pool = (struct gputile_pool){
         .handle = handle, .device = device, .gpu = gpu, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .made = made};
-    struct gputile_pool **end = &pools; /* behind the pools that an outer call iterates over */
+    struct gputile_pool **end = &pools; /* after the pools that an outer call iterates */
     while (*end) end = &(*end)->next;
     __atomic_store_n(end, pool, __ATOMIC_RELEASE);
     return pool;
@@ -217,7 +217,7 @@ bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *g
 
 bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int gpu) { return add(handle, device, gpu, true) != NULL; }
 
-/* Like the driver: the pool is no longer the device's current one, and keeps no unused memory. */
+/* As in the driver, a destroyed pool is no longer the device's current pool, and reserves no unused memory. */
 static void defer_destroy(struct gputile_pool *pool) {
     const struct gputile_driver *driver = gputile_driver();
     CUmemoryPool other;
@@ -230,8 +230,8 @@ static void defer_destroy(struct gputile_pool *pool) {
     __atomic_fetch_add(&deferred, 1, __ATOMIC_RELAXED);
 }
 
-/* The driver frees a destroyed pool when it is no longer used, without notice. So its destruction is deferred until
- * then, and it counts until then. */
+/* The driver frees a destroyed pool without notice when the pool is no longer used. So this library defers the
+ * destruction until then, and counts the pool until then. */
 CUresult gputile_pools_destroy(CUmemoryPool handle) {
     struct gputile_pool **at = &pools;
     while (*at && (*at)->handle != handle) at = &(*at)->next;
@@ -253,7 +253,7 @@ static CUresult unknown_place(void) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* The pool of an allocation: that of the handle, else the current one of the device. */
+/* The pool of an allocation, which is the pool of the handle or else the device's current pool. */
 static CUresult find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
     CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     int gpu;
@@ -281,7 +281,7 @@ CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputil
 static void in_child(void) {
     gputile_driver_lock_in_child(&pools_lock);
     deferred = 0;
-    pools = NULL; /* a forked child has none of the parent's pools */
+    pools = NULL; /* a forked child cannot use the parent's pools */
 }
 
 static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_POOLS, .in_child = in_child};

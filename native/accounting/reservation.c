@@ -4,7 +4,7 @@
 #include "accounting/limits.h"
 #include "accounting/shared_usage.h"
 
-/* The driver rounds requests for linear memory up: below 1 MiB to 512 bytes, others to blocks of 2 MiB. */
+/* The driver rounds requests for linear memory below 1 MiB up to 512 bytes, and others up to blocks of 2 MiB. */
 enum { SMALL = 1 << 20, GRAIN = 512, BLOCK = 2 << 20 };
 
 CUresult gputile_reserve(int gpu, uint64_t bytes) {

@@ -1,4 +1,4 @@
-/* Maps and locks the file, and detects dead processes in it. */
+/* Maps and locks the usage file, and detects the slots of ended processes. */
 #define _GNU_SOURCE
 #include "accounting/shared_usage.h"
 
@@ -24,12 +24,12 @@ enum { NO_SLOT = -1 };
 _Static_assert(sizeof(struct gputile_usage) <= GPUTILE_USAGE_BYTES, "the table does not fit into its file");
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file lock does not exclude threads of the same process */
-static int cancelling; /* of the thread that holds the mutex */
+static int cancelling; /* the cancellation state of the thread that holds the mutex */
 static struct gputile_usage *usage;
 static char usage_path[256];
-/* Two open file descriptions of the same file. One locks the file briefly. The other one maps the table and locks the
- * slot: a program that closes its number does not lose that lock, since the mapping keeps it. A forked child keeps it
- * open, like the driver's descriptors: the driver frees a process's memory when the last of them is closed. */
+/* Two open file descriptions of the same file. One locks the file for a short time. The other one maps the table and
+ * locks the slot. The mapping keeps this lock even if the program closes the descriptor. A forked child keeps the
+ * mapping, like the driver's descriptors. The driver frees a process's memory when the last of these is closed. */
 static struct gputile_guarded_fd lock_file = GPUTILE_GUARDED_FD_NONE, slot_file = GPUTILE_GUARDED_FD_NONE;
 static int own_slot = NO_SLOT;
 
@@ -42,7 +42,7 @@ static bool file_lock(const struct gputile_guarded_fd *file, int command, off_t 
     return result == 0;
 }
 
-/* A program may close descriptors that it does not know, and reuse their numbers: another file must not be locked. */
+/* A program may close descriptors that it does not know, and reuse their numbers. Its files must not be locked. */
 static bool still_open(void) {
     if (gputile_guarded_fd_is_ours(&lock_file)) return true;
     struct gputile_guarded_fd again;
@@ -80,7 +80,7 @@ static void leave(void) {
     end_alone();
 }
 
-/* The start time of a process, and whether it has ended (a zombie has no memory); 0 if /proc does not show it. */
+/* The start time of a process, or 0 if /proc does not show the process. `ended` is true for a zombie, too. */
 static uint64_t start_of(int pid, bool *ended) {
     char path[32], text[1024], *at;
     *ended = false;
@@ -90,30 +90,31 @@ static uint64_t start_of(int pid, bool *ended) {
     ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
     text[length > 0 ? length : 0] = '\0';
-    at = strrchr(text, ')'); /* the name before it may contain anything */
+    at = strrchr(text, ')'); /* the name before the bracket may contain any character */
     if (!at || at[1] != ' ') return 0;
     *ended = at[2] == 'Z' || at[2] == 'X';
     for (int field = 2; at && field < 22; field++) {
         at = strchr(at + 1, ' ');
-        /* A main thread that has ended is a zombie while other threads still run, and have the driver's memory. */
+        /* A main thread that has ended is a zombie, even if other threads still run and use the driver's memory. */
         if (at && field == 19 && strtoull(at + 1, NULL, 10) > 1) *ended = false;
     }
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* Whether a process has an address space: it loses it while it ends. */
+/* Whether a process still has its address space, which it loses while it ends. */
 static bool runs_a_program(int pid) {
     char path[32], byte;
     snprintf(path, sizeof path, "/proc/%d/maps", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false; /* unknown: a process of another user */
+    if (fd < 0) return false; /* unknown, because the process belongs to another user */
     bool found = read(fd, &byte, 1) == 1;
     close(fd);
     return found;
 }
 
-/* Whether a slot's process is dead: no process holds its lock, and it has ended or executed another program. The lock
- * alone is not enough: an ending process may lose it before its driver's memory is freed. */
+/* Whether a slot's process is dead. Then no process holds the slot's lock, and the process has ended or executed
+ * another program. The lock alone proves nothing, because an ending process may lose it before the driver's memory is
+ * freed. */
 static bool is_dead(int index) {
     const struct gputile_usage_slot *slot = &usage->slot[index];
     bool ended;
@@ -153,7 +154,8 @@ static const char *take_slot(void) {
                 continue;
             for (unsigned gpu = 0; gpu < GPUTILE_MOST_GPUS; gpu++) usage->used[gpu][i] = 0;
             usage->slot[i].started = start_of(getpid(), &ended);
-            /* First: slots beyond `top` are not checked, so a process that is killed here would lose its slot. */
+            /* First, because slots beyond `top` are not checked. The slot of a process that is killed here would be
+             * lost. */
             if (usage->top <= (unsigned)i) __atomic_store_n(&usage->top, (unsigned)i + 1, __ATOMIC_RELEASE);
             __atomic_store_n(&usage->slot[i].pid, getpid(), __ATOMIC_RELEASE);
             own_slot = i;
@@ -174,8 +176,8 @@ static void unmap(void) {
 }
 
 static const char *map(const char *path) {
-    /* Before the driver opens its descriptors: Linux closes the lowest number of an ending process last, so the slot
-     * is unlocked only when the driver's memory is free. */
+    /* The file is opened before the driver opens its descriptors. Linux closes the lowest number of an ending process
+     * last, so the slot is unlocked only when the driver's memory is free. */
     if (!open_file(&slot_file, path) || !open_file(&lock_file, path))
         return errno == ENOENT ? "it does not exist" : strerror(errno);
     if (lseek(lock_file.fd, 0, SEEK_END) < GPUTILE_USAGE_BYTES) return "it is too short";
@@ -188,7 +190,7 @@ static const char *map(const char *path) {
 
 static const char *begin(void) {
     if (!file_lock(&lock_file, F_OFD_SETLKW, GPUTILE_USAGE_LOCK_ALL, F_WRLCK)) return strerror(errno);
-    if (!usage->magic) { /* written last, so that a process that is killed before leaves an uninitialised file */
+    if (!usage->magic) { /* written last, so that the file is initialised again if this process is killed */
         usage->version = GPUTILE_USAGE_VERSION, usage->counts = GPUTILE_USAGE_COUNTS;
         __atomic_store_n(&usage->magic, GPUTILE_USAGE_MAGIC, __ATOMIC_RELEASE);
     }
@@ -210,7 +212,7 @@ const char *gputile_shared_usage_open(const char *path) {
 }
 
 bool gputile_shared_usage_reserve(unsigned gpu, uint64_t bytes, uint64_t limit) {
-    if (!bytes) return true; /* even above the limit, which a pool may have exceeded by its grain */
+    if (!bytes) return true; /* also above the limit, which a pool may have exceeded by its grain */
     if (!enter()) return false;
     uint64_t held = sum(gpu);
     if (held > limit || bytes > limit - held) reap(), held = sum(gpu);
@@ -236,8 +238,8 @@ void gputile_shared_usage_refused(unsigned gpu) {
     end_alone();
 }
 
-/* Without the file's lock, for which a process may have no free descriptor. Only this process writes its slot, and a
- * concurrent sum over the slots can only be too high. */
+/* This needs no lock of the file, for which a process may have no free descriptor. Only this process writes its slot,
+ * and a concurrent sum over the slots can only be too high. */
 void gputile_shared_usage_return(unsigned gpu, uint64_t bytes) {
     begin_alone();
     if (usage) {
@@ -285,7 +287,7 @@ static void in_child(void) {
     unmap();
     slot_file =
         (struct gputile_guarded_fd)GPUTILE_GUARDED_FD_NONE; /* open until the child ends or executes another program */
-    end_alone(); /* the forking thread holds the mutex, and is the only one in the child */
+    end_alone(); /* the forking thread holds the mutex, and is the only thread in the child */
 }
 
 static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_SHARED_USAGE,

@@ -1,6 +1,6 @@
 /* The types of the CUDA driver API that this library uses, with the layout of the public cuda.h.
  *
- * NVIDIA's header is not shipped, and the library must build without it. Source: cuda.h of CUDA 12.9 and 13.x.
+ * NVIDIA's header cannot be distributed, so the library builds without it. Source: cuda.h of CUDA 12.9 and 13.x.
  */
 #ifndef GPUTILE_CUDA_TYPES_H
 #define GPUTILE_CUDA_TYPES_H
@@ -40,7 +40,7 @@ enum {
     CUDA_ERROR_UNKNOWN = 999
 };
 
-/* Stream handles with a fixed meaning: the default stream of the context, and that of the calling thread. */
+/* The stream handles of the default stream of the context, and of the default stream of the calling thread. */
 #define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 

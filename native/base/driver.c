@@ -1,4 +1,4 @@
-/* Finds the loaded libcuda.so.1, its functions by their symbols, and keeps it loaded. */
+/* Finds the loaded libcuda.so.1 and its functions, and keeps it loaded. */
 #define _GNU_SOURCE
 #include "base/driver.h"
 
@@ -17,7 +17,7 @@ void gputile_pin_driver(void) {
     void *(*open_library)(const char *, int) = gputile_libc_symbol("dlopen");
     char *(*last_error)(void) = gputile_libc_symbol("dlerror");
     __atomic_store_n(&pinned, 1, __ATOMIC_RELAXED);
-    /* Otherwise the program's next dlerror would return this error. */
+    /* Without this, the program's next dlerror would return this error. */
     if (open_library && !open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) && last_error)
         last_error();
 }
@@ -32,7 +32,7 @@ const struct gputile_driver *gputile_driver(void) {
     static struct gputile_driver driver;
     static int loaded;
     if (__atomic_load_n(&loaded, __ATOMIC_ACQUIRE) || !gputile_driver_is_loaded()) return &driver;
-    /* Two threads may get here at once. A field is written only once, since other threads may already read it. */
+    /* Two threads may get here at the same time. A field is written only once, because other threads may read it. */
 #define X(field, symbol, parameters) set_once((void **)&driver.field, gputile_driver_symbol(symbol));
     GPUTILE_DRIVER_FUNCTIONS(X)
 #undef X

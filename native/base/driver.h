@@ -1,6 +1,6 @@
-/* The real driver: functions of libcuda.so.1 itself, never this library's own hooks of the same names.
+/* The functions of libcuda.so.1 itself, never this library's hooks of the same names.
  *
- * They are looked up in the loaded libcuda.so.1 at the first call. A function that this driver does not have is NULL.
+ * The first call looks them up in the loaded libcuda.so.1. A function that this driver does not have is NULL.
  */
 #ifndef GPUTILE_DRIVER_H
 #define GPUTILE_DRIVER_H
@@ -58,16 +58,16 @@ struct gputile_driver {
 #undef GPUTILE_DRIVER_FIELD
 };
 
-/* The driver's functions; all are NULL while no libcuda.so.1 is loaded. Any thread may call this. */
+/* The driver's functions, which are all NULL while no libcuda.so.1 is loaded. Any thread may call this. */
 const struct gputile_driver *gputile_driver(void);
 
-/* Any other symbol of the driver itself. */
+/* The address of another symbol of the driver itself. */
 void *gputile_driver_symbol(const char *symbol);
 
 bool gputile_driver_is_loaded(void);
 
-/* Keep the driver loaded at its address as long as the process lives: this library stores the driver's addresses, and a
- * program may close and reopen the driver. Called without a lock, since the dynamic loader takes its own. */
+/* Keep the driver loaded at its address as long as the process lives. This library stores the driver's addresses, but
+ * a program may close and reopen the driver. To be called without a lock, because the dynamic loader has its own. */
 void gputile_pin_driver(void);
 
 #endif

@@ -13,7 +13,7 @@ void gputile_driver_lock(struct gputile_driver_lock *lock) {
 
 void gputile_driver_unlock(struct gputile_driver_lock *lock) {
     const int before = lock->cancelling;
-    const bool last = lock->depth > 0 && !--lock->depth; /* not held in a child that was forked meanwhile */
+    const bool last = lock->depth > 0 && !--lock->depth; /* a child that was just forked holds no lock */
     pthread_mutex_unlock(&lock->mutex);
     if (last) pthread_setcancelstate(before, NULL);
 }

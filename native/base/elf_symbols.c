@@ -60,14 +60,14 @@ static void *by_gnu_hash(const struct tables *t, const char *name, uintptr_t bas
     }
 }
 
-/* Read an object's dynamic section; false if it has no symbols. */
+/* Read an object's dynamic section. Returns false if the object has no symbols. */
 static bool read_tables(const struct dl_phdr_info *info, struct tables *t) {
     uintptr_t base = info->dlpi_addr;
     memset(t, 0, sizeof *t);
     for (int i = 0; i < info->dlpi_phnum; i++) {
         if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
         for (const ElfW(Dyn) *d = (const void *)(base + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
-            /* glibc relocates these pointers where it can write them; an address below the base is not relocated. */
+            /* glibc relocates these pointers if it can write them. An address below the base is not relocated. */
             uintptr_t at = d->d_un.d_ptr < base ? base + d->d_un.d_ptr : d->d_un.d_ptr;
             if (d->d_tag == DT_SYMTAB) t->symbols = (const void *)at;
             else if (d->d_tag == DT_STRTAB) t->names = (const void *)at;
@@ -93,7 +93,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *data) {
     name = name ? name + 1 : info->dlpi_name;
     if (strncmp(name, search->object, strlen(search->object)) || !read_tables(info, &t)) return 0;
     if (t.gnu_hash) search->found = by_gnu_hash(&t, search->symbol, base);
-    else if (t.hash) /* DT_HASH: {buckets, symbols}; a rare case, so all are compared */
+    else if (t.hash) /* DT_HASH: {buckets, symbols}. All symbols are compared, because this case is rare. */
         for (ElfW(Word) i = 0; i < t.hash[1] && !search->found; i++)
             search->found = defined(&t, i, search->symbol, base);
     return search->found != NULL;
@@ -119,9 +119,9 @@ static size_t end_of_symbols(const struct relocations *relocations, size_t from,
     return end;
 }
 
-/* Only DT_HASH, which new objects lack, has the number of symbols. Imported symbols are relocated, so without DT_HASH
- * the symbols up to the last one that a relocation names are read. The data behind them may be anything: tools that
- * change names in a library (patchelf, for most Python wheels) append the new names. */
+/* Only DT_HASH contains the number of symbols, but new objects lack DT_HASH. Imported symbols are relocated. So without
+ * DT_HASH, the symbols up to the last one that a relocation names are read. The data after them may be unrelated: tools
+ * that change names in a library (patchelf, for most Python wheels) append the new names. */
 static size_t most_symbols(const struct tables *t) {
     return t->hash ? t->hash[1] : end_of_symbols(&t->of_calls, 0, end_of_symbols(&t->of_data, t->relative, 0));
 }

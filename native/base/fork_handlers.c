@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* The start and end of the array; the linker derives these names from the section's name. */
+/* The start and end of the array. The linker derives these names from the name of the section. */
 extern const struct gputile_fork_handlers *const __start_gputile_fork_handlers[] __attribute__((visibility("hidden")));
 extern const struct gputile_fork_handlers *const __stop_gputile_fork_handlers[] __attribute__((visibility("hidden")));
 

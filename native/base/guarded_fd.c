@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* fstat has a new symbol since glibc 2.33; device and inode are the first two words on 64-bit machines. */
+/* fstat has a new symbol since glibc 2.33. Device and inode are the first two words on 64-bit machines. */
 static bool file_of(int fd, struct gputile_guarded_fd *file) {
     struct stat_words {
         unsigned long words[32];
@@ -16,7 +16,7 @@ static bool file_of(int fd, struct gputile_guarded_fd *file) {
     return true;
 }
 
-/* If a program is started without standard streams, its output goes to the descriptors with these numbers. */
+/* The output of a program that is started without standard streams goes to the descriptors with these numbers. */
 static int beyond_standard_streams(int fd) {
     if (fd < 0 || fd > STDERR_FILENO) return fd;
     int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -39,6 +39,6 @@ bool gputile_guarded_fd_is_ours(const struct gputile_guarded_fd *guarded) {
 void gputile_guarded_fd_close(struct gputile_guarded_fd *guarded) {
     int fd = guarded->fd;
     bool ours = gputile_guarded_fd_is_ours(guarded);
-    guarded->fd = -1; /* before the number can be reused; a forked child closes it as well */
+    guarded->fd = -1; /* before the number can be reused, because a forked child closes the descriptor as well */
     if (ours) close(fd);
 }

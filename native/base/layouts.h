@@ -61,7 +61,7 @@ _Static_assert(offsetof(struct arbiter_message, b) == 16, "arbiter_message.b");
 _Static_assert(offsetof(struct arbiter_message, unused) == 24, "arbiter_message.unused");
 
 struct gputile_usage_slot {
-    int32_t pid; /* 0: free. In the container's namespace, where all of its processes see each other */
+    int32_t pid; /* in the PID namespace of the container, or 0 if the slot is free */
     uint32_t unused;
     uint64_t started; /* clock ticks after boot, /proc/<pid>/stat */
 };
@@ -73,14 +73,14 @@ _Static_assert(offsetof(struct gputile_usage_slot, started) == 8, "gputile_usage
 struct gputile_usage {
     uint32_t magic;
     uint32_t version;
-    uint32_t top; /* slots from here on were never taken */
-    uint32_t counts; /* 1: peak and refused are counted; a library from before them leaves 0 */
+    uint32_t top; /* slots from this number on were never used */
+    uint32_t counts; /* 1 if `peak` and `refused` are counted, which older libraries do not */
     struct gputile_usage_slot slot[512];
     uint64_t used[16][512]; /* bytes */
     uint64_t word[16]; /* the container's account of each GPU's time */
-    uint64_t peak[16]; /* the most that was held at once, bytes */
-    uint64_t refused[16]; /* requests for memory that the limit refused */
-    uint64_t context[16]; /* the least that a process's first context took, bytes; 0: not known yet */
+    uint64_t peak[16]; /* the most bytes that were in use at the same time */
+    uint64_t refused[16]; /* the number of requests for memory that the limit refused */
+    uint64_t context[16]; /* the fewest bytes that a process's first context used, or 0 if unknown */
 };
 _Static_assert(sizeof(struct gputile_usage) == 74256, "gputile_usage");
 _Static_assert(offsetof(struct gputile_usage, magic) == 0, "gputile_usage.magic");

@@ -1,4 +1,4 @@
-/* Searches libc, and libdl and libpthread, which had these functions until glibc 2.34. */
+/* Searches libc, and also libdl and libpthread, which had some of the functions until glibc 2.34. */
 #include "base/libc_symbols.h"
 
 #include <stddef.h>

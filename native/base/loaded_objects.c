@@ -1,12 +1,12 @@
-/* Iterates over the loaded objects, and delays forks meanwhile.
+/* Iterates over the loaded objects, and delays forks in the meantime.
  *
- * dl_iterate_phdr holds a lock of the loader that glibc does not reinitialise in a child (_dl_load_write_lock, unlike
- * _dl_load_lock). If a process forks while another thread is inside, the child would wait for that thread, which it
- * does not have, at its own first iteration. So a fork waits until no thread is inside.
+ * dl_iterate_phdr holds a lock of the loader that glibc does not reinitialise in a forked child (_dl_load_write_lock,
+ * unlike _dl_load_lock). If a process forked while a thread iterates, the child's first iteration would wait forever
+ * for this thread, which the child does not have. So a fork waits until no thread iterates.
  *
- * The threads inside are counted, without a lock: a thread may get here while it holds the loader's lock, from a
- * program's own callback. Then the threads inside wait for it, the fork waits for them, and it waits for the fork. All
- * of these waits have an end.
+ * The iterating threads are counted without a lock. A thread may get here while it holds the loader's lock, from a
+ * program's own callback. Then the iterating threads wait for this thread, the fork waits for them, and this thread
+ * waits for the fork. So each of these waits has a time limit.
  */
 #define _GNU_SOURCE
 #include "base/loaded_objects.h"
@@ -19,7 +19,7 @@
 enum { MOST_TRIES = 20000, PAUSE_NS = 100000 }; /* two seconds */
 
 static int inside, forking;
-static _Thread_local bool forks_here; /* other libraries' handlers may look up symbols during the fork */
+static _Thread_local bool forks_here; /* handlers of other libraries may look up symbols during the fork */
 
 static void rest(void) { nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL); }
 

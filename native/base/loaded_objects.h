@@ -1,4 +1,4 @@
-/* Iterates over the loaded objects such that no fork happens meanwhile. */
+/* Iterates over the loaded objects, and prevents forks in the meantime. */
 #ifndef GPUTILE_LOADED_OBJECTS_H
 #define GPUTILE_LOADED_OBJECTS_H
 

@@ -1,4 +1,4 @@
-/* Writes one line of at most 512 bytes with one system call, so that lines of several threads do not mix. */
+/* Writes a line of at most 512 bytes with one system call, so that lines of several threads do not mix. */
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -14,5 +14,5 @@ void gputile_log(const char *format, ...) {
     va_end(arguments);
     if (length > (int)sizeof text - 1) length = (int)sizeof text - 1;
     text[length++] = '\n';
-    if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* there is no other place for it */
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* the message cannot be written anywhere else */
 }

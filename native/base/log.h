@@ -1,4 +1,4 @@
-/* Messages for the user of a container, on standard error. */
+/* Writes messages for the user of a container to standard error. */
 #ifndef GPUTILE_LOG_H
 #define GPUTILE_LOG_H
 

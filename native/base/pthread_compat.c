@@ -6,7 +6,7 @@
 #include "base/libc_symbols.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-/* Sanitizers replace libc's functions: their versions are called if libc has the function. */
+/* Sanitizers replace functions of libc. If libc has the function, the sanitizer's version is called. */
 #define FUNCTION(name) (gputile_libc_symbol(#name) ? &name : NULL)
 #else
 #define FUNCTION(name) ((__typeof__(&name))gputile_libc_symbol(#name))

@@ -1,13 +1,13 @@
-/* Counts graph captures: during a capture no thread may wait for the context (timeslice/captures.h). */
+/* Counts graph captures, because no thread may wait for the context during a capture (timeslice/captures.h). */
 #include "hooks/hook_table.h"
 #include "timeslice/captures.h"
 
 enum {
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901, /* these two errors end a capture; after other errors it continues */
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901, /* only these two errors end a capture */
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
 };
 
-/* Counted before the driver is called; undone if the driver refuses. */
+/* The capture is counted before the driver is called, and no longer counted if the driver refuses. */
 static CUresult begun(CUresult result) {
     if (result != CUDA_SUCCESS) timeslice_count_capture(-1);
     return result;

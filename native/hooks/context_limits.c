@@ -13,7 +13,7 @@
 /* Locked while a limit is changed and counted. */
 static struct gputile_driver_lock limit_lock = GPUTILE_DRIVER_LOCK;
 
-/* The memory that a limit permits kernels to use later, without a call that could be counted. */
+/* The memory that kernels may use later because of a limit. No call at which it could be counted allocates it. */
 static uint64_t set_aside(int limit, size_t value, CUdevice device) {
     enum { DEFAULT_STACK = 1024 };
     int processors = 0, threads = 0;
@@ -28,7 +28,7 @@ static uint64_t set_aside(int limit, size_t value, CUdevice device) {
 
 CUresult cuCtxSetLimit(int limit, size_t value);
 
-/* Only the difference is reserved or released: the new size replaces the old one. */
+/* Only the difference is reserved or released, because the new size replaces the old one. */
 static CUresult resize(int limit, size_t value, int gpu, uint64_t bytes, uint64_t context) {
     struct gputile_allocation held = {.bytes = 0};
     const uint64_t key = context + (uint64_t)limit;
@@ -39,7 +39,7 @@ static CUresult resize(int limit, size_t value, int gpu, uint64_t bytes, uint64_
     result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value);
     if (result != CUDA_SUCCESS) return gputile_give_back(gpu, more), result;
     if (had && !gputile_allocation_take(GPUTILE_HEAP, key, &held))
-        return gputile_give_back(gpu, more), result; /* the context is gone */
+        return gputile_give_back(gpu, more), result; /* the context was destroyed */
     if (held.bytes > bytes) gputile_give_back(gpu, held.bytes - bytes);
     if (bytes) gputile_allocation_add((struct gputile_allocation){GPUTILE_HEAP, key, gpu, bytes, context, 1});
     return result;

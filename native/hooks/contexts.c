@@ -1,4 +1,4 @@
-/* Measures and charges the driver's memory for a context, and releases it with the context. */
+/* Measures and charges the driver's memory for a context, and releases the memory with the context. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -23,7 +23,7 @@ static CUresult may_create(CUdevice device) {
     return gputile_gpu_of_device(device) < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
-/* Locked while a context is created and measured, so that each is charged its own memory. */
+/* Locked while a context is created and measured, so that each context is charged only its own memory. */
 static struct gputile_driver_lock contexts_lock = GPUTILE_DRIVER_LOCK;
 
 static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
@@ -35,7 +35,7 @@ static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead)
     return result;
 }
 
-/* Charge a new context; destroy it if there is no room for it. */
+/* Charge a new context. Destroy it if there is no room for it. */
 static CUresult end_create(const struct gputile_overhead *overhead, CUresult result, const CUcontext *context) {
     uint64_t bytes;
     if (result != CUDA_SUCCESS) gputile_overhead_cancel(overhead);
@@ -131,7 +131,8 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice de
     return result;
 }
 
-/* A release of a primary context in progress. A reset destroys its memory even while others retain it. */
+/* A release of a primary context that is in progress. A reset frees the memory even if other users retain the
+ * context. */
 struct release {
     CUdevice device;
     bool reset, seen;
@@ -180,7 +181,7 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return end_release(&release, CALL_REAL(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, device));
 }
 
-/* The device whose primary context this is, -1 if it is none; adds `more` to its users. */
+/* The device whose primary context this is, or -1 for another context. Adds `more` to the device's users. */
 static CUdevice device_of_primary(CUcontext context, unsigned more) {
     CUdevice found = -1;
     gputile_driver_lock(&contexts_lock);
@@ -190,7 +191,7 @@ static CUdevice device_of_primary(CUcontext context, unsigned more) {
     return found;
 }
 
-/* Both functions are from CUDA 3 and still supported: the last user of a context destroys it. */
+/* These two functions of CUDA 3 are still supported. The last user of a context destroys it. */
 GPUTILE_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
     CUresult result = CALL_REAL(cuCtxAttach, cuCtxAttach, context, flags);
     if (result == CUDA_SUCCESS && device_of_primary(*context, 1) < 0)
@@ -216,7 +217,7 @@ GPUTILE_EXPORT CUresult cuCtxDetach(CUcontext context) {
     return result;
 }
 
-/* A forked child has none of them. */
+/* A forked child has no contexts. */
 static void in_child(void) {
     gputile_driver_lock_in_child(&contexts_lock);
     memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);

@@ -1,5 +1,5 @@
-/* Counts linear memory, arrays and imports: each call reserves memory before it calls the driver, and releases it if
- * the driver refuses. Memory is released after the driver has freed it. */
+/* Counts linear memory, arrays and imports. Each allocation reserves memory before it calls the driver, and releases
+ * the memory if the driver refuses. Memory is also released after the driver has freed it. */
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
 #include "accounting/reservation.h"
@@ -27,8 +27,8 @@ static CUresult settle(const struct request *request, CUresult result, enum gput
     return result;
 }
 
-/* Free memory: the pointer is removed from the table before the driver can reuse the address, and the bytes are
- * released after the driver has freed them. */
+/* Free memory. The pointer is removed from the table first, because the driver may use the address again at once. The
+ * bytes are released after the driver has freed them. */
 static CUresult end_free(bool held, const struct gputile_allocation *taken, CUresult result) {
     if (held && result != CUDA_SUCCESS) gputile_allocation_add(*taken);
     else if (held) gputile_give_back(taken->gpu, taken->bytes);
@@ -77,7 +77,7 @@ GPUTILE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, un
 
 CUresult cuMemFree_v2(CUdeviceptr pointer);
 
-/* The driver chooses the pitch; all GPUs so far align rows to 512 bytes. */
+/* The driver chooses the pitch. All GPUs so far align rows to 512 bytes. */
 GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                            unsigned element) {
     enum { ROW = 512 };
@@ -122,7 +122,7 @@ GPUTILE_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream
     return result;
 }
 
-/* Bytes of a channel: CUarray_format. Block-compressed and video formats take at most 4 a channel. */
+/* The bytes of a channel in each CUarray_format. Block-compressed and video formats have at most 4 bytes a channel. */
 static uint64_t channel_bytes(int format) {
     /* clang-format off */
     switch (format) {
@@ -144,7 +144,7 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
     CUDA_ARRAY3D_DESCRIPTOR level = *d;
     uint64_t sum = 0;
-    /* These have no memory until some is mapped into them, which this library refuses. */
+    /* These arrays have no memory until memory is mapped into them, which this library refuses. */
     if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
     for (unsigned i = 0; i < levels && i < 64; i++) {
         if (__builtin_add_overflow(sum, level_bytes(&level), &sum)) return UINT64_MAX;
@@ -196,7 +196,7 @@ GPUTILE_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     return end_free(held, &taken, CALL_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array));
 }
 
-/* Memory of another API, such as Vulkan, which is not counted yet. */
+/* Memory of another API, such as Vulkan, which was not counted before. */
 GPUTILE_EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *d) {
     struct request request;
     if (!d) return CUDA_ERROR_INVALID_VALUE;

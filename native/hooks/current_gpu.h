@@ -9,7 +9,7 @@
 /* The GPU of the current context. Returns CUDA_SUCCESS, or the error that the calling function must return. */
 CUresult gputile_current_gpu(int *gpu);
 
-/* The same, with the owner of allocations in the current context. */
+/* Like gputile_current_gpu, and also sets the owner of allocations in the current context. */
 CUresult gputile_current_gpu_and_owner(int *gpu, uint64_t *owner);
 
 #endif

@@ -1,7 +1,7 @@
-/* The driver's private tables: functions without names, whose purpose only NVIDIA knows.
+/* The driver's private tables, which contain functions without names. Only NVIDIA knows their purpose.
  *
- * The CUDA runtime needs them, and each release may need new ones. So programs get all tables. If a table is not
- * publicly known, a message names it, since memory that is allocated through it is not counted.
+ * The CUDA runtime needs these tables, and each release may need new ones. So programs get all tables. Memory that is
+ * allocated through a table is not counted. So a message names each table that is not publicly known.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -25,7 +25,7 @@ static bool is_known(const char *uuid) {
     return false;
 }
 
-/* Whether this is the first time in this process; it may be for two threads at the same moment. */
+/* Whether this is the first request in this process. It may be the first for two threads at the same time. */
 static bool is_first(const char *uuid) {
     static const char *named[MOST_NAMED];
     for (int i = 0; i < MOST_NAMED; i++) {

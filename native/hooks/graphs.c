@@ -1,5 +1,5 @@
-/* Counts the memory of graphs: when a graph is launched, its allocation nodes allocate from a pool of the GPU. The
- * maximum is the sum over the nodes, which is computed when the graph is instantiated. */
+/* Counts the memory of graphs. When a graph is launched, its allocation nodes allocate from a pool of the GPU. They
+ * need at most the sum of their bytes, which is computed when the graph is instantiated. */
 #include <stdlib.h>
 
 #include "accounting/allocation_table.h"
@@ -14,7 +14,7 @@
 
 enum { MOST_DEPTH = 16 };
 
-/* Bytes by device. */
+/* The bytes that a graph allocates on each device. */
 struct sums {
     uint64_t of[GPUTILE_MOST_GPUS];
 };
@@ -26,7 +26,7 @@ static bool add_to(struct sums *sums, const CUDA_MEM_ALLOC_NODE_PARAMS *node) {
            !__builtin_add_overflow(sums->of[device], node->bytesize, &sums->of[device]);
 }
 
-/* Add the allocations of a graph and its child graphs; false if they are unknown. */
+/* Add the allocations of a graph and its child graphs. Returns false if they are unknown. */
 static bool add_asked(CUgraph graph, int depth, struct sums *sums) {
     const struct gputile_driver *driver = gputile_driver();
     bool told = true;
@@ -49,14 +49,14 @@ static bool add_asked(CUgraph graph, int depth, struct sums *sums) {
     return told;
 }
 
-/* If it is unknown, more than any GPU has. */
+/* If the amount is unknown, it is more than any GPU has. */
 static struct sums asked_by(CUgraph graph) {
     struct sums sums = {{0}};
     if (gputile_driver()->cuGraphMemAllocNodeGetParams && !add_asked(graph, 0, &sums)) sums.of[0] = UINT64_MAX;
     return sums;
 }
 
-/* An entry for each device on which an executable graph allocates: addresses leave the highest byte free. */
+/* The key of an executable graph on one device. The highest byte, which addresses leave free, is the device. */
 static uint64_t key_of(CUgraphExec exec, CUdevice device) { return (uintptr_t)exec ^ (uint64_t)device << 56; }
 
 static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph) {
@@ -69,7 +69,7 @@ static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph
     return CUDA_SUCCESS;
 }
 
-/* The memory that an upload or a launch of a graph needs, from one pool per device. */
+/* The memory that an upload or launch of a graph needs from one pool on each device. */
 struct needs {
     int count;
     struct gputile_need need[GPUTILE_MOST_GPUS];
@@ -108,7 +108,7 @@ GPUTILE_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph g
                     graph);
 }
 
-/* Instantiation may upload the graph, and an upload allocates its memory. */
+/* Instantiation may upload the graph, which allocates the graph's memory. */
 static CUresult begin_upload(CUgraph graph, const CUDA_GRAPH_INSTANTIATE_PARAMS *params, struct needs *needs) {
     struct sums sums = {{0}};
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
@@ -145,13 +145,13 @@ GPUTILE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
     return CALL_REAL(cuGraphExecDestroy, cuGraphExecDestroy, exec);
 }
 
-/* A graph that is about to run on a GPU, with the memory that it needs from pools. */
+/* A graph that is about to run on a GPU, and the memory that it needs from pools. */
 struct run {
     int gpu;
     struct needs needs;
 };
 
-/* Wait for the turn, and then enter the graphs' pools: in this order, since the wait may be long. */
+/* Wait for the turn, and then enter the graphs' pools. The order matters, because the wait may be long. */
 static CUresult begin_run(CUgraphExec exec, struct run *run) {
     struct gputile_allocation asked;
     struct sums sums = {{0}};
@@ -166,7 +166,7 @@ static CUresult begin_run(CUgraphExec exec, struct run *run) {
     return result;
 }
 
-/* A launch that exceeded the limit by the pool's grain has been submitted: the next one is refused. */
+/* A launch that exceeded the limit by the pool's grain is already submitted. The next launch is refused. */
 static CUresult end_run(const struct run *run, CUresult result) {
     leave(&run->needs);
     timeslice_after(run->gpu);

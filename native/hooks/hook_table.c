@@ -7,7 +7,7 @@
 #include "base/driver.h"
 #include "base/elf_symbols.h"
 
-/* Only their addresses are used here; the parameters are declared where the functions are defined. */
+/* Only the addresses of these functions are used here. Their parameters are declared where they are defined. */
 #define X(name, symbol, since, thread) void symbol(void);
 #include "hooks/memory.def"
 #undef X
@@ -33,8 +33,8 @@ static const char *const known[] = {
 #include "hooks/known.def"
 };
 
-/* Replaces a function that the driver does not have. It may ignore its arguments, since the caller removes them in the
- * calling conventions of all processors that CUDA supports. */
+/* Replaces a function that the driver does not have. It may ignore its arguments: in the calling conventions of all
+ * processors that CUDA supports, the caller removes them. */
 static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static void *real[GPUTILE_ENTRIES];
 
@@ -65,7 +65,7 @@ void *gputile_hook_of_answer(const char *name, void *answer, int version, bool p
             best = i;
     }
     if (best < 0) return NULL;
-    /* The driver returned a function that it does not export: the hook calls this one. */
+    /* The driver returned a function that it does not export. The hook calls that function. */
     if (!has_real(best)) __atomic_store_n(&real[best], answer, __ATOMIC_RELAXED);
     return (void *)row[best].hook;
 }

@@ -1,4 +1,4 @@
-/* Joins the allocation when the program first uses a GPU, and again in a forked child. */
+/* Joins the container's allocation when the program first uses a GPU, and again in a forked child. */
 #define _GNU_SOURCE
 #include "hooks/init.h"
 
@@ -15,10 +15,11 @@
 #include "hooks/hook_table.h"
 #include "timeslice/timeslice.h"
 
-/* Mounted by the node's agent. A container with this mount cannot choose another directory by its environment. */
+/* The node's agent mounts this directory. A container with the mount cannot set another directory in its
+ * environment. */
 #define ALLOCATION         "/etc/gputile/allocation"
 #define USAGE              "/etc/gputile/usage"
-/* Without that mount, for tests and for `gputile selftest`: a directory with both files. */
+/* Without the mount, this variable names a directory with both files, for tests and for `gputile selftest`. */
 #define DIRECTORY_VARIABLE "GPUTILE_DIRECTORY"
 
 enum state { UNKNOWN, OPEN, CLOSED };
@@ -41,7 +42,7 @@ static bool join(void) {
         snprintf(limits_path, sizeof limits_path, "%s/limits", directory);
         snprintf(usage_path, sizeof usage_path, "%s/usage", directory);
     }
-    /* First, so that no child is forked that would share the slot of this process. */
+    /* The handlers are installed first. Otherwise a child that is forked now would share the slot of this process. */
     if (!gputile_fork_handlers_install()) return shut(usage_path, "a child process could not be counted");
     if ((wrong = gputile_limits_load(limits_path))) return shut(limits_path, wrong);
     if ((wrong = gputile_shared_usage_open(usage_path))) return shut(usage_path, wrong);
@@ -56,7 +57,7 @@ bool gputile_init(void) {
     enum state now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
     if (now != UNKNOWN) return now == OPEN;
     int cancelling;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* a cancelled thread would never unlock the mutex */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* a cancelled thread could not unlock the mutex */
     pthread_mutex_lock(&mutex);
     if (state == UNKNOWN) __atomic_store_n(&state, join() ? OPEN : CLOSED, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&mutex);

@@ -1,6 +1,6 @@
-/* Measures and charges the driver's memory for modules and libraries, until they are unloaded.
+/* Measures and charges the driver's memory for modules and libraries until they are unloaded.
  *
- * Lazily loaded modules allocate at the first launch, where nothing is measured.
+ * Modules that are loaded lazily allocate at their first launch, which is not measured.
  */
 #include "accounting/allocation_table.h"
 #include "accounting/overhead.h"
@@ -28,7 +28,7 @@ static CUresult begin_load(struct load *load) {
     return CUDA_SUCCESS;
 }
 
-/* Charge a loaded module. If this is not CUDA_SUCCESS, there is no room for it, and the caller must unload it. */
+/* Charge a loaded module. On an error there is no room for the module, and the caller must unload it. */
 static CUresult charge_load(const struct load *load, const void *loaded) {
     uint64_t bytes;
     CUresult result = gputile_overhead_end(&load->overhead, &bytes);

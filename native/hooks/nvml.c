@@ -1,4 +1,4 @@
-/* Answers queries of NVML for memory and for the CUDA version, which nvidia-smi and monitors send. */
+/* Answers the queries of nvidia-smi and of monitors to NVML for memory and for the CUDA version. */
 #include "hooks/nvml.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ static int version_by(const char *symbol, int *version) {
     return result;
 }
 
-/* The same version as that of cuDriverGetVersion. */
+/* The version that cuDriverGetVersion returns. */
 GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return version_by(__func__, version); }
 
 GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) { return version_by(__func__, version); }

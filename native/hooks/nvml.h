@@ -2,7 +2,7 @@
 #ifndef GPUTILE_NVML_H
 #define GPUTILE_NVML_H
 
-/* The hook of a symbol of libnvidia-ml.so.1; NULL if there is none, or NVML is not loaded. */
+/* The hook of a symbol of libnvidia-ml.so.1, or NULL if there is no hook or NVML is not loaded. */
 void *gputile_nvml_hook(const char *symbol);
 
 #endif

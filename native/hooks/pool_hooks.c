@@ -1,4 +1,4 @@
-/* Counts stream-ordered memory by its pools: memory is reserved for the pool before the driver is called. */
+/* Counts the memory of stream-ordered pools. Memory is reserved for the pool before the driver is called. */
 #include <stddef.h>
 
 #include "accounting/pools.h"
@@ -46,9 +46,8 @@ static bool is_capturing(CUstream stream, bool per_thread) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Find the pool and reserve memory for it. `need->pool` is NULL if there is nothing to count, since a captured
- * allocation becomes a node of a graph. If this succeeds with a pool, the pools are locked until the end of the
- * allocation. */
+/* Find the pool and reserve memory for it. `need->pool` is NULL if the allocation is captured: it then becomes a node
+ * of a graph, and nothing is counted. On success with a pool, the pools stay locked until the end of the allocation. */
 static CUresult begin_allocation(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_need *need) {
     need->pool = NULL;
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
@@ -57,7 +56,7 @@ static CUresult begin_allocation(CUmemoryPool handle, CUstream stream, bool per_
     return gputile_pools_begin(handle, stream, need);
 }
 
-/* The pool has exceeded the limit by more than its grain: refuse the memory, and trim the pool. */
+/* The pool has exceeded the limit by more than its grain. Refuse the memory, and trim the pool. */
 static CUresult undo(CUdeviceptr pointer, CUstream stream, int gpu) {
     gputile_driver()->cuMemFreeAsync(pointer, stream);
     gputile_driver()->cuStreamSynchronize(stream);

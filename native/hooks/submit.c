@@ -1,8 +1,8 @@
-/* Delays work for a GPU (kernels, copies, fills) until its container's turn, passes it to the driver, and accounts for
- * it.
+/* Delays work for a GPU (kernels, copies, fills) until the container's turn, passes the work to the driver, and
+ * accounts for its time.
  *
- * All of these functions have only integers and pointers of at most 64 bits as parameters. So one form serves all
- * functions with the same number of parameters: registers and stack are passed on unchanged.
+ * The parameters of all these functions are integers and pointers of at most 64 bits. So one form of a hook serves all
+ * functions with the same number of parameters. It passes on the registers and the stack unchanged.
  */
 #include "base/driver.h"
 #include "hooks/current_gpu.h"
@@ -19,7 +19,7 @@ static CUstream stream_of(const word *argument, int position, bool per_thread) {
     return !stream && per_thread ? CU_STREAM_PER_THREAD : stream;
 }
 
-/* Captured work is not submitted; the launch of the graph is. */
+/* Captured work is not submitted to the GPU. The launch of its graph will be. */
 static bool is_captured(CUstream stream) {
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult (*ask)(CUstream, int *) = gputile_driver()->cuStreamIsCapturing;
@@ -27,8 +27,8 @@ static bool is_captured(CUstream stream) {
 }
 
 struct submission {
-    CUresult result; /* CUDA_SUCCESS: it may be passed to the driver */
-    int gpu; /* -1: it is not submitted to a GPU now */
+    CUresult result; /* CUDA_SUCCESS if the call may be passed to the driver */
+    int gpu; /* -1 if the call does not submit work to a GPU now */
 };
 
 static struct submission begin(const word *argument, int position, bool per_thread) {
@@ -69,8 +69,8 @@ static CUresult end(const struct submission *submission) {
 #define ARGUMENTS_10  ARGUMENTS_9, j
 #define ARGUMENTS_11  ARGUMENTS_10, k
 
-/* Each row of the table becomes a hook that waits for the turn, calls the driver's function, and accounts for the work.
- * native/README.md says why this is the one macro that defines functions.
+/* Each row of the table becomes a hook. It waits for the turn, calls the driver's function, and accounts for the work.
+ * native/README.md explains why this is the only macro that defines functions.
  */
 #define X(name, symbol, since, per_thread, count, position)                                                    \
     GPUTILE_EXPORT CUresult symbol(PARAMETERS_##count) {                                                       \

@@ -1,5 +1,6 @@
-/* Hooks dlsym and cuGetProcAddress, by which programs find the driver's functions. They return this library's hook if
- * there is one, the driver's function if it is public, and nothing for unknown names. */
+/* Hooks dlsym and cuGetProcAddress, by which programs find the driver's functions. They return this library's hook of a
+ * function if there is one. Otherwise they return the driver's function if it is public, and nothing if it is
+ * unknown. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #include "hooks/hook_table.h"
 #include "hooks/nvml.h"
 
-/* Log each name once; there are few. */
+/* Log each name once. There are only a few names. */
 static void log_refused(const char *name) {
     enum { MOST = 64 };
     static const char *said[MOST];
@@ -28,7 +29,8 @@ static void log_refused(const char *name) {
     }
 }
 
-/* The result of dlsym if this library has one; NULL leaves the call, perhaps with a changed `*name`, to dlsym. */
+/* The result of dlsym if this library replaces it. After NULL, the real dlsym looks up `*name`, which may be
+ * changed. */
 static void *answer(const char **name) {
     static const char refused[] = "refused_by_gputile";
     if (!*name) return NULL;
@@ -38,13 +40,13 @@ static void *answer(const char **name) {
     if (hook) gputile_pin_driver();
     if (!hook && !gputile_knows(*name) && gputile_driver_symbol(*name)) {
         log_refused(*name);
-        *name = refused; /* dlsym does not find this name either, so that dlerror has a message */
+        *name = refused; /* a name that dlsym does not find, so that dlerror has a message */
     }
     return hook;
 }
 
-/* For RTLD_NEXT dlsym must see its caller's return address, so the caller's frame must be gone: see the assembly
- * below. */
+/* For RTLD_NEXT, dlsym must see the return address of the program. So no frame of this library may be on the stack, as
+ * the assembly below ensures. */
 struct choice {
     void *answer, *next;
 };
@@ -58,8 +60,8 @@ __attribute__((visibility("hidden"), used)) struct choice gputile_choose(const c
     return choice;
 }
 
-/* RTLD_NEXT means the object after the caller's, which dlsym finds by its return address. So the real dlsym is not
- * called but jumped to, with the caller's stack and arguments. */
+/* RTLD_NEXT means the object after the caller's object, which dlsym finds by its return address. So this function jumps
+ * to the real dlsym, with the stack and the arguments of the caller. */
 #define TRAMPOLINE_X86_64(function, versioned)                                              \
     __asm__(".text\n.globl " #function "\n.type " #function ", @function\n" #function ":\n" \
             ".byte 0xf3, 0x0f, 0x1e, 0xfa\n" /* endbr64 */                                  \
@@ -81,7 +83,7 @@ __attribute__((visibility("hidden"), used)) struct choice gputile_choose(const c
             "1: ldp x29, x30, [sp], 48\n  ret\n.size " #function ", .-" #function "\n");
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-/* Sanitizers call dlsym before instrumented code can run. */
+/* Not instrumented, because sanitizers call dlsym before instrumented code can run. */
 #elif defined(__x86_64__)
 TRAMPOLINE_X86_64(dlsym, 0)
 TRAMPOLINE_X86_64(dlvsym, 1)
@@ -115,7 +117,7 @@ CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status);
 CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status);
 
-/* One of the forms of the driver's cuGetProcAddress. */
+/* Calls one of the forms of the driver's cuGetProcAddress. */
 typedef CUresult (*ask_driver)(const char *name, void **function, int version, cuuint64_t flags, int *status);
 
 static CUresult ask_1(const char *name, void **function, int version, cuuint64_t flags, int *status) {
@@ -131,8 +133,8 @@ static CUresult ask_2_ptsz(const char *name, void **function, int version, cuuin
     return CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2_ptsz, name, function, version, flags, status);
 }
 
-/* A form of a function that is newer than this library has other parameters. A program gets neither this form, since
- * its allocations are unknown, nor an older one, which it would call with the new parameters. */
+/* A form of a function that is newer than this library has other parameters. A program does not get this form, because
+ * its allocations are unknown. It does not get an older form either, which it would call with the new parameters. */
 static CUresult look_up(ask_driver ask, const char *name, void **function, int version, cuuint64_t flags, int *status) {
     void *newest;
     int ignored, known = at_most_known(version);
@@ -161,7 +163,7 @@ GPUTILE_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *name, void **functi
     return look_up(ask_2_ptsz, name, function, version, flags | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status);
 }
 
-/* For a CUDA runtime that is newer than this library: it then reports that the driver is too old. */
+/* A CUDA runtime that is newer than this library then reports that the driver is too old. */
 GPUTILE_EXPORT CUresult cuDriverGetVersion(int *version) {
     if (!version) return CUDA_ERROR_INVALID_VALUE;
     gputile_pin_driver();

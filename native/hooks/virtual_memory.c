@@ -1,5 +1,5 @@
 /* Counts physical memory from cuMemCreate until no handle and no mapping refers to it. An imported handle is not
- * counted, since its creator is charged. Exporting adds no reference, since the end of imports is unknown. */
+ * counted, because its creator is charged. An export adds no reference, because the end of an import is unknown. */
 #include "accounting/allocation_table.h"
 #include "accounting/gpus.h"
 #include "accounting/memory_location.h"
@@ -20,7 +20,7 @@ GPUTILE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
     if (gputile_on_host(&prop->location)) return CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
     CUdevice device = gputile_device_at(&prop->location);
-    if (device < 0) return CUDA_ERROR_NOT_SUPPORTED; /* a location that this library does not know */
+    if (device < 0) return CUDA_ERROR_NOT_SUPPORTED; /* a kind of location that this library does not know */
     int gpu = gputile_gpu_of_device(device);
     if (gpu < 0) return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = gputile_reserve_or_trim(gpu, bytes);
@@ -46,12 +46,12 @@ GPUTILE_EXPORT CUresult cuMemMap(CUdeviceptr start, size_t bytes, size_t offset,
     bool counted = gputile_allocation_add_reference(GPUTILE_PHYSICAL, handle);
     CUresult result = CALL_REAL(cuMemMap, cuMemMap, start, bytes, offset, handle, flags);
     if (counted && result != CUDA_SUCCESS) unreference(handle);
-    else if (result == CUDA_SUCCESS) /* those of imports too, so that unmapping a range finds the next mapping */
+    else if (result == CUDA_SUCCESS) /* also of an import, so that unmapping a range finds the next mapping */
         gputile_allocation_add((struct gputile_allocation){GPUTILE_MAPPING, start, -1, bytes, counted ? handle : 0, 1});
     return result;
 }
 
-/* A range may cover several complete mappings. */
+/* A range may cover several whole mappings. */
 GPUTILE_EXPORT CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
     struct gputile_allocation mapping;
     CUresult result = CALL_REAL(cuMemUnmap, cuMemUnmap, start, bytes);
@@ -64,7 +64,7 @@ GPUTILE_EXPORT CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
     return result;
 }
 
-/* A part of a sparse array would keep memory after its handle is released, until another call unmaps it. */
+/* A part of a sparse array would use memory after the release of the handle, until another call unmaps the part. */
 static CUresult no_part(void) {
     static bool said;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))

@@ -43,7 +43,7 @@ GPUTILE_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* The form of CUDA before 3.2, with 32 bits. */
+/* The form of CUDA before 3.2, with sizes of 32 bits. */
 GPUTILE_EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total) {
     size_t wide_available, wide_total;
     CUresult result = cuMemGetInfo_v2(&wide_available, &wide_total);

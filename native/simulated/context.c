@@ -1,4 +1,4 @@
-/* Simulates devices, contexts and modules, which take memory without being asked for any. */
+/* Simulates devices, contexts and modules. Contexts and modules use memory that no call requests. */
 #include "simulated/simulated.h"
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 enum { MOST_DEPTH = 16 };
-#define MOST_HEAP (768 * SIMULATED_MIB) /* a larger heap is refused */
+#define MOST_HEAP (768 * SIMULATED_MIB) /* the driver refuses a larger heap */
 static _Thread_local struct context *stack[MOST_DEPTH];
 static _Thread_local int depth;
 static struct {
@@ -15,7 +15,7 @@ static struct {
     int retained;
 } primary[SIMULATED_MOST_GPUS];
 
-static struct context *spare; /* destroyed ones */
+static struct context *spare; /* destroyed contexts, to be used again */
 
 void contexts_in_child(void) { memset(primary, 0, sizeof primary), depth = 0, spare = NULL; }
 
@@ -85,7 +85,7 @@ void must_live(const struct context *context, const char *call) {
     abort();
 }
 
-/* The next context made is where the last one was destroyed, whichever thread makes it. */
+/* The next context gets the address of the context that was destroyed last, in whichever thread. */
 static struct context *new_context(void) {
     pthread_mutex_lock(&simulated_mutex);
     struct context *context = spare;
@@ -98,7 +98,7 @@ static struct context *new_context(void) {
 
 static CUresult create(CUcontext *made, int device) {
     if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
-    usleep(50); /* a driver takes longer, and opens files meanwhile: a thread may be cancelled there, as here */
+    usleep(50); /* a thread may be cancelled here, as in a real driver, which opens files */
     CUresult result = take(device, gpu_of(device)->context_bytes);
     if (result) return result;
     struct context *context = new_context();
@@ -118,7 +118,8 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *made, void *params, unsigned flags, CU
     return (void)params, (void)flags, create(made, device);
 }
 
-/* A context is gone before its destroyer has the answer: where a test names a file, until that has come and gone. */
+/* The context is destroyed before the call returns. If a test names a file, the call waits until it appears and is
+ * removed. */
 static void answer_late(void) {
     const char *file = getenv("GPUTILE_FAKE_DESTROYING");
     if (!file) return;
@@ -130,7 +131,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
     struct context *context = (struct context *)handle;
     if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
     if (current_context() == context) depth--;
-    context->gone = true; /* and stays, so that a later use is seen */
+    context->gone = true; /* the memory of the context stays, so that a later use is detected */
     usleep(2000);
     give(context->device, gpu_of(context->device)->context_bytes + context->extra);
     pthread_mutex_lock(&simulated_mutex);

@@ -7,7 +7,7 @@
 
 CUresult cuMemAllocQuantum(CUdeviceptr *pointer, size_t bytes);
 
-/* What has more than one form: {name, since, symbol}; the last row not above the asked version counts. */
+/* The functions with several forms: {name, since, symbol}. The last row whose `since` is not newer applies. */
 static const struct {
     const char *name;
     int since;
@@ -53,7 +53,7 @@ static void *look(const char *name, int version, cuuint64_t flags) {
     const char *symbol = NULL;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         if (!strcmp(forms[i].name, name) && forms[i].since <= version) symbol = forms[i].symbol;
-    if (symbol && !strcmp(symbol, "cuMemAllocQuantum")) return (void *)cuMemAllocQuantum; /* dlsym may be another's */
+    if (symbol && !strcmp(symbol, "cuMemAllocQuantum")) return (void *)cuMemAllocQuantum; /* dlsym may be hooked */
     if (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         for (int i = 0; i < 4; i++) {
             snprintf(text, sizeof text, "%s%s%s", name, i / 2 ? "_v2" : "", i % 2 ? "_ptds" : "_ptsz");

@@ -1,5 +1,5 @@
-/* Graphs: kernel, memory and child nodes; a launch takes the time of its kernels and memory from the GPU's graph pool.
- */
+/* Simulates graphs with kernel, memory and child nodes. A launch takes the time of its kernels, and allocates from the
+ * GPU's graph pool. */
 #include "simulated/simulated.h"
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,7 @@ EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *made, CUgraph graph, const CU
     node->alloc.dptr = p, *made = (CUgraphNode)node;
     return (void)deps, (void)n, CUDA_SUCCESS;
 }
-/* The fake's kernel node takes its time straight from `params`. */
+/* A kernel node of the simulated driver has its time directly in `params`. */
 EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n,
                                         const void *params) {
     struct node *node = add((struct graph *)graph, CU_GRAPH_NODE_TYPE_KERNEL);
@@ -141,7 +141,7 @@ static void sum(struct graph *graph, struct sums *sums) {
             }
     }
 }
-/* A launch that is refused on one GPU may have grown another's pool. */
+/* A launch that is refused on one GPU may have grown the pool of another GPU. */
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     struct sums sums = {0};
     CUresult result = CUDA_SUCCESS;

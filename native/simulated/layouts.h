@@ -28,13 +28,13 @@ struct simulated_gpu {
     uint8_t uuid[16];
     uint64_t total; /* bytes */
     uint64_t used;
-    uint64_t peak; /* the most that was ever in use */
-    uint64_t context_bytes; /* what a context takes */
-    uint64_t module_bytes; /* what a loaded module takes */
-    uint64_t free_at_ns; /* CLOCK_MONOTONIC: when the GPU has done all that was submitted */
+    uint64_t peak; /* the most bytes that were in use */
+    uint64_t context_bytes; /* the bytes that a context uses */
+    uint64_t module_bytes; /* the bytes that a loaded module uses */
+    uint64_t free_at_ns; /* when the GPU has finished all submitted work (CLOCK_MONOTONIC) */
     uint64_t busy_ns;
     uint64_t launches;
-    uint64_t bytes_per_us; /* of memory copies; 0: they take no time */
+    uint64_t bytes_per_us; /* the speed of memory copies, or 0 if they take no time */
 };
 _Static_assert(sizeof(struct simulated_gpu) == 88, "simulated_gpu");
 _Static_assert(offsetof(struct simulated_gpu, uuid) == 0, "simulated_gpu.uuid");

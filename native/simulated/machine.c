@@ -1,4 +1,4 @@
-/* Maps the machine's file, which says what GPUs there are, what is in use on them, and by which living process. */
+/* Maps the machine's file, which lists the GPUs, and the memory that each living process uses on them. */
 #define _GNU_SOURCE
 #include "simulated/simulated.h"
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MEMORY_LOCK = 1 << 20, SLOT_LOCKS = (1 << 20) + 1 }; /* bytes far beyond the file, locked only */
+enum { MEMORY_LOCK = 1 << 20, SLOT_LOCKS = (1 << 20) + 1 }; /* offsets beyond the file, only for locks */
 
 struct simulated_machine *machine;
 pthread_mutex_t simulated_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -24,7 +24,7 @@ static int lock_with(int fd, int command, off_t start, short type) {
 
 static int lock(int command, off_t start, short type) { return lock_with(machine_fd, command, start, type); }
 
-static int cancelling; /* of the thread that has the mutex; a driver's calls end in the kernel, and are not cancelled */
+static int cancelling; /* the cancellation state of the mutex's owner. A driver's calls cannot be cancelled. */
 
 static void lock_memory(void) {
     int before;
@@ -39,7 +39,7 @@ static void unlock_memory(void) {
     pthread_setcancelstate(before, NULL);
 }
 
-/* Give back what dead processes held. The memory lock is held. */
+/* Free the memory of dead processes. The caller holds the memory lock. */
 static void reap(void) {
     for (int i = 0; i < SIMULATED_MOST_PROCESSES; i++) {
         struct simulated_process *p = &machine->process[i];
@@ -67,14 +67,14 @@ static void see(const char *list) {
             if (!strncmp(word, "GPU-", 4) ? !strncmp(name, word, strlen(word)) : strtol(word, NULL, 10) == (long)i)
                 found = (int)i;
         }
-        if (found < 0) return; /* as CUDA: those before an invalid one are visible */
+        if (found < 0) return; /* as in CUDA, only the devices before an invalid one are visible */
         visible[visible_gpus++] = found;
     }
 }
 
 static void in_child(void) {
     close(machine_fd);
-    /* As of the real driver's descriptors: until the last is closed, what the parent had is not free. */
+    /* As with the real driver's descriptors, the parent's memory is not freed until the last descriptor is closed. */
     machine_fd = slot_fd = own_slot = -1;
     pthread_mutex_init(&memory_mutex, NULL);
     pthread_mutex_init(&simulated_mutex, NULL);
@@ -124,7 +124,7 @@ CUresult take(int device, size_t bytes) {
     CUresult result = CUDA_SUCCESS;
     if (!gpu) return CUDA_ERROR_INVALID_DEVICE;
     lock_memory();
-    if (bytes > gpu->total - gpu->used || gpu->used + bytes > gpu->peak) reap(); /* the dead hold nothing */
+    if (bytes > gpu->total - gpu->used || gpu->used + bytes > gpu->peak) reap(); /* dead processes use no memory */
     if (bytes > gpu->total - gpu->used) result = CUDA_ERROR_OUT_OF_MEMORY;
     else {
         gpu->used += bytes;

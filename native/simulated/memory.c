@@ -1,5 +1,5 @@
-/* Simulates every way to device memory that is counted: linear, pitched, managed, pools, virtual memory, arrays,
- * imports. */
+/* Simulates every way to allocate device memory that is counted: linear, pitched and managed memory, pools, virtual
+ * memory, arrays and imports. */
 #include "simulated/simulated.h"
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static void trim(struct pool *pool, size_t keep) {
     size_t left = pool->used > keep ? pool->used : keep;
     if (pool->reserved > left) give(pool->device, pool->reserved - left), pool->reserved = left;
 }
-/* A destroyed pool is there until nothing of it is in use. */
+/* A destroyed pool exists until none of its memory is in use. */
 static void shrink_destroyed(struct pool *pool) {
     trim(pool, 0);
     if (!pool->used) free(pool);
@@ -108,7 +108,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
     finish(NULL);
     return drop(p);
 }
-/* An allocating function of a driver that is newer than the library under test. */
+/* A function that allocates, of a driver that is newer than the library under test. */
 EXPORT CUresult cuMemAllocQuantum(CUdeviceptr *p, size_t bytes) { return cuMemAlloc_v2(p, bytes); }
 EXPORT CUresult cuMemHostAlloc(void **p, size_t bytes, unsigned flags) {
     return (void)flags, (*p = malloc(bytes)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -121,7 +121,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevi
     return CUDA_SUCCESS;
 }
 
-/* Stream-ordered pools: they grow by chunks and keep what is above the threshold until the next synchronisation. */
+/* Stream-ordered pools grow by chunks. They free unused memory above their threshold at the next synchronisation. */
 CUmemoryPool default_pool(int device) {
     defaults[device].device = device;
     return (CUmemoryPool)&defaults[device];
@@ -221,7 +221,7 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     return CUDA_SUCCESS;
 }
 
-/* Virtual memory: a handle is a block with a reference for each handle and for each mapping. */
+/* A handle of virtual memory is a block with a reference for each handle and for each mapping. */
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
                             unsigned long long flags) {
     if (flags || bytes % (2 * SIMULATED_MIB)) return CUDA_ERROR_INVALID_VALUE;
@@ -269,7 +269,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr p, size_t bytes) {
 EXPORT CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const void *access, size_t count) {
     return (void)p, (void)bytes, (void)access, (void)count, CUDA_SUCCESS;
 }
-/* A mapping into a sparse array holds its memory as long as the process lives: it is never unmapped here. */
+/* A mapping into a sparse array uses its memory as long as the process lives, because it is never unmapped here. */
 struct array_mapping {
     int type;
     uint64_t array;

@@ -1,5 +1,5 @@
-/* Is a libnvidia-ml.so.1 that tells the memory of the simulated machine and its processes, and no more. With
- * GPUTILE_FAKE_NVML_BLIND it lists none, as where those of a container are in a PID namespace that it does not see.
+/* Simulates the functions of libnvidia-ml.so.1 for the memory of the machine and of its processes. With
+ * GPUTILE_FAKE_NVML_BLIND it lists no processes, as if they were in another PID namespace.
  */
 #include "simulated/simulated.h"
 #include <fcntl.h>
@@ -78,7 +78,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count
     }
     return *count > room ? INSUFFICIENT_SIZE : OK;
 }
-/* None draws on a simulated GPU. */
+/* No process uses graphics on a simulated GPU. */
 EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, struct process *infos) {
     (void)device, (void)infos;
     return *count = 0, OK;

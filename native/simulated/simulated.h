@@ -1,7 +1,7 @@
-/* A libcuda.so.1 without a GPU: memory is counted and GPUs take their time, for all processes of a machine together.
+/* A libcuda.so.1 without a GPU. It simulates the memory and the time of GPUs for all processes of a machine together.
  *
- * The environment variable GPUTILE_FAKE_CUDA names the machine's file (tests/fakes/cuda.py creates it), which every
- * process maps. A dead process's memory is freed, as the kernel driver does.
+ * The environment variable GPUTILE_FAKE_CUDA names the machine's file, which every process maps. tests/fakes/cuda.py
+ * creates this file. The memory of a dead process is freed, as by the kernel driver.
  */
 #ifndef GPUTILE_SIMULATED_H
 #define GPUTILE_SIMULATED_H
@@ -34,8 +34,8 @@ struct stream {
 };
 
 extern struct simulated_machine *machine;
-extern pthread_mutex_t simulated_mutex; /* guards this process's tables */
-/* A child made by fork has nothing of what its parent had. */
+extern pthread_mutex_t simulated_mutex; /* guards the tables of this process */
+/* A forked child has none of its parent's objects. */
 void memory_in_child(void);
 void graphs_in_child(void);
 void contexts_in_child(void);
@@ -50,12 +50,12 @@ void give(int device, size_t bytes);
 size_t used_on(int device);
 void account_work(int device, uint64_t ns, bool kernel);
 
-/* As a profiler has it (CUPTI): who subscribes is called at the beginning of some of the driver's functions. */
+/* The callbacks of a profiler (CUPTI). Some of the driver's functions call the subscriber at their beginning. */
 void announce(const char *call);
 
 /* context.c */
 struct context *current_context(void);
-/* Abort if a context that is destroyed, or about to be, is used: the real driver leaves open what happens then. */
+/* Abort if a context is used during or after its destruction, because the real driver's behaviour is undefined then. */
 void must_live(const struct context *context, const char *call);
 int current_device(void);
 

@@ -1,9 +1,8 @@
-/* Streams, events and work: a GPU does one thing at a time, in the order of submission, for all processes together.
+/* Simulates streams, events and work. A GPU executes the work of all processes one by one, in the order of submission.
  *
- * No thread runs and no processor is kept busy: a submission moves the moment at which the GPU is free (an atomic in
- * the machine's file), and who synchronises sleeps until the moment at which his stream is done.
- * A kernel takes *(uint64_t *)kernelParams[0] nanoseconds, or 1000 for each block of the grid where kernelParams is
- * NULL.
+ * No thread runs and no processor is busy. A submission moves the time at which the GPU is free, which is an atomic in
+ * the machine's file. A thread that synchronises sleeps until its stream is finished. A kernel lasts for
+ * *(uint64_t *)kernelParams[0] nanoseconds, or for 1000 for each block of the grid if kernelParams is NULL.
  */
 #define _GNU_SOURCE
 #include "simulated/simulated.h"

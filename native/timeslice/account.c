@@ -1,15 +1,15 @@
-/* Keeps the account without a lock, by atomic changes of one word.
+/* Changes the account without a lock, by atomic changes of one word.
  *
- * The word, in the file that the container's processes share, is the time at which the container's next turn may begin.
- * A process that begins a turn advances it by the turn's estimated cost, which depends on the container's share of the
- * GPU, and corrects it at the end. So all processes together get at most the share, and a process that is killed has
- * already paid for its turn. The clock is CLOCK_MONOTONIC, in nanoseconds.
+ * The word is in the file that the container's processes share. It is the time at which the container's next turn may
+ * begin, in nanoseconds of CLOCK_MONOTONIC. A process that begins a turn adds the turn's estimated cost to this time,
+ * and corrects the cost when the turn ends. The cost depends on the container's share of the GPU. So all processes
+ * together get at most this share, and a process that is killed has already paid for its turn.
  */
 #include "timeslice/account.h"
 
 #include "accounting/shared_usage.h"
 
-#define MOST_OWED (10000 * TIMESLICE_MS) /* a process that was stopped did not work the whole time */
+#define MOST_OWED (10000 * TIMESLICE_MS) /* the limit for a process that was stopped during its turn */
 
 static uint64_t unshared[GPUTILE_MOST_GPUS];
 
@@ -36,7 +36,7 @@ bool timeslice_account_begin(const struct timeslice_gpu *gpu, uint64_t length, u
 
 void timeslice_account_correct(const struct timeslice_gpu *gpu, uint64_t spent, uint64_t *paid) {
     uint64_t due = by_share(gpu, spent);
-    __atomic_fetch_add(word_of(gpu), due - *paid, __ATOMIC_ACQ_REL); /* modulo 2^64: it may be less than was paid */
+    __atomic_fetch_add(word_of(gpu), due - *paid, __ATOMIC_ACQ_REL); /* modulo 2^64, if `due` is less than `paid` */
     *paid = due;
 }
 

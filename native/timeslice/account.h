@@ -7,16 +7,16 @@
 
 #include "timeslice/gpu.h"
 
-/* Begin a turn of `length`, and set `paid` to its cost. If that is not possible yet, set `at` to the time for the next
+/* Begin a turn of `length`, and set `paid` to its cost. If the turn cannot begin yet, set `at` to the time of the next
  * attempt, and return false. */
 bool timeslice_account_begin(const struct timeslice_gpu *gpu, uint64_t length, uint64_t now, uint64_t *paid,
                              uint64_t *at);
 
-/* Correct the cost of the turn so far. */
+/* Correct the cost of the current turn. */
 void timeslice_account_correct(const struct timeslice_gpu *gpu, uint64_t spent, uint64_t *paid);
 
-/* Record a turn granted by the arbiter: processes without an arbiter then wait for its cost, at most that of a
- * quantum. */
+/* Record a turn that the arbiter has granted. Processes without an arbiter then wait until its cost is paid, but at
+ * most for the cost of a quantum. */
 void timeslice_account_note(const struct timeslice_gpu *gpu, uint64_t spent, uint64_t now);
 
 #endif

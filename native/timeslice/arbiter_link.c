@@ -40,7 +40,7 @@ void arbiter_link_close(struct arbiter_link *link) {
 static void send_message(struct arbiter_link *link, const struct arbiter_message *message) {
     unsigned char bytes[ARBITER_MESSAGE_BYTES];
     put(bytes, message);
-    /* A message is much smaller than the socket's buffer: if it does not fit, the arbiter does not read. */
+    /* A message is much smaller than the socket's buffer. If it does not fit, the arbiter does not read. */
     if (!gputile_guarded_fd_is_ours(&link->socket) ||
         send(link->socket.fd, bytes, ARBITER_MESSAGE_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != ARBITER_MESSAGE_BYTES)
         arbiter_link_close(link);

@@ -1,4 +1,4 @@
-/* Counts captures under the lock that threads take to wait for a context. */
+/* Counts captures under the lock that threads hold while they wait for a context. */
 #define _GNU_SOURCE
 #include "timeslice/captures.h"
 
@@ -35,7 +35,7 @@ bool timeslice_wait_for(CUcontext context, CUevent event) {
         return false;
     }
     if (event) recorded = driver->cuCtxRecordEvent(context, event) == CUDA_SUCCESS;
-    /* Without the event, a capture that begins meanwhile must wait. */
+    /* Without the event, a capture that begins in the meantime must wait. */
     if (!recorded) driver->cuCtxSynchronize();
     pthread_mutex_unlock(&capture_mutex);
     if (recorded) driver->cuEventSynchronize(event);

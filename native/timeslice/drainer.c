@@ -1,4 +1,4 @@
-/* The drainers wait for whole contexts in threads of their own, so they affect no stream of the application. */
+/* Waits for whole contexts in separate threads, so that no stream of the application is affected. */
 #define _GNU_SOURCE
 #include "timeslice/drainer.h"
 
@@ -12,7 +12,7 @@
 enum { FIRST_WINDOW = 8, MOST_WINDOW = 4096, CAPTURE_MODE_RELAXED = 2, MOST_TRIES = 10000 };
 #define REST ((long)TIMESLICE_MS)
 
-/* The event of each context on which a drainer sleeps, if the driver can record an event for a whole context. */
+/* The event on which a drainer waits for a context, if the driver can record an event for a whole context. */
 struct place {
     CUcontext context;
     CUevent event;
@@ -22,7 +22,7 @@ static bool drain_context(struct place *place, CUcontext context) {
     const struct gputile_driver *driver = gputile_driver();
     CUcontext popped;
     bool done;
-    if (driver->cuCtxPushCurrent(context) != CUDA_SUCCESS) return true; /* the context was destroyed, with its work */
+    if (driver->cuCtxPushCurrent(context) != CUDA_SUCCESS) return true; /* context and work were destroyed */
     if (place->context != context) {
         if (place->event) driver->cuEventDestroy(place->event);
         place->context = context, place->event = NULL;
@@ -46,8 +46,9 @@ static bool drain_all(struct timeslice_gpu *gpu, struct place places[TIMESLICE_M
     return done;
 }
 
-/* The number of submissions that may be unfinished, by the duration of earlier ones: an eighth of a quantum in the
- * GPU's queue, and as much that the drainer waits for. It is small at first, since the duration is not known yet. */
+/* The number of submissions that may be unfinished, estimated from the duration of earlier submissions. They last for
+ * an eighth of a quantum in the GPU's queue, and for an eighth while the drainer waits. The number is small at first,
+ * because the duration is not known yet. */
 static uint64_t adapt(uint64_t window, uint64_t submissions, uint64_t took) {
     uint64_t aim = __atomic_load_n(&timeslice_process.quantum, __ATOMIC_RELAXED) / 8;
     if (took > aim && submissions) {
@@ -65,7 +66,7 @@ static void rest(struct timeslice_gpu *gpu) {
     pthread_cond_timedwait(&gpu->changed, &gpu->mutex, &until);
 }
 
-/* All work is finished: the GPU is idle from now on, unless a thread submits at this moment. */
+/* All work is finished. The GPU is idle from now on, unless a thread is submitting work. */
 static void note_idle(struct timeslice_gpu *gpu, uint64_t finished) {
     uint64_t none = 0, now = timeslice_now();
     if (!__atomic_compare_exchange_n(&gpu->idle_since, &none, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
@@ -79,7 +80,7 @@ static void *drainer(void *argument) {
     struct timeslice_gpu *gpu = argument;
     struct place places[TIMESLICE_MOST_CONTEXTS];
     uint64_t window = FIRST_WINDOW;
-    int relaxed = CAPTURE_MODE_RELAXED; /* the calls of this thread invalidate no capture */
+    int relaxed = CAPTURE_MODE_RELAXED; /* so that calls of this thread do not invalidate captures */
     memset(places, 0, sizeof places);
     if (gputile_driver()->cuThreadExchangeStreamCaptureMode)
         gputile_driver()->cuThreadExchangeStreamCaptureMode(&relaxed);
@@ -117,7 +118,7 @@ static void *drainer(void *argument) {
     return NULL;
 }
 
-/* Wait until the drainer has finished its current round, in which it may still use a removed context. */
+/* Wait until the drainer has finished its current round. In this round it may still use a removed context. */
 static void outlast_round(struct timeslice_gpu *gpu) {
     pthread_mutex_lock(&gpu->mutex);
     for (uint64_t round = gpu->rounds, tries = 0; gpu->draining && gpu->rounds == round && tries < MOST_TRIES;
@@ -136,7 +137,7 @@ void timeslice_forget_context(void *context) {
             void *known = context;
             bool here = __atomic_compare_exchange_n(&gpu->context[place], &known, NULL, false, __ATOMIC_SEQ_CST,
                                                     __ATOMIC_SEQ_CST);
-            /* A context that is in no slot may have had the last one, which another context has taken. */
+            /* A context without a slot may have had the last slot, which another context uses now. */
             if (here || place == TIMESLICE_MOST_CONTEXTS - 1)
                 __atomic_store_n(&gpu->forgotten[place], 1, __ATOMIC_SEQ_CST);
         }

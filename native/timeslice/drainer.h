@@ -1,5 +1,5 @@
-/* The drainers: one thread per GPU, which waits until the GPU has finished the submitted work, and publishes its
- * progress. */
+/* The drainers. Each GPU has one such thread. It waits until the GPU has finished the submitted work, and publishes the
+ * GPU's progress. */
 #ifndef GPUTILE_TIMESLICE_DRAINER_H
 #define GPUTILE_TIMESLICE_DRAINER_H
 
@@ -7,13 +7,13 @@
 
 #include "timeslice/gpu.h"
 
-/* Start or stop watching the GPU; false if there is no drainer and none can be started. */
+/* Start or stop watching the GPU. Returns false if the GPU has no drainer and none can be started. */
 bool timeslice_watch(struct timeslice_gpu *gpu, bool watch);
 
-/* Wait until no drainer uses the driver, for at most a fifth of a second. */
+/* Wait until no drainer uses the driver, but for at most a fifth of a second. */
 void timeslice_drainers_leave(void);
 
-/* Call before a context is destroyed, from any thread: when this returns, no drainer uses the context. */
+/* To be called before a context is destroyed, from any thread. When it returns, no drainer uses the context. */
 void timeslice_forget_context(void *context);
 
 #endif

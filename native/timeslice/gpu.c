@@ -19,7 +19,7 @@ uint64_t timeslice_quantum(void) { return __atomic_load_n(&timeslice_process.qua
 
 void timeslice_wake_keeper(void) {
     if (gputile_guarded_fd_is_ours(&timeslice_process.wake) && send(timeslice_process.wake.fd, "", 1, MSG_NOSIGNAL) < 0)
-        return; /* the buffer is full, so the keeper is awake */
+        return; /* the buffer is full, so the keeper is already awake */
 }
 
 void timeslice_set_gate(struct timeslice_gpu *gpu, enum timeslice_gate gate, uint64_t end) {
@@ -36,10 +36,10 @@ bool timeslice_drained(struct timeslice_gpu *gpu) {
 }
 
 static void in_child(void) {
-    /* Close the parent's descriptors: the arbiter must notice the parent's end even while this process lives. */
+    /* Close the parent's descriptors, so that the arbiter notices the parent's end even while this process lives. */
     gputile_guarded_fd_close(&timeslice_process.wake);
     gputile_guarded_fd_close(&timeslice_process.woken);
-    timeslice_process.count = 0; /* the locks may be held by threads that the child does not have */
+    timeslice_process.count = 0; /* threads that the child does not have may hold the locks */
     timeslice_process.ended = timeslice_process.running = timeslice_process.threadless = false;
 }
 

@@ -1,4 +1,4 @@
-/* Manages the turns of each GPU, with or without an arbiter. It makes no driver calls. */
+/* Manages the turns of each GPU, with or without an arbiter. The keeper never calls the driver. */
 #define _GNU_SOURCE
 #include "timeslice/keeper.h"
 
@@ -17,10 +17,10 @@
 #include "timeslice/threads.h"
 
 #define CONNECT_EVERY    (250 * TIMESLICE_MS)
-#define ANSWER_WITHIN    (1000 * TIMESLICE_MS) /* without an answer for this time, the arbiter counts as ended */
+#define ANSWER_WITHIN    (1000 * TIMESLICE_MS) /* an arbiter that does not answer for this time counts as ended */
 #define ASK_AGAIN        (250 * TIMESLICE_MS)
 #define GIVE_BACK_IDLE   (1 * TIMESLICE_MS)
-#define LOOK_EVERY       (2 * TIMESLICE_MS) /* if the program has closed the sockets that wake the keeper */
+#define LOOK_EVERY       (2 * TIMESLICE_MS) /* used if the program has closed the sockets that wake the keeper */
 #define GIVE_UP_DRAINING (2000 * TIMESLICE_MS)
 #define NEVER            UINT64_MAX
 
@@ -47,7 +47,7 @@ static void begin(struct timeslice_gpu *gpu, uint64_t length, uint64_t now) {
     timeslice_set_gate(gpu, length ? TIMESLICE_METERED : TIMESLICE_WIDE, now + length);
 }
 
-/* Set the end of a turn, or change it. */
+/* Set or change the end of a turn. */
 static void limit(struct timeslice_gpu *gpu, uint64_t end) {
     if (!timeslice_watch(gpu, true)) timeslice_process.threadless = true;
     timeslice_set_gate(gpu, TIMESLICE_METERED, end);
@@ -58,7 +58,7 @@ static void shut(struct timeslice_gpu *gpu, uint64_t now) {
     gpu->state = TIMESLICE_ENDING, gpu->due = gpu->ending_since = now;
 }
 
-/* The arbiter knows that this process wants the GPU, and must answer soon. */
+/* The arbiter has received that this process wants the GPU, and must answer soon. */
 static uint64_t ask(struct timeslice_gpu *gpu, uint64_t now) {
     arbiter.heard = now;
     gpu->state = TIMESLICE_ASKED;
@@ -102,11 +102,11 @@ static void pay_on(struct timeslice_gpu *gpu, uint64_t now) {
 
 static bool is_done(struct timeslice_gpu *gpu, uint64_t now) {
     if (timeslice_drained(gpu) || now - gpu->ending_since >= GIVE_UP_DRAINING) return true;
-    /* During a capture this is unknown; the work that was submitted before is at most a part of a quantum. */
+    /* During a capture this is unknown. The work that was submitted before lasts for at most a part of a quantum. */
     return timeslice_capturing() && now - gpu->ending_since >= timeslice_quantum() / 4;
 }
 
-/* Process a GPU; return when to process it again. */
+/* Process a GPU. Returns when to process the GPU again. */
 static uint64_t step(struct timeslice_gpu *gpu, uint64_t now) {
     uint64_t end;
     switch (gpu->state) {
@@ -154,14 +154,14 @@ static void read_shares(void) {
     __atomic_store_n(&timeslice_process.quantum, found, __ATOMIC_RELAXED);
 }
 
-/* The arbiter has appeared or ended: end the turns that began under the other rule. */
+/* The arbiter has started or ended. End the turns that began under the other rule. */
 static void change_rule(uint64_t now) {
     for (unsigned i = 0; i < timeslice_process.count; i++) {
         struct timeslice_gpu *gpu = &timeslice_process.gpu[i];
         bool wide = __atomic_load_n(&gpu->gate, __ATOMIC_RELAXED) == TIMESLICE_WIDE;
         if (gpu->state == TIMESLICE_ASKED) gpu->state = TIMESLICE_NONE;
         if (gpu->state == TIMESLICE_HELD || gpu->state == TIMESLICE_ENDING) {
-            /* Do not charge the time before, since a turn without end may have lasted for hours. */
+            /* Do not charge the time before, because a turn without end may have lasted for hours. */
             if (!gpu->local) gpu->since = now, __atomic_store_n(&gpu->idle, 0, __ATOMIC_RELAXED);
             gpu->local = true;
         }
@@ -214,7 +214,7 @@ static void attend(uint64_t now) {
     if (had && arbiter.socket.fd < 0) hang_up(now);
 }
 
-/* Without a drainer a GPU's progress is unknown: submitting threads must wait themselves (threadless.h). */
+/* Without a drainer, the GPU's progress is unknown, so submitting threads must wait themselves (threadless.h). */
 static void end_without_drainer(void) {
     arbiter_link_close(&arbiter);
     timeslice_threads_failed();
@@ -249,7 +249,7 @@ static void *keeper(void *unused) {
         ppoll(waits, 2, &pause, NULL);
         if (gputile_guarded_fd_is_ours(&timeslice_process.woken) &&
             recv(timeslice_process.woken.fd, woken, sizeof woken, MSG_DONTWAIT) < 0)
-            continue; /* a message, or time */
+            continue; /* a message has arrived, or it is time */
     }
     return NULL;
 }

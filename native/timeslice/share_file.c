@@ -1,4 +1,4 @@
-/* Reads and parses the file; only a complete file of this version is used. */
+/* Reads and parses the file, and uses only a complete file of this version. */
 #define _GNU_SOURCE
 #include "timeslice/share_file.h"
 

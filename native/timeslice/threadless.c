@@ -1,4 +1,4 @@
-/* Waits for the container's account before a submission, and for the submission's end after it. */
+/* Waits for the container's account before a submission, and after it for the end of the submitted work. */
 #define _GNU_SOURCE
 #include "timeslice/threadless.h"
 
@@ -12,7 +12,7 @@
 #define TRY_AGAIN     (1000 * TIMESLICE_MS)
 #define LONGEST_SLEEP (20 * TIMESLICE_MS)
 
-static uint64_t again_at; /* when to try again to start threads */
+static uint64_t again_at; /* when to try to start threads again */
 static _Thread_local uint64_t since, paid;
 
 bool timeslice_threads_missing(void) { return __atomic_load_n(&again_at, __ATOMIC_ACQUIRE) > timeslice_now(); }
@@ -39,7 +39,7 @@ bool timeslice_threadless_before(struct timeslice_gpu *gpu) {
 }
 
 void timeslice_threadless_after(struct timeslice_gpu *gpu) {
-    /* During a capture no thread may wait for a context, so a quantum stays charged. */
+    /* During a capture no thread may wait for a context, so the charge stays a whole quantum. */
     if (timeslice_wait_for_current()) timeslice_account_correct(gpu, timeslice_now() - since, &paid);
 }
 

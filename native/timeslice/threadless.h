@@ -1,4 +1,4 @@
-/* Turns without threads: if the process cannot start threads, each submitting call waits and measures itself. */
+/* Turns in a process that cannot start threads. There, each submitting call waits and measures itself. */
 #ifndef GPUTILE_TIMESLICE_THREADLESS_H
 #define GPUTILE_TIMESLICE_THREADLESS_H
 
@@ -12,7 +12,7 @@ bool timeslice_threads_missing(void);
 /* Record that a thread could not be started, and log it once. */
 void timeslice_threads_failed(void);
 
-/* Called around a submission in this case; `before` is false if there is no limit. */
+/* To be called before and after a submission in this case. `before` returns false if there is no limit. */
 bool timeslice_threadless_before(struct timeslice_gpu *gpu);
 void timeslice_threadless_after(struct timeslice_gpu *gpu);
 

@@ -1,4 +1,4 @@
-/* Lets submitting threads pass while it is this container's turn on the GPU, and blocks them otherwise. */
+/* Lets submitting threads pass during this container's turn on the GPU, and blocks them at other times. */
 #define _GNU_SOURCE
 #include "timeslice/timeslice.h"
 
@@ -20,10 +20,10 @@ enum { ONE_WAIT_MS = 100 };
 
 static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool started;
-/* The depth of nested calls of this thread: only the outermost passes the gate. */
+/* The depth of this thread's nested calls. Only the outermost call passes the gate. */
 static _Thread_local int depth;
 static _Thread_local enum { NOT, BY_GATE, BY_ITSELF } passed;
-static _Thread_local int cancelling; /* a cancelled thread would never count as finished */
+static _Thread_local int cancelling; /* a thread that is cancelled would never count as finished */
 
 /* Whether a thread that is counted in `passes` may submit now. */
 static bool open_to(struct timeslice_gpu *gpu, uint64_t passes) {
@@ -46,7 +46,7 @@ static void wait_at(struct timeslice_gpu *gpu) {
     pthread_mutex_lock(&gpu->mutex);
     __atomic_add_fetch(&gpu->waiting, 1, __ATOMIC_SEQ_CST);
     timeslice_wake_keeper();
-    pthread_cond_broadcast(&gpu->changed); /* wakes an idle drainer */
+    pthread_cond_broadcast(&gpu->changed); /* to wake an idle drainer */
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += ONE_WAIT_MS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
@@ -56,7 +56,7 @@ static void wait_at(struct timeslice_gpu *gpu) {
     pthread_mutex_unlock(&gpu->mutex);
 }
 
-/* Record the current context, so that the drainer waits for its work. */
+/* Record the current context, so that the drainer waits for the context's work. */
 static void note_context(struct timeslice_gpu *gpu) {
     CUcontext context = NULL;
     if (!gputile_driver()->cuCtxGetCurrent || gputile_driver()->cuCtxGetCurrent(&context) || !context) return;
@@ -83,16 +83,16 @@ static bool run(void) {
     if (timeslice_threads_missing()) return false;
     pthread_mutex_lock(&start_mutex);
     if (!timeslice_process.running) {
-        /* Sockets: if the number becomes a file of the program between check and use, send and recv fail. */
+        /* These are sockets because send and recv fail if the program reuses the number between check and use. */
         int ends[2] = {-1, -1};
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) ends[0] = ends[1] = -1;
         gputile_guarded_fd_close(&timeslice_process.woken),
-            gputile_guarded_fd_close(&timeslice_process.wake); /* of a failed start */
+            gputile_guarded_fd_close(&timeslice_process.wake); /* after a failed start */
         gputile_guarded_fd_set(&timeslice_process.woken, ends[0]),
             gputile_guarded_fd_set(&timeslice_process.wake, ends[1]);
-        /* Registered late, so that it runs before the driver's exit handler. */
+        /* The handler is registered late, so that it runs before the driver's exit handler. */
         if (!registered) registered = atexit(leave_at_exit) == 0;
-        /* First, since the keeper may end at once. Without sockets it checks periodically. */
+        /* This comes first, because the keeper may end at once. Without the sockets, the keeper checks periodically. */
         __atomic_store_n(&timeslice_process.running, true, __ATOMIC_SEQ_CST);
         if (!timeslice_keeper_start()) {
             timeslice_threads_failed();
@@ -132,7 +132,7 @@ int timeslice_start(const char *socket_path, unsigned gpu_count, const char *con
     return 0;
 }
 
-/* Wait at the gate; false if no thread is left that would open it. */
+/* Wait at the gate. Returns false if no thread is left that could open the gate. */
 static bool pass(struct timeslice_gpu *gpu) {
     note_context(gpu);
     while (!enter(gpu)) {

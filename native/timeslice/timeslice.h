@@ -1,19 +1,19 @@
 /* Waits for a turn on a GPU. The node's arbiter decides which container may submit work.
  *
- * `gpu` is the index of a GPU in the limits file. The context of the submission is current. Any thread may call
- * `before` and `after`, and they cannot fail.
+ * `gpu` is the index of a GPU in the limits file. The context of the submission must be current. Any thread may call
+ * `before` and `after`. These two functions cannot fail.
  */
 #ifndef GPUTILE_TIMESLICE_H
 #define GPUTILE_TIMESLICE_H
 
-/* Called once in a process, after the limits were read and before work is submitted; `uuids` must live as long as the
- * process. Returns 0, or -1 if this process must not submit work. */
+/* To be called once in a process, after the limits were read and before work is submitted. `uuids` must live as long as
+ * the process. Returns 0, or -1 if this process must not submit work. */
 int timeslice_start(const char *socket_path, unsigned gpu_count, const char *const *uuids);
 
-/* Called before work is submitted on a GPU; may block. */
+/* To be called before work is submitted to a GPU. May block. */
 void timeslice_before(int gpu);
 
-/* Called after the submitting call has returned, whatever its result. */
+/* To be called after the submitting call has returned, also after an error. */
 void timeslice_after(int gpu);
 
 #endif

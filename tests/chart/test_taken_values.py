@@ -97,17 +97,17 @@ def verdicts(values: dict[str, Any]) -> tuple[str, str]:
         (node_types({"gpus": {"memory": "zzz"}}), "/autoscaling/nodeTypes/0/gpus/memory"),
         (
             node_types({}, {}),
-            "autoscaling.nodeTypes[1].label: pool=gpu is that of another node type: give each its own",
+            "autoscaling.nodeTypes[1].label: pool=gpu is also the label of another node type: give each",
         ),
         (node_types({"gpus": {"memory": "32MiB"}}), "gpus.memory is 32MiB: a GPU is smaller than one unit of 1GiB"),
-        (node_types({"gpus": {"memory": "17TiB"}}), "gpus.memory is 17TiB: a GPU has 16777216 MiB at most"),
+        (node_types({"gpus": {"memory": "17TiB"}}), "gpus.memory is 17TiB: a GPU has at most 16777216 MiB"),
         *(
-            (node_types({"resources": {each: 3}}), f"[0].resources has {each}: what the GPUs offer")
+            (node_types({"resources": {each: 3}}), f"[0].resources has {each}: remove it, because gpus")
             for each in GPU_RESOURCES
         ),
         (node_types({"labels": {"x y": "z"}}), 'autoscaling.nodeTypes[0].labels: "x y" is not a valid label key'),
-        (node_types({"labels": {"pool": "other"}}), "[0].labels.pool is other, and label says gpu"),
-        (node_types({"labels": {"ack.node.gpu.schedule": "share"}}), "schedule is share, and mode says cgpu"),
+        (node_types({"labels": {"pool": "other"}}), "[0].labels.pool is other, but label requires gpu"),
+        (node_types({"labels": {"ack.node.gpu.schedule": "share"}}), "schedule is share, but mode requires cgpu"),
         ({"trust": {"by": "namespace", "groups": {"a": ["x"], "b": ["x"]}}}, "namespace x is in a and in b"),
     ],
 )

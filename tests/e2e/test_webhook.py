@@ -120,7 +120,7 @@ def test_300_pods_of_every_form_through_kubectl(
     assert {rule: errors.count(f"[{rule}]") for rule in expected} == dict(expected)
     assert "Warning: spec.containers[*].resources: alpha.kubernetes.io/nvidia-gpu is the old name" in errors
     assert "is read as spec.affinity" in errors
-    assert "is left out: spec.affinity is there and goes before it" in errors
+    assert "is ignored, since spec.affinity is set and takes precedence" in errors
     found = stored(control_plane, namespace)
     assert len(found) == len(created)
     for body, rule in cases:

@@ -119,7 +119,7 @@ async def test_a_node_of_mig_instances_shows_them_and_their_pods(tab: Tab) -> No
         await tab.run(f"{row}.querySelector('[data-node]').click()")
         await tab.until("document.querySelector('#panel h2')?.textContent === 'a'")
         panel = await tab.run("document.getElementById('panel').textContent")
-        assert "MIG 1g.5gb 3 of 4 instances taken" in panel
+        assert "MIG 1g.5gb 3 of 4 instances booked" in panel
         assert "default/p 3 instances" in panel
         await tab.key("Escape")
         await tab.run(f"{row}.querySelector('[data-pod]').click()")
@@ -219,7 +219,7 @@ async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -
             assert await tab.run(f"((edges) => edges[0] <= edges[1])({edges})"), "nothing of it is cut off"
         kept = "document.querySelector('[data-pod=\"default/kept\"]')"
         assert "repeating-linear-gradient" in await tab.run(f"getComputedStyle({kept}).backgroundImage")
-        assert await tab.run(f"{kept}.title") == "default/kept: 6 GiB, reserved for it"
+        assert await tab.run(f"{kept}.title") == "default/kept: 6 GiB, reserved"
         letters = "[...document.querySelectorAll('[data-pod] .letter')].map((x) => x.textContent).join('')"
         for by, shown in (("namespace", "AA"), ("workload", "AB"), ("use", "CC"), ("age", "DA")):
             await tab.run(
@@ -355,7 +355,7 @@ async def test_a_viewer_logs_in_and_sees_blocks_without_names(tab: Tab, tmp_path
         await tab.run(
             "document.getElementById('token').value = 'wrong'; document.querySelector('form').requestSubmit()"
         )
-        await tab.until("document.querySelector('[role=alert]')?.textContent.startsWith('the cluster does not know')")
+        await tab.until("document.querySelector('[role=alert]')?.textContent.startsWith('the cluster does not accept')")
         await tab.run("document.getElementById('token').value = 'token-team'")
         await tab.run("document.querySelector('form').requestSubmit()")
         await tab.until(DRAWN)
@@ -405,7 +405,7 @@ async def test_a_simulation_as_one_file(tab: Tab, tmp_path: Path) -> None:
     await tab.until(f"{panel}.includes({json.dumps(f'It is on {on}')})")
     assert "GPU 0: " in await tab.run(panel)
     await tab.run("location.hash = 'pod=no/such'")
-    await tab.until(f"{panel}.includes('This pod is not there.')")
+    await tab.until(f"{panel}.includes('This pod does not exist.')")
     await tab.run("location.hash = 'view=what-if'")
     await tab.until("!document.getElementById('view-tiles').hidden")
     assert await tab.run("document.getElementById('view-what-if').hidden")

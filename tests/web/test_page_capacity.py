@@ -71,7 +71,7 @@ async def test_capacity_is_of_nodes_that_take_pods_and_of_turns_that_are_free(ta
         text = await tab.run("document.querySelector('#view-capacity .cards').textContent")
         assert "Largest share that fitsnone" in text
         assert "Whole GPUs that are free0" in text
-        assert "Turns that are free3of 4 on GPUs that pods have in turns" in text
+        assert "Free replicas3of 4 on time-sliced GPUs" in text
         assert "Free memory15 GiB75 % of 20 GiB" in text
         manifest = (
             "{apiVersion: v1, kind: Pod, metadata: {name: new}, spec: {containers: "

@@ -103,7 +103,7 @@ async def test_a_way_that_comes_back_does_not_hide_that_the_cluster_is_away(tab:
         await tab.until(LIVE)
         page.cluster.refused = dict.fromkeys((NODES, PODS), (403, "Forbidden"))
         page.cluster.break_connections()
-        await tab.until(f"({SAID}).startsWith('The cluster does not answer since')")
+        await tab.until(f"({SAID}).startsWith('The cluster has not answered since')")
         await way.cut()
         await tab.until(f"({SAID}).startsWith('gputile web does not answer')")
         await tab.run(
@@ -111,7 +111,7 @@ async def test_a_way_that_comes_back_does_not_hide_that_the_cluster_is_away(tab:
             " new MutationObserver(() => said.add(live.textContent)).observe(live, { childList: true }); })()"
         )
         await way.open()
-        await tab.until(f"({SAID}).startsWith('The cluster does not answer since')")
+        await tab.until(f"({SAID}).startsWith('The cluster has not answered since')")
         await tab.until("performance.getEntriesByType('resource').at(-1).name.includes('/api/') && said.size")
         assert json.loads(await tab.run("JSON.stringify([...said])")) == ["not live"]
         page.cluster.refused = {}
@@ -162,7 +162,7 @@ async def test_the_panel_of_a_pending_pod_follows_what_becomes_of_it(tab: Tab) -
         assert "fits none" not in text
         assert "Nodeb" in text
         page.cluster.delete(PODS, "waits")
-        await tab.until(f"({PANEL}).includes('there is no such pod (any more)')")
+        await tab.until(f"({PANEL}).includes('this pod does not exist (any more)')")
         assert tab.errors == [error for error in tab.errors if "404" in error]
 
 

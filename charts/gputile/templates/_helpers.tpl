@@ -1,11 +1,11 @@
-{{- /* What objects are called after. Names of Services begin with a letter and have no dots, those of releases may not. */ -}}
+{{- /* The prefix of all objects' names. Names of releases may begin with a digit or contain dots, but names of Services may not. */ -}}
 {{- define "gputile.name" -}}
 {{- $release := .Release.Name | replace "." "-" -}}
 {{- if not (regexMatch "^[a-z]" $release) }}{{ $release = printf "gputile-%s" $release }}{{ end -}}
 {{- contains "gputile" $release | ternary $release (printf "%s-gputile" $release) | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
-{{- /* Labels of every object. Call with (dict "root" $ "component" "webhook"). */ -}}
+{{- /* The labels of every object. Call this with (dict "root" $ "component" "webhook"). */ -}}
 {{- define "gputile.labels" -}}
 {{ include "gputile.selector" . }}
 app.kubernetes.io/part-of: gputile
@@ -46,7 +46,7 @@ app.kubernetes.io/component: {{ .component }}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "gputile.name" .root }}-{{ .component }}
 {{- end }}
 
-{{- /* What Pod Security's profile "restricted" asks of a pod, and of a container. */ -}}
+{{- /* The fields of a pod and of a container that Pod Security's profile "restricted" requires. */ -}}
 {{- define "gputile.restrictedPod" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -60,7 +60,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* A pod's labels and annotations: what the values add never replaces the chart's own. `annotations` are the chart's. */ -}}
+{{- /* A pod's labels and annotations. The chart's own entries override those in the values. `annotations` are the chart's own. */ -}}
 {{- define "gputile.podMetadata" -}}
 labels: {{- mergeOverwrite (dict) (.values.podLabels | default dict) (include "gputile.labels" . | fromYaml) | toYaml | nindent 2 }}
 {{- with mergeOverwrite (dict) (.values.podAnnotations | default dict) (.annotations | default dict) }}
@@ -68,7 +68,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* The fields of a pod that all components have. Call with (dict "root" $ "component" ... "values" .Values.x). */ -}}
+{{- /* The fields that the pods of all components have. Call this with (dict "root" $ "component" ... "values" .Values.x). */ -}}
 {{- define "gputile.podCommon" -}}
 serviceAccountName: {{ include "gputile.name" .root }}-{{ .component }}
 {{- with .values.priorityClassName }}
@@ -96,7 +96,7 @@ topologySpreadConstraints:
   labelSelector:
     matchLabels: {{- include "gputile.selector" . | nindent 6 }}
 {{- if not .values.affinity }}
-# GPU nodes are tolerated, since a cluster may have no others, but they are the last choice.
+# GPU nodes are tolerated, because a cluster may have no other nodes. Other nodes are preferred.
 affinity:
   nodeAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:
@@ -123,7 +123,7 @@ readinessProbe:
   timeoutSeconds: 3
 {{- end }}
 
-{{- /* The rules of Leases: by name, what may be done with each. RBAC cannot name what is still to be created. */ -}}
+{{- /* The rules for Leases. They name each Lease, except for "create", which RBAC cannot restrict to a name. */ -}}
 {{- define "gputile.leaseRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]

@@ -1,4 +1,4 @@
-{{- /* kube-scheduler's configuration: all of it for a second scheduler, the part to add for the cluster's own. */ -}}
+{{- /* kube-scheduler's configuration. For the cluster's own scheduler, only the part that has to be added. */ -}}
 {{- define "gputile.schedulerConfiguration" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -10,11 +10,11 @@ leaderElection:
 profiles:
 - schedulerName: {{ .Values.scheduler.name | quote }}
 {{- end }}
-# If only a sample of the nodes were scored, a pod that fits elsewhere could stay pending.
+# If kube-scheduler scored only a sample of the nodes, a pod that fits another node could stay pending.
 percentageOfNodesToScore: 100
 {{- if semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version }}
-# Thousands of refused pods of one namespace shall not keep the scheduler from all others. When no other pod waits,
-# kube-scheduler tries refused pods without waiting for the end of their backoff; before 1.33 it did not.
+# Thousands of refused pods of one namespace must not delay the pods of other namespaces. Since 1.33, kube-scheduler retries
+# refused pods before the end of their back-off if no other pod is pending.
 podMaxBackoffSeconds: 60
 {{- end }}
 extenders:
@@ -23,7 +23,7 @@ extenders:
   prioritizeVerb: prioritize
   bindVerb: bind
   preemptVerb: preempt
-  # One rank of the extender outweighs the scheduler's own scores, which would undo binpack.
+  # The extender's ranks must outweigh the scheduler's own scores, which would counteract binpack.
   weight: 200
   nodeCacheCapable: true
   httpTimeout: 5s
@@ -33,8 +33,8 @@ extenders:
   - name: aliyun.com/gpu-core.percentage
   - name: aliyun.com/gpu
 {{- if .Values.features.claims }}
-# For pods with ResourceClaims, which admission brings here by an amount of 0: kube-scheduler allocates the GPUs itself, so
-# it goes on without the extender if that is away.
+# This entry ranks nodes for pods with ResourceClaims. Admission adds a resource with the amount 0 to these pods, so that the
+# extender is called. kube-scheduler allocates the GPUs itself, and continues without the extender if it does not answer.
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
   prioritizeVerb: prioritize-claims
   weight: 200
@@ -46,7 +46,7 @@ extenders:
     ignoredByScheduler: true
 {{- end }}
 {{- if .Values.scheduler.extender.ranksPodsWithoutGpus }}
-# For all pods: those without GPUs go to nodes where free GPUs need their CPU and memory least.
+# This entry ranks nodes for all pods. Pods without GPUs get nodes whose CPU and memory are needed least by free GPUs.
 - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
   prioritizeVerb: prioritize-without-gpus
   weight: 200
@@ -72,7 +72,7 @@ env:
 {{- with .Values.scheduler.extender.extraEnv }}
 {{ toYaml . }}
 {{- end }}
-# The Lease's holder identity: a restarted container of the same pod continues at once.
+# The identity in the Lease is the pod's name, so that a restarted container of the pod continues at once.
 - name: IDENTITY
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 - name: NAMESPACE

@@ -1,4 +1,4 @@
-{{- /* Rules between values, which the schema cannot say. Every message names the value, the rule and the remedy. */ -}}
+{{- /* Rules that the schema of the values cannot express. Every message names the value, the rule and the remedy. */ -}}
 {{- define "gputile.validate" -}}
 {{- $mib := include "gputile.mib" .Values.gpuMemoryUnit | int64 -}}
 {{- $most := 16777216 -}}
@@ -30,7 +30,7 @@
 {{- range $i, $type := .Values.autoscaling.nodeTypes }}
 {{- $where := printf "autoscaling.nodeTypes[%d]" $i }}
 {{- if has $type.label $labels }}
-{{- fail (printf "%s.label: %s is that of another node type: give each its own" $where $type.label) }}
+{{- fail (printf "%s.label: %s is also the label of another node type: give each node type its own label" $where $type.label) }}
 {{- end }}
 {{- $labels = append $labels $type.label }}
 {{- $memory := include "gputile.mib" $type.gpus.memory | int64 }}
@@ -38,7 +38,7 @@
 {{- fail (printf "%s.gpus.memory is %s: a GPU is smaller than one unit of %s" $where $type.gpus.memory $unit) }}
 {{- end }}
 {{- if gt $memory $most }}
-{{- fail (printf "%s.gpus.memory is %s: a GPU has %d MiB at most" $where $type.gpus.memory $most) }}
+{{- fail (printf "%s.gpus.memory is %s: a GPU has at most %d MiB" $where $type.gpus.memory $most) }}
 {{- end }}
 {{- $pair := splitn "=" 2 $type.label }}
 {{- $mode := $type.mode | default "default" }}
@@ -47,15 +47,15 @@
 {{- fail (printf "%s.labels: %q is not a valid label key" $where $key) }}
 {{- end }}
 {{- if and (eq $key $pair._0) (ne $value $pair._1) }}
-{{- fail (printf "%s.labels.%s is %s, and label says %s" $where $key $value $pair._1) }}
+{{- fail (printf "%s.labels.%s is %s, but label requires %s" $where $key $value $pair._1) }}
 {{- end }}
 {{- if and (eq $key "ack.node.gpu.schedule") (ne $value $mode) }}
-{{- fail (printf "%s.labels.%s is %s, and mode says %s" $where $key $value $mode) }}
+{{- fail (printf "%s.labels.%s is %s, but mode requires %s" $where $key $value $mode) }}
 {{- end }}
 {{- end }}
 {{- range list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" "aliyun.com/gpu" "nvidia.com/gpu" "alpha.kubernetes.io/nvidia-gpu" }}
 {{- if hasKey ($type.resources | default dict) . }}
-{{- fail (printf "%s.resources has %s: what the GPUs offer follows from gpus and mode" $where .) }}
+{{- fail (printf "%s.resources has %s: remove it, because gpus and mode define it" $where .) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -74,7 +74,7 @@
 {{- end }}
 {{- end }}
 {{- if .Values.agent.enabled }}{{ include "gputile.distinctDirectories" .Values.agent }}{{ end }}
-{{- /* Of a key that is not valid the schema's error does not say where it is. */}}
+{{- /* The schema's error about an invalid key does not contain the path of the key. */}}
 {{- range $namespace, $_ := .Values.gpuTime.namespaceMaxWeight }}
 {{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$" $namespace) }}
 {{- fail (printf "gpuTime.namespaceMaxWeight: %q is not the name of a namespace" $namespace) }}
@@ -84,21 +84,21 @@
 {{- range $name, $namespaces := .Values.trust.groups }}
 {{- range $namespaces }}
 {{- if and (hasKey $group .) (ne (get $group .) $name) }}
-{{- fail (printf "trust.groups: namespace %s is in %s and in %s: keep it in one" . (get $group .) $name) }}
+{{- fail (printf "trust.groups: namespace %s is in %s and in %s: remove it from one of them" . (get $group .) $name) }}
 {{- end }}
 {{- $_ := set $group . $name }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* The MiB of a memory size, which the schema has already checked. */ -}}
+{{- /* Returns a memory size in MiB. The schema has already validated it. */ -}}
 {{- define "gputile.mib" -}}
-{{- /* A number that begins with 0 would be octal. */ -}}
+{{- /* A number that begins with 0 would be parsed as octal. */ -}}
 {{- $number := . | regexFind "[1-9][0-9]*" | default "0" | int64 -}}
 {{- mul $number (get (dict "M" 1 "G" 1024 "T" 1048576) (regexFind "[MGT]" .)) -}}
 {{- end }}
 
-{{- /* Refuse directories of the host that the agent's container cannot have beside each other and beside its own. */ -}}
+{{- /* Refuses directories of the host that overlap each other, or the directories of the agent's container. */ -}}
 {{- define "gputile.distinctDirectories" -}}
 {{- $agent := . }}
 {{- range list "kubeletDir" "stateDir" "usageDir" "cdiDir" "driverDir" }}
@@ -124,7 +124,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* Refuse two listeners of one network on one port. Call with the ports by what they are called. */ -}}
+{{- /* Refuses two listeners on the same port of one network. Call this with the ports by the name of the value. */ -}}
 {{- define "gputile.distinctPorts" -}}
 {{- $taken := dict }}
 {{- range $name, $port := . }}

@@ -1,1 +1,1 @@
-"""Defines what gputile shares with the cluster: objects, wire formats, known names and amounts."""
+"""Defines what gputile shares with the cluster: objects, JSON formats, names and quantities."""

@@ -1,7 +1,7 @@
-"""Defines affinity and topology spread constraints of pods (core/v1).
+"""Defines the affinity and the topology spread constraints of pods (core/v1).
 
-Operators and effects are plain strings, so that objects of a newer API server can be decoded. They
-are validated where they are evaluated.
+Operators and effects are plain strings, because a newer API server may have more of them. The code
+that evaluates an operator or effect validates it.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 class _Rule(
     msgspec.Struct, rename="camel", gc=False, omit_defaults=True, frozen=True, kw_only=True
 ):
-    """Common settings of the rules; frozen, because pods of one template share them."""
+    """The base of the rules. Rules are frozen, because pods of one template share them."""
 
 
 class NodeSelectorRequirement(_Rule, frozen=True):
@@ -22,14 +22,14 @@ class NodeSelectorRequirement(_Rule, frozen=True):
 
 
 class NodeSelectorTerm(_Rule, frozen=True):
-    """core/v1 NodeSelectorTerm: all requirements must match; an empty term matches no node."""
+    """core/v1 NodeSelectorTerm. All its requirements must match. An empty term matches no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(_Rule, frozen=True):
-    """core/v1 NodeSelector: one of the terms must match."""
+    """core/v1 NodeSelector. At least one of its terms must match."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -61,7 +61,7 @@ class LabelSelectorRequirement(_Rule, frozen=True):
 
 
 class LabelSelector(_Rule, frozen=True):
-    """metav1.LabelSelector. An empty one selects everything, an absent one nothing."""
+    """metav1.LabelSelector. An empty selector selects everything. An absent one selects nothing."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
@@ -79,7 +79,7 @@ class PodAffinityTerm(_Rule, frozen=True):
 
 
 class PodAffinity(_Rule, frozen=True):
-    """core/v1 PodAffinity and PodAntiAffinity: the required terms."""
+    """core/v1 PodAffinity or PodAntiAffinity, with only the required terms."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
         default=(), name="requiredDuringSchedulingIgnoredDuringExecution"

@@ -1,8 +1,8 @@
-"""Converts untrusted values to types, with error messages that name field, value and valid values.
+"""Converts untrusted JSON and YAML to types, and explains every mistake to the user.
 
-msgspec decides whether a value fits a type, but its message is in the words of Python and has the
-first mistake only. If a value that a user has written does not fit, it is compared with the type
-again, and every mistake is reported.
+msgspec decides whether a value fits a type. Its error names Python's types, and only the first
+mistake. So ``convert`` compares a value that does not fit with the type again
+(``type_mistakes``), and reports every mistake in the words of YAML.
 """
 
 import re
@@ -18,7 +18,7 @@ from gputile.api.wording import FieldMistake, below
 
 MOST_FOUND: Final = 20
 _PART: Final = 1 << 16
-# Patterns of msgspec's messages, and its names of types as named in YAML.
+# Patterns of msgspec's messages, and the YAML words for msgspec's names of types.
 _MISSING: Final = re.compile("Object missing required field `(.*)`")
 _EXPECTED: Final = re.compile("Expected `([^`]*)`(?:, got `([^`]*)`)?")
 _KINDS: Final = {
@@ -38,16 +38,16 @@ T = TypeVar("T")
 
 
 class WireObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
-    """Common settings of the wire objects.
+    """The base of the objects that are encoded as JSON.
 
-    A process stores tens of thousands of them. They form no reference cycles, so they are excluded
-    from the cyclic garbage collector (``gc=False``). Tuples of them are excluded too; lists would
-    not be.
+    A process stores tens of thousands of these objects. Objects without reference cycles need no
+    cyclic garbage collector (``gc=False``). Their fields are tuples where possible, because the
+    garbage collector also skips tuples of such objects, but not lists.
     """
 
 
 class ConversionError(ValueError):
-    """A value does not fit its type; the text names each wrong field, its value and valid ones."""
+    """A value does not fit its type. The text names the wrong fields and their valid values."""
 
     def __init__(self, mistakes: Sequence[FieldMistake]) -> None:
         super().__init__("; ".join(map(str, mistakes)))
@@ -57,8 +57,8 @@ class ConversionError(ValueError):
 def convert(value: Any, kind: type[T]) -> T:
     """Convert ``value``, as parsed from YAML or JSON, to ``kind``.
 
-    Raises:
-        ConversionError: it does not fit; all mistakes, up to ``MOST_FOUND``.
+    Raises ConversionError if the value does not fit. The error has the first ``MOST_FOUND``
+    mistakes.
     """
     try:
         return msgspec.convert(value, kind)
@@ -71,10 +71,10 @@ def convert(value: Any, kind: type[T]) -> T:
 
 
 def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
-    """Decode ``text``, which is JSON.
+    """Decode JSON.
 
-    Raises:
-        ConversionError: it is not JSON, or does not fit; the first mistake.
+    Raises ConversionError if the text is not JSON, or does not fit. The error has the first
+    mistake.
     """
     try:
         return decoder.decode(text)
@@ -108,25 +108,24 @@ def _first_mistake(error: Exception) -> FieldMistake:
 
 
 def has_more_items(text: bytes, most: int) -> bool:
-    """Return whether JSON has more than ``most`` items: objects, lists, their fields and entries.
+    """Return whether JSON has more than ``most`` objects, lists, fields and list entries in all.
 
-    It counts brackets and commas, which takes milliseconds for megabytes. Text that is not JSON is
-    counted likewise.
+    The brackets and commas of ``text`` are counted, which takes milliseconds for megabytes. The
+    text is not parsed, and so need not be valid JSON.
     """
     if not _reaches(text, most):
         return False
-    # Brackets and commas within strings do not count. A quote after a backslash does not end a
-    # string.
+    # Remove strings, whose brackets and commas do not count. An escaped quote ends no string.
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    # An item has at most two strings, its name and its value
+    # An item has at most two strings: its name and its value.
     if plain.count(b'"') > 4 * (most + 1):
         return True
     return _reaches(b"".join(plain.split(b'"')[::2]), most)
 
 
 def _reaches(text: bytes, most: int) -> bool:
-    """Return whether there are more than ``most`` brackets and commas; stop counting there."""
-    if len(text) <= most:  # so most requests of kube-scheduler need not be counted
+    """Return whether ``text`` has more than ``most`` opening brackets and commas."""
+    if len(text) <= most:  # the usual request of kube-scheduler
         return False
     count = 0
     for start in range(0, len(text), _PART):
@@ -142,17 +141,17 @@ def _reaches(text: bytes, most: int) -> bool:
 
 
 def timestamp_of(when: datetime) -> str:
-    """Format a time as a Kubernetes ``Time``, to the second; ``when`` has a time zone."""
+    """Format ``when``, which must have a time zone, as a Kubernetes ``Time`` in full seconds."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def micro_timestamp_of(when: datetime) -> str:
-    """Format a time as a Kubernetes ``MicroTime``; ``when`` has a time zone."""
+    """Format ``when``, which must have a time zone, as a Kubernetes ``MicroTime``."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def unix_seconds(timestamp: str | None) -> float:
-    """Return a timestamp as Unix time in seconds; 0 if it is missing or invalid."""
+    """Return a timestamp as Unix time in seconds, or 0 if it is missing or invalid."""
     if not timestamp:
         return 0.0
     try:
@@ -161,7 +160,7 @@ def unix_seconds(timestamp: str | None) -> float:
         return 0.0
 
 
-# Kubernetes' TotalAnnotationSizeLimitB: no object can carry a longer one.
+# Kubernetes' TotalAnnotationSizeLimitB: no object can have a longer annotation.
 MOST_CHARACTERS = 256 * 1024
 
 Value = TypeVar("Value", bound=msgspec.Struct)
@@ -172,10 +171,10 @@ class _Versioned(msgspec.Struct):
 
 
 class VersionedCodec(Generic[Value]):
-    """Encodes and decodes one kind of text.
+    """Encodes a value of type ``kind`` as JSON with a format version, and decodes the JSON.
 
-    It has at most ``most`` characters or bytes; None is for any length. ``check`` raises ValueError
-    for values that contradict themselves.
+    ``decode`` refuses texts of more than ``most`` characters or bytes, unless ``most`` is None.
+    ``check`` returns the decoded value, or raises ValueError if its fields contradict each other.
     """
 
     def __init__(
@@ -195,16 +194,15 @@ class VersionedCodec(Generic[Value]):
         self._body = msgspec.json.Decoder(kind)
 
     def encode(self, value: Value) -> str:
-        """Return the text, which begins with the version."""
+        """Return the JSON text, whose first field is the version."""
         rest = msgspec.json.encode(value).decode().removeprefix("{")
         return f'{{"version":{self._version}{"" if rest == "}" else ","}{rest}'
 
     def decode(self, text: str | bytes) -> Value:
-        """Return the value in the text.
+        """Return the value that the text encodes.
 
-        Raises:
-            ValueError: an ``error`` of the codec: the text is too long, is not JSON, has another
-                version, has a field of a wrong type or out of range, or contradicts itself.
+        Raises ValueError if the text is too long, is not JSON, has another version, does not fit
+        the type, or contradicts itself. The exception is the codec's ``error``.
         """
         try:
             if self._most is not None and len(text) > self._most:

@@ -1,4 +1,4 @@
-"""Defines Kubernetes objects with only the fields that gputile reads. Decoding skips all others."""
+"""Defines Kubernetes objects with only the fields that gputile reads. Other fields are skipped."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,7 +11,7 @@ from gputile.api.conversion import WireObject, timestamp_of
 from gputile.api.well_known import ConditionReason, ConditionType
 
 POD_SCHEDULED = "PodScheduled"
-# the reason until kube-scheduler first tries the pod without gates
+# The reason of a gated pod's condition PodScheduled, until kube-scheduler first tries the pod
 SCHEDULING_GATED = "SchedulingGated"
 POD_READY = "Ready"
 
@@ -51,10 +51,7 @@ class StoredObject(WireObject):
 
 
 class ContainerClaim(WireObject):
-    """core/v1 ResourceClaim: a claim that a container uses.
-
-    ``name`` is that of the pod's ``resourceClaims`` entry.
-    """
+    """core/v1 ResourceClaim: the name of an entry of the pod's ``resourceClaims``."""
 
     name: str = ""
 
@@ -68,17 +65,16 @@ class ResourceRequirements(WireObject):
 
 
 class ContainerPort(WireObject):
-    """core/v1 ContainerPort: its host port."""
+    """core/v1 ContainerPort, with only the fields of the host port."""
 
     host_port: int = 0
     protocol: str = ""
 
 
 class Container(WireObject):
-    """core/v1 Container.
+    """core/v1 Container. Only ports with a ``hostPort`` are stored.
 
-    ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753). Only ports with a
-    ``hostPort`` are stored.
+    An init container whose ``restart_policy`` is "Always" is a sidecar (KEP-753).
     """
 
     name: str = ""
@@ -109,7 +105,7 @@ class Taint(WireObject):
 
 
 class PodResourceClaim(WireObject):
-    """core/v1 PodResourceClaim: an existing claim, or a template from which one is created."""
+    """core/v1 PodResourceClaim: an existing claim, or a template to create a claim from."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -117,7 +113,7 @@ class PodResourceClaim(WireObject):
 
 
 class PodResourceClaimStatus(WireObject):
-    """core/v1 PodResourceClaimStatus: the claim created from a template; "" if none is needed."""
+    """core/v1 PodResourceClaimStatus: the claim from a template, or "" if none is needed."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -138,9 +134,9 @@ class PodOS(WireObject):
 class PodSpec(WireObject):
     """core/v1 PodSpec.
 
-    ``resources`` is for the whole pod (KEP-2837), ``overhead`` is that of its RuntimeClass. GPU
-    models are read from ``affinity``; the rest of it, and the spread constraints, is for the
-    simulator.
+    ``resources`` is for the whole pod (KEP-2837). ``overhead`` comes from the RuntimeClass.
+    Scheduling reads GPU models from ``affinity``. Only the simulator reads the rest of ``affinity``
+    and the topology spread constraints.
     """
 
     node_name: str = ""
@@ -173,7 +169,7 @@ class PodCondition(WireObject):
 class PodStatus(WireObject):
     """core/v1 PodStatus. Only the condition ``PodScheduled`` is stored.
 
-    ``is_ready`` is derived from the condition ``Ready`` and not a field of the API.
+    ``is_ready`` is not a field of the API. It is derived from the condition ``Ready``.
     """
 
     phase: str = ""
@@ -202,16 +198,15 @@ class Pod(StoredObject):
 
     @property
     def finished(self) -> bool:
-        """Whether all containers have ended: the phase is Succeeded or Failed."""
+        """Whether the pod's phase is Succeeded or Failed, so that all its containers have ended."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def bound_at(self) -> str:
-        """When the API server executed the pod's Binding, as a Kubernetes timestamp; "" if unknown.
+        """The Kubernetes timestamp of the pod's Binding, or "" if the status does not have it.
 
-        BindingREST sets the condition, and the kubelet does not change its time. So the time is by
-        the API server's clock, like ``creationTimestamp``, and unlike times in gputile's
-        annotations.
+        The API server sets this time by its own clock, like ``creationTimestamp``. The kubelet
+        does not change the time. The times in gputile's annotations come from other clocks.
         """
         scheduled = (
             each
@@ -222,37 +217,40 @@ class Pod(StoredObject):
 
 
 class ContainerEnd(WireObject):
-    """core/v1 ContainerStateTerminated; only its presence matters."""
+    """core/v1 ContainerStateTerminated without its fields. Only its presence is read."""
 
 
 class StartedContainerState(WireObject):
-    """core/v1 ContainerState; ``terminated`` is set if the container ended without a restart."""
+    """core/v1 ContainerState. ``terminated`` is set while an ended container is not restarted."""
 
     terminated: ContainerEnd | None = None
 
 
 class StartedContainer(WireObject):
-    """core/v1 ContainerStatus: whether the container has ended."""
+    """core/v1 ContainerStatus, to find out whether the container has ended."""
 
     name: str = ""
     state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
 
 
 class PodStatusOnNode(PodStatus):
-    """The status of a pod with its containers' states, for the agent of its node."""
+    """A pod's status with the states of the containers, which only the node's agent needs."""
 
     container_statuses: tuple[StartedContainer, ...] = ()
     init_container_statuses: tuple[StartedContainer, ...] = ()
 
 
 class PodOnNode(Pod):
-    """A pod for its node's agent; the control plane stores tens of thousands, with fewer fields."""
+    """A pod as its node's agent reads it, with the states of the containers.
+
+    The control plane stores tens of thousands of pods, and so reads the smaller ``Pod``.
+    """
 
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
 
 
 def ended_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the containers that have ended; none if ``pod`` is no ``PodOnNode``."""
+    """Return the names of the ended containers. Only a ``PodOnNode`` has them; other pods: none."""
     if not isinstance(pod, PodOnNode):
         return frozenset()
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -285,7 +283,7 @@ class NodeCondition(WireObject):
 def node_condition(
     kind: ConditionType, status: str, reason: ConditionReason, message: str
 ) -> NodeCondition:
-    """Build a condition of a node; ``status`` is "True", "False" or "Unknown"."""
+    """Build a node condition whose ``status`` is "True", "False" or "Unknown"."""
     return NodeCondition(type=kind, status=status, reason=reason, message=message)
 
 
@@ -306,7 +304,7 @@ class Node(StoredObject):
 
     @property
     def internal_ip(self) -> str:
-        """The node's InternalIP; "" if it reports none."""
+        """The node's address of type InternalIP, or "" if the node has none."""
         return next((a.address for a in self.status.addresses if a.type == "InternalIP"), "")
 
 
@@ -314,18 +312,21 @@ _Versioned = TypeVar("_Versioned", Pod, Node)
 
 
 def unversioned(found: _Versioned) -> _Versioned:
-    """Return an object without its resourceVersion, to compare the content of two versions."""
+    """Return a copy without the resourceVersion, so that two versions' contents can be compared."""
     metadata = msgspec.structs.replace(found.metadata, resource_version="")
     return msgspec.structs.replace(found, metadata=metadata)
 
 
 def is_older(version: str, known: str) -> bool:
-    """Return whether a resourceVersion is older than another, compared as numbers (KEP-5504)."""
+    """Return whether the resourceVersion ``version`` is a smaller number than ``known`` (KEP-5504).
+
+    The result is False if one of the versions is not a number.
+    """
     return version.isdecimal() and known.isdecimal() and int(version) < int(known)
 
 
 class ListMeta(WireObject):
-    """metav1.ListMeta. ``continue_`` is the token of the next page, "" on the last."""
+    """metav1.ListMeta. ``continue_`` is the token of the next page, or "" on the last page."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -334,7 +335,7 @@ class ListMeta(WireObject):
 class ObjectReference(
     msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True, frozen=True
 ):
-    """core/v1 ObjectReference; it is hashable."""
+    """core/v1 ObjectReference, frozen so that it can be a dictionary key."""
 
     api_version: str = ""
     kind: str = ""
@@ -346,9 +347,9 @@ class ObjectReference(
 class BindingMeta(WireObject):
     """The metadata of a Binding. The API server merges ``annotations`` into the pod.
 
-    It checks ``uid``, and ``resource_version`` unless that is empty: a Binding for an outdated
-    version of the pod is never executed (kubernetes/pkg/registry/core/pod/storage,
-    BindingREST.Create).
+    The API server refuses a Binding whose ``uid`` is not the pod's. It also refuses a
+    ``resource_version`` that is set and outdated (BindingREST.Create in
+    kubernetes/pkg/registry/core/pod/storage).
     """
 
     name: str
@@ -359,7 +360,7 @@ class BindingMeta(WireObject):
 
 
 class Binding(WireObject):
-    """core/v1 Binding: the write that sets nodeName and the allocation atomically."""
+    """core/v1 Binding: one atomic write of the pod's ``nodeName`` and its allocation."""
 
     metadata: BindingMeta
     target: ObjectReference
@@ -368,7 +369,7 @@ class Binding(WireObject):
 
 
 class Status(WireObject):
-    """metav1.Status: the response to a failed request."""
+    """metav1.Status: the body of the response to a failed request."""
 
     code: int = 0
     reason: str = ""
@@ -376,7 +377,7 @@ class Status(WireObject):
     details: Any = None
 
 
-# apiVersion and kind are added, since omit_defaults drops them.
+# apiVersion and kind are added, because omit_defaults leaves them out.
 def encode_binding(binding: Binding) -> bytes:
     """Return the JSON body of a POST to ``pods/NAME/binding``."""
     body = {"apiVersion": binding.api_version, "kind": binding.kind, **msgspec.to_builtins(binding)}
@@ -386,9 +387,9 @@ def encode_binding(binding: Binding) -> bytes:
 def changed_conditions(
     current: Iterable[NodeCondition], wanted: Iterable[NodeCondition], now: datetime
 ) -> list[dict[str, str]]:
-    """Return a patch with the ``wanted`` conditions that differ from the ``current`` ones.
+    """Return a patch with the ``wanted`` conditions that differ from the ``current`` conditions.
 
-    The time of the last transition is ``now`` if the status changes, and otherwise not patched.
+    The patch sets ``lastTransitionTime`` to ``now`` where the status of a condition changes.
     """
     have = {condition.type: condition for condition in current}
     time = timestamp_of(now)

@@ -1,9 +1,9 @@
-"""Parses quantities, memory sizes, and the numbers in annotations of pods exactly.
+"""Parses Kubernetes quantities, memory sizes, and the numbers in pods' annotations.
 
-Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix
-("15Gi") or an exponent ("1e3"); a kubelet with 10,000 devices reports "10k". Amounts are never
-floats here: a value is an exact ``Fraction``. Grammar: apimachinery
-``pkg/api/resource/quantity.go``.
+A quantity is a decimal number with an SI suffix ("500m", "2k"), a binary suffix ("15Gi") or an
+exponent ("1e3"). For example, a kubelet with 10,000 devices reports "10k". Each value is parsed
+into an exact ``Fraction``, never into a float. ``pkg/api/resource/quantity.go`` of apimachinery
+defines the grammar.
 """
 
 import re
@@ -37,7 +37,7 @@ _SUFFIX: dict[str, Fraction] = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-# Digits and suffix share no character, so matching takes linear time.
+# No character can be both a digit and part of a suffix, so matching takes linear time.
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?[0-9]*(?:\.[0-9]*)?)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,18})?",
     re.ASCII,
@@ -46,10 +46,10 @@ _LIKE_A_QUANTITY = re.compile(
     r"(?P<number>[0-9]+(?:\.[0-9]+)?) ?(?P<suffix>[A-Za-z]{1,3})", re.ASCII
 )
 LONGEST_QUANTITY = 256
-"""Characters; a longer text is not a quantity."""
+"""The most characters that a quantity may have."""
 _LONGEST_INTEGER = 1024  # bits
-_LARGEST_EXPONENT = 99_999  # an API server is busy for minutes with an exponent of nine digits
-_LARGEST = Fraction(10**300)  # larger amounts count as this one, so that each fits a float
+_LARGEST_EXPONENT = 99_999  # an API server computes for minutes on an exponent of nine digits
+_LARGEST = Fraction(10**300)  # larger values are clamped to this value, which fits a float
 _FURTHEST = 1000  # exponents are clamped to -1000 and 1000
 _SPACES = (
     " \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006"
@@ -58,17 +58,15 @@ _SPACES = (
 
 
 class QuantityError(ValueError):
-    """The text is not a Kubernetes quantity, or not valid for the field."""
+    """The text is not a Kubernetes quantity, or the quantity is not valid for the field."""
 
 
 def parse_quantity(value: str | int | float) -> Fraction:
     """Return the exact value of a Kubernetes quantity.
 
-    YAML parses unquoted numbers as ``int`` or ``float``; a float is read by its shortest decimal
-    form. Surrounding spaces are ignored, as an API server does.
-
-    Raises:
-        QuantityError: the value is a bool, not finite, too long, or violates the grammar.
+    YAML parses unquoted numbers as ``int`` or ``float``. The value of a float is that of its
+    shortest decimal form. Surrounding spaces are ignored, as in the API server. Raises
+    QuantityError if the value is a bool, is not finite, is too long, or violates the grammar.
     """
     if isinstance(value, bool):
         raise QuantityError(f"{value!r} is not a quantity")
@@ -88,7 +86,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
     if match is None or not text:
         raise QuantityError(f"{text!r} is not a quantity{_meant(text)}")
     digits, suffix = match["number"], match["suffix"] or ""
-    # A suffix alone is 0 to an API server
+    # The API server parses a suffix without a number as 0.
     number = Fraction(digits) if digits.strip("+-.") else Fraction(0)
     if suffix in _SUFFIX:
         return number * _SUFFIX[suffix]
@@ -101,7 +99,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
 
 
 def _meant(text: str) -> str:
-    """Return "; did you mean 2Gi?" for 2GiB, 2gi and 2 Gi; "" if no suffix is similar."""
+    """Return "; did you mean 2Gi?" for 2GiB, 2gi and 2 Gi, or "" if no suffix is similar."""
     match = _LIKE_A_QUANTITY.fullmatch(text)
     if match is None:
         return ""
@@ -120,17 +118,16 @@ Amount = Annotated[
         }
     ),
 ]
-"""An amount for ``parse_amount``.
+"""The text of an amount, which ``parse_amount`` parses.
 
-The pattern is for JSON schemas; ``parse_amount`` has better messages.
+Only JSON schemas use the pattern, because ``parse_amount`` has better messages.
 """
 
 
 def parse_amount(value: str | int | float) -> Fraction:
-    """Return a quantity that is zero or more.
+    """Return the value of a quantity that must not be negative.
 
-    Raises:
-        QuantityError: it is not a quantity, or negative.
+    Raises QuantityError if the value is not a quantity, or is negative.
     """
     amount = parse_quantity(value)
     if amount < 0:
@@ -139,13 +136,12 @@ def parse_amount(value: str | int | float) -> Fraction:
 
 
 def parse_count(value: str | int | float) -> int:
-    """Return a quantity that must be a whole number, zero or more, as extended resources are.
+    """Return the value of a quantity that must be a whole number, as for extended resources.
 
-    Raises:
-        QuantityError: it is not a quantity, negative, or not a whole number.
+    Raises QuantityError if the value is not a quantity, is negative, or is not a whole number.
     """
     if isinstance(value, str) and len(value) < 19 and value.isascii() and value.isdigit():
-        return int(value)  # the common case; a fraction takes ten times as long
+        return int(value)  # the usual text, ten times faster than through a fraction
     amount = parse_amount(value)
     if amount.denominator != 1:
         raise QuantityError(f"{_as_written(value, amount)} is not a whole number")
@@ -155,12 +151,12 @@ def parse_count(value: str | int | float) -> int:
 
 
 def decimal(text: str, digits: int) -> int:
-    """Parse a number of at most ``digits`` ASCII digits; -1 for any other text."""
+    """Parse a number of at most ``digits`` ASCII digits. Return -1 for another text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else -1
 
 
 def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
-    """Return the count of a resource in ``amounts``; 0 if it is missing or invalid."""
+    """Return the count of a resource in ``amounts``, or 0 if the count is missing or invalid."""
     try:
         return parse_count(amounts.get(resource, 0))
     except QuantityError:
@@ -168,9 +164,9 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return the value as text, after its decimal form if that differs.
+    """Return ``value`` as text. If its decimal form differs, that comes first, as in "0.5 (500m)".
 
-    The API server stores "0.5" as "500m".
+    The API server stores a user's "0.5" as "500m".
     """
     plain = str(float(amount))
     exact = "e" not in plain and Fraction(plain) == amount
@@ -184,19 +180,18 @@ MemorySize = Annotated[
         extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"},
     ),
 ]
-"""A memory size for ``parse_mib``.
+"""The text of a memory size, which ``parse_mib`` parses.
 
-The pattern is for JSON schemas; ``parse_mib`` has better messages.
+Only JSON schemas use the pattern, because ``parse_mib`` has better messages.
 """
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)
 
 
 def parse_mib(text: str) -> int:
-    """Return a memory size in MiB, written as in ACK ("128MiB", "1GiB") or Kubernetes ("128Mi").
+    """Return a memory size in MiB. It may be written as by ACK ("128MiB") or Kubernetes ("128Mi").
 
-    Raises:
-        QuantityError: it is neither, or not a whole number of MiB.
+    Raises QuantityError if the text is not a whole number with a unit of MiB, GiB or TiB.
     """
     match = _MEMORY_UNIT.fullmatch(text.strip())
     if match is None or "i" not in match["suffix"]:
@@ -208,10 +203,9 @@ MOST_WEIGHT: Final = 1000
 
 
 def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
-    """Return the weight in a pod's annotation; ``most`` is the limit of the pod's namespace.
+    """Return the weight in a pod's annotation. The pod's namespace allows at most ``most``.
 
-    Raises:
-        ValueError: it is not valid; the text names the valid range.
+    Raises ValueError if the weight is not valid. The error's text states the valid range.
     """
     weight = decimal(text, 4)
     if 1 <= weight <= most:
@@ -221,12 +215,10 @@ def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
 
 
 def parse_active_threads(text: str) -> int:
-    """Return the percentage of a GPU's threads in a pod's annotation.
+    """Return a pod's CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, the percentage of a GPU's threads.
 
-    The annotation is CUDA_MPS_ACTIVE_THREAD_PERCENTAGE.
-
-    Raises:
-        ValueError: it is not valid; the text names the valid range.
+    ``text`` is the value of the annotation ``MPS_THREADS_ANNOTATION``. Raises ValueError if the
+    percentage is not valid. The error's text states the valid range.
     """
     percentage = decimal(text, 3)
     if 1 <= percentage <= 100:

@@ -1,8 +1,8 @@
 """Defines the objects of Dynamic Resource Allocation (resource.k8s.io/v1), and names of devices.
 
-kube-scheduler allocates the devices of a node's ResourceSlice to ResourceClaims. gputile publishes
-the slices and reads the claims; it never writes an allocation. Fields that gputile does not use are
-left out.
+gputile publishes the GPUs of a node in a ResourceSlice. kube-scheduler allocates these devices to
+ResourceClaims. gputile reads the claims, and never writes an allocation. The classes have only the
+fields that gputile uses.
 """
 
 import math
@@ -21,17 +21,17 @@ RESOURCE_API: Final = "resource.k8s.io/v1"
 RESOURCE_CLAIMS_PATH: Final = f"/apis/{RESOURCE_API}/resourceclaims"
 RESOURCE_SLICES_PATH: Final = f"/apis/{RESOURCE_API}/resourceslices"
 
-MEMORY: Final = "memory"  # capacity of a device, in bytes
-CORES: Final = "cores"  # capacity of a device, in percent of compute; in mode core_mem only
-# capacity of a device: the number of claims that may share it; each consumes 1
-PODS: Final = "pods"
+# Capacities of a device
+MEMORY: Final = "memory"  # in bytes
+CORES: Final = "cores"  # in percent of the GPU's compute, only in mode core_mem
+PODS: Final = "pods"  # the number of claims that may share the device. Each claim consumes 1.
 
 _DEVICE_PREFIX: Final = "gpu-"
-_TOO_MUCH: Final = 1 << 24  # MiB or percent; larger than any GPU, and small enough for sums
+_TOO_MUCH: Final = 1 << 24  # MiB or percent. Larger than any GPU, but sums do not overflow.
 
 
 def claim_path(namespace: str, name: str) -> str:
-    """Return the path of a claim in the API."""
+    """Return the claim's path in the Kubernetes API."""
     return f"/apis/{RESOURCE_API}/namespaces/{namespace}/resourceclaims/{name}"
 
 
@@ -41,7 +41,7 @@ def device_name(index: int) -> str:
 
 
 def gpu_index(device: str) -> int:
-    """Return the index of the GPU with this name in ResourceSlices; -1 if the name is of no GPU."""
+    """Return the index of the GPU with this device name, or -1 if the name is not of a GPU."""
     return (
         decimal(device.removeprefix(_DEVICE_PREFIX), 3) if device.startswith(_DEVICE_PREFIX) else -1
     )
@@ -51,7 +51,7 @@ def gpu_index(device: str) -> int:
 
 
 class DeviceAttribute(WireObject):
-    """A value for selectors; exactly one field is set."""
+    """A value that selectors compare. Exactly one field is set."""
 
     int_value: int | None = msgspec.field(default=None, name="int")
     bool_value: bool | None = msgspec.field(default=None, name="bool")
@@ -62,7 +62,7 @@ class DeviceAttribute(WireObject):
 class CapacityRange(WireObject):
     """CapacityRequestPolicyRange: amounts from ``min`` to ``max``.
 
-    Requests are rounded up to the next ``step``.
+    kube-scheduler rounds a request up to ``min`` plus a multiple of ``step``.
     """
 
     min: Quantity | None = None
@@ -71,7 +71,7 @@ class CapacityRange(WireObject):
 
 
 class CapacityPolicy(WireObject):
-    """CapacityRequestPolicy: the amounts that a claim may request, and the default."""
+    """CapacityRequestPolicy: which amounts a claim may request, and the default amount."""
 
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
@@ -79,16 +79,16 @@ class CapacityPolicy(WireObject):
 
 
 class DeviceCapacity(WireObject):
-    """The amount of a capacity, and how claims may request it."""
+    """How much a device has of a capacity, and which amounts claims may request."""
 
     value: Quantity
     request_policy: CapacityPolicy | None = None
 
 
 class DeviceTaint(WireObject):
-    """Repels claims without a matching toleration from a device.
+    """A taint that keeps claims without a matching toleration off a device.
 
-    The API server sets a missing ``time_added``.
+    The API server sets ``time_added`` if it is missing.
     """
 
     key: str
@@ -98,9 +98,9 @@ class DeviceTaint(WireObject):
 
 
 class SliceDevice(WireObject):
-    """A device of a slice.
+    """A device of a ResourceSlice.
 
-    ``allow_multiple_allocations`` lets several claims share it (Kubernetes 1.36 or later).
+    ``allow_multiple_allocations`` lets claims share the device (Kubernetes 1.36 or later).
     """
 
     name: str
@@ -111,7 +111,7 @@ class SliceDevice(WireObject):
 
 
 class ResourcePool(WireObject):
-    """The pool of a slice; only slices of the highest generation are valid."""
+    """The pool of a ResourceSlice. Only the slices of the pool's highest generation are valid."""
 
     name: str
     generation: int = 0
@@ -119,9 +119,9 @@ class ResourcePool(WireObject):
 
 
 class ResourceSliceSpec(WireObject):
-    """The content of a slice.
+    """The spec of a ResourceSlice.
 
-    kube-scheduler allocates the first device that fits, in the order of ``devices``.
+    kube-scheduler allocates the first device in ``devices`` that fits a claim.
     """
 
     driver: str
@@ -137,7 +137,7 @@ class ResourceSlice(StoredObject, kw_only=True):
 
 
 def slice_body(found: ResourceSlice) -> dict[str, Any]:
-    """Return the request body for a slice, with its kind and with required numbers that are 0."""
+    """Return the request body for a slice. The encoder alone would leave out numbers that are 0."""
     body: dict[str, Any] = {
         "apiVersion": RESOURCE_API,
         "kind": "ResourceSlice",
@@ -152,21 +152,21 @@ def slice_body(found: ResourceSlice) -> dict[str, Any]:
     return body
 
 
-# -- ResourceClaim: the request of a pod, and its allocation
+# -- ResourceClaim: a request for devices, and their allocation
 
 
 class CapacityRequirements(WireObject):
-    """The requested amounts of a device's capacities."""
+    """How much of each capacity of a device a claim requests."""
 
     requests: dict[str, Quantity] = {}
 
 
 class DeviceSelector(WireObject):
-    """A condition on devices; only its presence matters."""
+    """A condition on devices. gputile reads only whether a request has such conditions."""
 
 
 class ExactDeviceRequest(WireObject):
-    """A request for ``count`` devices of a class, or for all with ``allocation_mode`` "All"."""
+    """A request for ``count`` devices of a class, or for all in ``allocation_mode`` "All"."""
 
     device_class_name: str = ""
     selectors: tuple[DeviceSelector, ...] = ()
@@ -177,13 +177,13 @@ class ExactDeviceRequest(WireObject):
 
 
 class DeviceSubRequest(ExactDeviceRequest):
-    """An alternative of a request."""
+    """One of several alternatives in a request."""
 
     name: str = ""
 
 
 class DeviceRequest(WireObject):
-    """A request: exact, or the first available of several alternatives."""
+    """A request for devices: one exact request, or the first alternative that is available."""
 
     name: str = ""
     exactly: ExactDeviceRequest | None = None
@@ -191,7 +191,7 @@ class DeviceRequest(WireObject):
 
 
 class DeviceConstraint(WireObject):
-    """A condition on the devices of several requests; an empty ``requests`` means all of them."""
+    """A condition on the devices of several requests. An empty ``requests`` means all requests."""
 
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
@@ -206,16 +206,16 @@ class DeviceClaim(WireObject):
 
 
 class ResourceClaimSpec(WireObject):
-    """The request of a claim; it is immutable."""
+    """The spec of a ResourceClaim, which is immutable."""
 
     devices: DeviceClaim = msgspec.field(default_factory=DeviceClaim)
 
 
 class AllocatedDevice(WireObject):
-    """DeviceRequestAllocationResult: a device, or a share of one, that was allocated to a request.
+    """DeviceRequestAllocationResult: a device, or share of a device, allocated to a request.
 
-    ``driver``, ``pool`` and ``device`` identify the device. ``share_id`` identifies a share; it is
-    None if the claim has the whole device.
+    ``driver``, ``pool`` and ``device`` identify the device. ``share_id`` identifies the share. It
+    is None if the claim has the whole device.
     """
 
     request: str = ""
@@ -228,21 +228,21 @@ class AllocatedDevice(WireObject):
 
     @property
     def is_instance(self) -> bool:
-        """Whether it is named as a MIG instance: by its GPU and its UUID."""
+        """Whether the device is a MIG instance, whose name contains ``-mig-``."""
         return "-mig-" in self.device
 
     @property
     def mib(self) -> int:
-        """The consumed memory in MiB, rounded up; 0 if it is missing or invalid.
+        """The consumed memory in MiB, rounded up. It is 0 if the amount is missing or invalid.
 
-        The API server validates amounts; an invalid one is possible only by a write to the claim's
-        status.
+        The API server validates amounts. Only a direct write to the claim's status can store an
+        invalid amount.
         """
         return min(math.ceil(_amount(self.consumed_capacity, MEMORY) / MIB), _TOO_MUCH)
 
     @property
     def percent(self) -> int:
-        """The consumed compute in percent, rounded up; 0 if it is missing or invalid."""
+        """The consumed compute in percent, rounded up, or 0 if the amount is missing or invalid."""
         return min(math.ceil(_amount(self.consumed_capacity, CORES)), _TOO_MUCH)
 
 
@@ -266,7 +266,7 @@ class ClaimAllocation(WireObject):
 
 
 class ClaimConsumer(WireObject):
-    """ResourceClaimConsumerReference: an object, usually a pod, that may use the claim."""
+    """ResourceClaimConsumerReference: a pod or other object that may use the claim."""
 
     resource: str = ""
     name: str = ""
@@ -274,14 +274,14 @@ class ClaimConsumer(WireObject):
 
 
 class ResourceClaimStatus(WireObject):
-    """Whether the claim is allocated, and for whom."""
+    """The status of a ResourceClaim: the allocated devices, and the claim's consumers."""
 
     allocation: ClaimAllocation | None = None
     reserved_for: tuple[ClaimConsumer, ...] = ()
 
 
 class ResourceClaim(StoredObject):
-    """A claim for devices."""
+    """resource.k8s.io/v1 ResourceClaim."""
 
     spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)
@@ -293,7 +293,7 @@ class ResourceClaim(StoredObject):
 
     @property
     def gpus(self) -> tuple[AllocatedDevice, ...]:
-        """The allocated devices of gputile's driver; a claim may also have devices of others."""
+        """The allocated devices of gputile's driver, without the devices of other drivers."""
         allocation = self.status.allocation
         found = allocation.devices.results if allocation is not None else ()
         return tuple(each for each in found if each.driver == DRIVER)
@@ -305,7 +305,7 @@ class ResourceClaim(StoredObject):
 
 
 def claims_of(pod: Pod) -> list[str]:
-    """Return the names of the pod's existing claims, in its namespace."""
+    """Return the names of the pod's existing claims, which are in the pod's namespace."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     names = [
         each.resource_claim_name or made.get(each.name, "") for each in pod.spec.resource_claims

@@ -1,4 +1,4 @@
-"""Finds every mistake of a value that does not fit its type, in the words of YAML."""
+"""Finds every mistake in a value that does not fit its type, and words it for authors of YAML."""
 
 import functools
 import re
@@ -22,7 +22,7 @@ from gputile.api.wording import (
 
 
 def type_mistakes(value: Any, kind: Any) -> Iterator[FieldMistake]:
-    """Yield the fields of ``value`` that do not fit ``kind``, with the rule that they break."""
+    """Yield each field of ``value`` that does not fit the type ``kind``, and the broken rule."""
     yield from _check(_type_info(kind), value, "")
 
 
@@ -137,7 +137,7 @@ def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[FieldMist
     found = [(each, list(_check(each, value, path))) for each in kind.types]
     if not all(mistakes for _, mistakes in found):
         return
-    # Report the mistakes for the member of the value's kind, which the author probably meant.
+    # Report only the mistakes against the member of the value's kind. The author probably meant it.
     members = [
         (each, mistakes) for each, mistakes in found if not isinstance(each, inspect.NoneType)
     ]
@@ -203,7 +203,7 @@ def _length(kind: Any, value: Any, path: str, of: str) -> Iterator[FieldMistake]
 
 
 def _valid(kind: inspect.Type) -> list[Any]:
-    """Return the values of an enum or Literal; [] for another type."""
+    """Return the values of an enum or Literal, or [] for another type."""
     if isinstance(kind, inspect.Metadata):
         return _valid(kind.type)
     if isinstance(kind, inspect.LiteralType):
@@ -221,7 +221,7 @@ def _other_kind(wanted: str, value: Any, path: str) -> FieldMistake:
 
 
 def _what_it_is(value: Any) -> str:
-    """Describe a YAML value: a scalar as it was written, otherwise its kind."""
+    """Return a scalar of YAML as it was written, or the kind of another value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

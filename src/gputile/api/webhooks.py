@@ -1,7 +1,7 @@
 """Defines the requests and responses of admission webhooks and of scheduler extenders.
 
-The extender's JSON is that of k8s.io/kube-scheduler/extender/v1. Its Go structs have no JSON tags,
-so keys are the Go field names, and nil is ``null``. Embedded objects are ordinary core/v1 JSON.
+``k8s.io/kube-scheduler/extender/v1`` defines the JSON of extenders. Its Go structs have no JSON
+tags. So the keys are Go's field names, and nil is ``null``. Pods within it are core/v1 JSON.
 """
 
 import base64
@@ -12,18 +12,18 @@ from gputile.api.core import Pod
 
 
 class _ExtenderMessage(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
-    """Keys in Go's spelling."""
+    """The base of the extender's messages, whose JSON keys are Go's field names."""
 
 
 class ExtenderArgs(_ExtenderMessage):
-    """The arguments of ``filter`` and ``prioritize``; with ``node_names`` if nodeCacheCapable."""
+    """The arguments of ``filter`` and ``prioritize`` of a ``nodeCacheCapable`` extender."""
 
     pod: Pod
     node_names: list[str] | None = None
 
 
 class FilterResult(_ExtenderMessage):
-    """The result of ``filter``. Preemption is not tried on ``failed_and_unresolvable_nodes``."""
+    """The result of ``filter``. Preemption is not tried on unresolvable nodes."""
 
     node_names: list[str] | None = None
     failed_nodes: dict[str, str] = {}
@@ -32,7 +32,7 @@ class FilterResult(_ExtenderMessage):
 
 
 class HostPriority(_ExtenderMessage):
-    """The score of a node, 0 to 10, in the result of ``prioritize``."""
+    """The score of one node in the result of ``prioritize``, from 0 to 10."""
 
     host: str
     score: int
@@ -48,33 +48,33 @@ class ExtenderBindingArgs(_ExtenderMessage):
 
 
 class ExtenderBindingResult(_ExtenderMessage):
-    """The result of ``bind``; the pod is bound if the error is empty."""
+    """The result of ``bind``. An empty error means that the pod is bound."""
 
     error: str = ""
 
 
 class MetaPod(_ExtenderMessage):
-    """A victim's UID."""
+    """A victim, identified by its UID."""
 
     uid: str = msgspec.field(name="UID")
 
 
 class MetaVictims(_ExtenderMessage):
-    """The victims on one node, and how many PodDisruptionBudgets their eviction violates."""
+    """The victims on one node, and the number of PodDisruptionBudgets that evictions violate."""
 
     pods: list[MetaPod] | None = None
     num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
 class ExtenderPreemptionArgs(_ExtenderMessage):
-    """The arguments of ``preempt``: the victims that kube-scheduler chose on each candidate."""
+    """The arguments of ``preempt``: the victims that kube-scheduler chose on each node."""
 
     pod: Pod
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 
 
 class ExtenderPreemptionResult(_ExtenderMessage):
-    """The result of ``preempt``; victims are always given by UID."""
+    """The result of ``preempt``, which names victims by UID only."""
 
     node_name_to_meta_victims: dict[str, MetaVictims]
 
@@ -84,7 +84,7 @@ KIND = "AdmissionReview"
 
 
 class _ReviewMessage(msgspec.Struct, rename="camel", kw_only=True):
-    """Common settings of the messages; unknown fields are skipped."""
+    """The base of admission messages. The decoder skips unknown fields."""
 
 
 class UserInfo(_ReviewMessage):
@@ -111,7 +111,7 @@ class GroupVersionResource(_ReviewMessage):
 
 
 class AdmissionRequest(_ReviewMessage):
-    """A request to admit an object; ``object`` and ``old_object`` are decoded later, by kind."""
+    """A request to admit an object. The objects stay undecoded until their kind is checked."""
 
     uid: str
     kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)
@@ -158,7 +158,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ()) -> bytes:
-    """Encode the response that allows the request; ``patch`` is a JSON patch, or empty."""
+    """Encode the response that allows the request. ``patch`` is a JSON patch, or empty."""
     response = _Response(uid=uid, allowed=True, warnings=list(warnings))
     if patch:
         response.patch_type, response.patch = "JSONPatch", base64.b64encode(patch).decode()
@@ -166,7 +166,7 @@ def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ())
 
 
 def encode_refused(uid: str, message: str, warnings: tuple[str, ...] = ()) -> bytes:
-    """Encode the response that denies the request as Invalid (422), as API validation does."""
+    """Encode the response that denies the request as Invalid (422), like a failed validation."""
     status = _ReviewStatus(message=message, reason="Invalid", code=422)
     return _ENCODER.encode(
         _ReviewAnswer(

@@ -1,11 +1,11 @@
 """Lists each resource, label, annotation, mode, policy, condition and reason that gputile uses.
 
-ACK: Alibaba Cloud's documentation of shared GPU scheduling. gpushare:
-AliyunContainerService/gpushare-scheduler-extender. NVIDIA: the NVIDIA device plugin and container
-toolkit. gputile: this project.
+The comment above a name states who defined the name, the kind of object that has it, and its
+meaning. "ACK" is Alibaba Cloud's documentation of shared GPU scheduling. "gpushare" is
+AliyunContainerService/gpushare-scheduler-extender. "NVIDIA" is the NVIDIA device plugin and
+container toolkit. "gputile" is this project.
 
-``docs/generator/reasons.toml`` describes each reason of Events and conditions: meaning, component
-and remedy.
+``docs/generator/reasons.toml`` describes the reasons of Events and conditions.
 """
 
 from enum import StrEnum
@@ -18,31 +18,31 @@ from gputile.api.wording import nearest
 GPU_MEMORY: Final = "aliyun.com/gpu-mem"
 # ACK; 100 per GPU
 GPU_CORE: Final = "aliyun.com/gpu-core.percentage"
-# gpushare; node: number of its GPUs that are shared; pods do not request it
+# gpushare; node: number of its shared GPUs. Pods do not request this resource.
 GPU_COUNT: Final = "aliyun.com/gpu-count"
-# ACK; whole GPUs, best-connected set
+# ACK; whole GPUs with the best connections to each other
 TOPOLOGY_GPU: Final = "aliyun.com/gpu"
 # NVIDIA; whole GPUs
 WHOLE_GPU: Final = "nvidia.com/gpu"
-# Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
+# Kubernetes 1.6 to 1.10; the same as nvidia.com/gpu
 LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"
 # NVIDIA; nvidia.com/mig-<profile>: MIG instances of that profile
 MIG_PREFIX: Final = "nvidia.com/mig-"
-# gputile; 0 in pods with claims, so that the extender is called
+# gputile; pods with claims request 0 of it, so that kube-scheduler calls the extender
 CLAIMS_RESOURCE: Final = "gputile.io/claims"
-# What gputile schedules. MIG instances are not among them: kube-scheduler and kubelet count these.
+# The resources that gputile schedules. kube-scheduler and the kubelet count MIG instances.
 GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
 
 # Labels
 # ACK; node: the mode of its GPUs
 MODE_LABEL: Final = "ack.node.gpu.schedule"
-# ACK; node: binpack, spread or packing among its GPUs
+# ACK; node: how its GPUs are chosen, binpack, spread or packing
 PLACEMENT_LABEL: Final = "ack.node.gpu.placement"
-# ACK; pod: number of GPUs that its gpu-mem is divided among
+# ACK; pod: the number of GPUs that share its gpu-mem equally
 GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"
-# gputile; pod, label or annotation: the GPU model, as in nodes' labels
+# gputile; pod, label or annotation: the required GPU model, as in nodes' labels
 GPU_MODEL: Final = "gputile.io/gpu-model"
-# gputile; pod, label or annotation: memory; memory,compute; none
+# gputile; pod, label or annotation: "memory", "memory,compute" or "none"
 ISOLATION: Final = "gputile.io/isolation"
 # ACK; node: the model of all its GPUs
 MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"
@@ -50,7 +50,7 @@ MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"
 NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"
 # ACK; node: the number of its GPUs
 NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"
-# Kubernetes; pod of a DaemonSet: its template's generation
+# Kubernetes; pod of a DaemonSet: the generation of the DaemonSet's template
 DAEMON_LABEL: Final = "pod-template-generation"
 # Karpenter; node: its NodePool
 KARPENTER_POOL_LABEL: Final = "karpenter.sh/nodepool"
@@ -62,17 +62,17 @@ LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"
 MODEL_COUNT_PREFIX: Final = "model.gputile.io/"
 # gputile; node in mode default: none, time-slicing or mig
 SHARING_LABEL: Final = "gputile.io/sharing"
-# gputile; node: "true" to offer GPUs by claims, not extended resources
+# gputile; node: "true" to offer its GPUs to claims instead of as extended resources
 CLAIMS_LABEL: Final = "gputile.io/claims"
 # gputile; node with time-slicing: number of replicas of each GPU
 REPLICAS_LABEL: Final = "gputile.io/replicas"
 # gputile; node: shared memory of each GPU, such as 14848MiB
 SHARED_MEMORY_LABEL: Final = "gputile.io/shared-memory"
-# gputile; node: policy of GPU time, by name or ACK's number
+# gputile; node: its policy of GPU time, as a name or as ACK's number
 TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"
-# gputile; pod that requests a node from the autoscaler: "true"
+# gputile; placeholder, a pod that requests a node from the autoscaler: "true"
 PLACEHOLDER_LABEL: Final = "gputile.io/placeholder"
-# gputile; namespace: "allowed" if its pods may reach GPUs
+# gputile; namespace: "allowed" if its pods may reach GPUs without requesting them
 UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"
 
 # Gangs: scheduled together or not at all (M13)
@@ -90,23 +90,23 @@ GANG_GATE: Final = "gputile.io/gang"
 ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"
 # gputile; pod: the memory unit of its gpu-mem, MiB
 MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"
-# gputile; pod of a gang, or that preempts: its reserved GPUs
+# gputile; pod of a gang, or pod that preempts: its reserved GPUs
 RESERVATION_ANNOTATION: Final = "gputile.io/hold"
-# gputile; unbound pod: written so that no earlier Binding is executed
+# gputile; unbound pod: its change makes the API server refuse Bindings that were sent earlier
 FENCE_ANNOTATION: Final = "gputile.io/fence"
 # gputile; node: changed to make kube-scheduler retry pending pods
 WAKE_ANNOTATION: Final = "gputile.io/wake"
-# user; pod: cost of its deletion
+# Kubernetes; pod: the cost of its deletion
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
-# gputile; pod, mode mps: 1 to 100
+# gputile; pod, mode mps: the percentage of a GPU's threads, 1 to 100
 MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"
-# gputile; node: "true" if the controller set the GPU taint
+# gputile; node: "true" if the controller added the GPU taint
 TAINTED_ANNOTATION: Final = "gputile.io/tainted"
 # gputile; pod: its weight for GPU time, 1 to 1000
 TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"
-# gputile; node: takes no pods until this Unix time, in s
+# gputile; node: the Unix time in seconds until which no pods are scheduled to the node
 HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"
-# gputile; placeholder: the label of the requested node
+# gputile; placeholder: the label that the requested node will have
 NODE_TYPE_ANNOTATION: Final = "gputile.io/node-type"
 # gputile; node: its GPUs, written by the agent
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"
@@ -116,26 +116,26 @@ DRIVER: Final = "gpu.gputile.io"  # gputile; the name of its DRA driver
 SHARE_CLASS: Final = "gputile-share"  # gputile; DeviceClass of GPUs that several claims share
 GPU_CLASS: Final = "gputile-gpu"  # gputile; DeviceClass of whole GPUs
 
-# Annotations that existing tools read: gpushare's, and ACK's
+# Annotations that existing tools read: those of gpushare and ACK
 # gpushare; pod on one GPU: the index of that GPU
 GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
-# gpushare; pod on one GPU: its units
+# gpushare; pod on one GPU: the pod's memory units
 GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
-# gpushare; pod on one GPU: the units of the whole GPU
+# gpushare; pod on one GPU: the memory units of the whole GPU
 GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"
-# gpushare; "true" once the node has allocated the GPU
+# gpushare; pod: "true" once the node has allocated the GPU
 GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-# gpushare; when the GPU was chosen, Unix time in ns
+# gpushare; pod: when its GPU was chosen, as Unix time in nanoseconds
 GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-# ACK; shared pod: units by container and GPU
+# ACK; pod on shared GPUs: its memory units by container and GPU
 ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
-# gpushare; the prefix of all its annotations
+# gpushare; the prefix of all gpushare annotations
 GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"
 
 # Annotations with a meaning to others
-# Kubernetes 1.5; pod: its affinity, JSON
+# Kubernetes 1.5; pod: its affinity, as JSON
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"
-# kubelet; mirror of a static pod: the static pod's UID
+# kubelet; mirror pod of a static pod: the static pod's UID
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 # container runtimes; pod: devices to add, bypassing the kubelet
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
@@ -175,7 +175,7 @@ LARGEST_UNIT_MIB: Final = 16 * 1024 * 1024  # more than any GPU has
 
 
 class Mode(StrEnum):
-    """The values of ``ack.node.gpu.schedule``; a node is in exactly one mode (M2)."""
+    """The modes of a node, as in the label ``ack.node.gpu.schedule`` (M2)."""
 
     EXCLUSIVE = "default"
     CGPU = "cgpu"
@@ -202,15 +202,17 @@ PLACEMENTS: Final = get_args(Placement)
 
 
 class GpuTimePolicy(StrEnum):
-    """How time on a GPU is shared.
+    """How the containers on a GPU share its time.
 
-    These are the policies of ACK's cGPU (parameter ``POLICY``), with names of gputile. Source:
+    These are the policies of ACK's cGPU (its parameter ``POLICY``), with gputile's names. Source:
     Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 
-    ``average``: each container gets 1/maxPodsPerGpu, even if it is alone. ``preemptive``:
-    containers with work get equal shares. ``weighted``: as ``preemptive``, by weights and
-    priorities. ``fixed``: each gets its percentage, never more. ``weak``: each is guaranteed its
-    percentage, and the rest is shared by weights and priorities. ``native``: the driver decides.
+    - ``average`` gives each container 1/maxPodsPerGpu of the time, even if it is alone.
+    - ``preemptive`` gives equal shares to the containers that have work.
+    - ``weighted`` divides the time among them by weight and priority.
+    - ``fixed`` gives each container its percentage, and never more.
+    - ``weak`` guarantees the percentages, and divides the rest by weight and priority.
+    - ``native`` lets the driver decide.
     """
 
     AVERAGE = "average"
@@ -222,18 +224,17 @@ class GpuTimePolicy(StrEnum):
 
 
 POLICIES: Final = tuple(GpuTimePolicy)
-"""All policies; the index of each is its number in ACK."""
+"""All policies. The index of a policy is its number in ACK."""
 
 
 class GpuTimePolicyError(ValueError):
-    """There is no such policy; the text names the valid ones."""
+    """No policy has this name or number. The error's text lists the valid policies."""
 
 
 def parse_policy(named: str | int) -> GpuTimePolicy:
-    """Return the policy with this name, or with this number of ACK's (an int or digits).
+    """Return the policy with this name, or with this ACK number (an int or a digit).
 
-    Raises:
-        GpuTimePolicyError: there is no such policy.
+    Raises GpuTimePolicyError if no policy has this name or number.
     """
     text = str(named)
     if text in POLICIES:
@@ -273,7 +274,7 @@ class EventReason(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The type of a node condition; "True" means that there is a problem."""
+    """The type of a node condition. The status "True" means that the node has the problem."""
 
     DRIVER_PROBLEM = "gputile.io/DriverProblem"
     CARD_PROBLEM = "gputile.io/CardProblem"

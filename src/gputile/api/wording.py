@@ -1,4 +1,4 @@
-"""Formats amounts, and errors about fields: the value, the valid values, and similar names."""
+"""Formats amounts for people, and words the errors about fields of manifests and configuration."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from msgspec import Meta
 
 LONGEST: Final = 60
-"""Characters of a name or value in a message."""
+"""The most characters of a name or value in a message."""
 
 LONGEST_REFUSAL: Final = 400
-"""Characters of a refusal's reason; untrusted names could otherwise make it very long."""
+"""The most characters of a refusal's reason, which untrusted names could make very long."""
 
 RULE: Final = "rule"
-"""Key of ``msgspec.Meta.extra``: the description of a pattern, for messages."""
+"""The key in ``msgspec.Meta.extra`` of a pattern's description, which messages show."""
 
-_MOST_NAMED: Final = 20  # valid values or fields in a message
+_MOST_NAMED: Final = 20  # the most valid values or fields in a message
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII
@@ -27,7 +27,7 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return "; did you mean X?" for the most similar valid name, "" if none is similar.
+    """Return "; did you mean X?" with the most similar valid name, or "" if no name is similar.
 
     ``cutoff`` is the required similarity from 0 to 1 (``difflib.SequenceMatcher.ratio``).
     """
@@ -41,13 +41,13 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def unsupported(value: str, valid: Iterable[str]) -> str:
-    """Return the message for a value that is not a valid one, in the API server's words."""
+    """Return the API server's message for a value that is not one of the valid values."""
     names = list(valid)
     return f"Unsupported value: {shown(value)}: {supported(names)}{nearest(value, names)}"
 
 
 def kind_of(value: Any) -> str:
-    """Return the kind of a YAML value."""
+    """Return the name of a YAML value's kind, such as "a mapping"."""
     names = {
         dict: "a mapping",
         list: "a list",
@@ -60,13 +60,13 @@ def kind_of(value: Any) -> str:
 
 
 def shown(text: str) -> str:
-    """Quote untrusted text, truncated and printable."""
+    """Quote untrusted text. Truncate it, and replace characters that are not printable."""
     cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
     return '"' + "".join(character if character.isprintable() else "?" for character in cut) + '"'
 
 
 def shortened(text: str) -> str:
-    """Return the reason of a refusal, truncated to ``LONGEST_REFUSAL`` characters and printable."""
+    """Truncate a refusal's reason to ``LONGEST_REFUSAL`` characters, and make it printable."""
     cut = text if len(text) <= LONGEST_REFUSAL else f"{text[: LONGEST_REFUSAL - 3]}..."
     return (
         cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
@@ -74,7 +74,7 @@ def shortened(text: str) -> str:
 
 
 def supported(valid: Sequence[Any]) -> str:
-    """List the valid values, except "", which means an absent field."""
+    """List the valid values. The value "" is left out, because it stands for an absent field."""
     words = [shown(each) if isinstance(each, str) else str(each) for each in valid if each != ""]
     return (
         f"supported values: "
@@ -83,7 +83,7 @@ def supported(valid: Sequence[Any]) -> str:
 
 
 def known(fields: Iterable[str]) -> str:
-    """Return "; known are ..." with the fields of a mapping; "" if there are many."""
+    """Return "; known are ..." with the fields of a mapping, or "" if there are too many."""
     names = list(fields)
     return f"; known are {', '.join(names)}" if 0 < len(names) <= _MOST_NAMED else ""
 
@@ -111,14 +111,14 @@ def below(path: str, inner: str) -> str:
 
 
 def at(path: str, key: Any) -> str:
-    """Return the path of a key of the mapping at ``path``; unusual keys are quoted."""
+    """Return the path of ``key`` in the mapping at ``path``. An unusual key is quoted."""
     if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) and len(key) <= LONGEST:
         return f"{path}.{key}" if path else key
     return f"{path}[{shown(str(key))}]"
 
 
 def broken_label_name(name: str) -> str | None:
-    """Return why ``name`` is not a DNS label, such as a container's name; None if it is."""
+    """Return why ``name`` is not a DNS label (a container's name), or None if it is valid."""
     if len(name) > 63:
         return f"Invalid value: {shown(name)}: must be no more than 63 characters"
     if not _LABEL.fullmatch(name):
@@ -131,7 +131,7 @@ def broken_label_name(name: str) -> str | None:
 
 
 def broken_subdomain(name: str) -> str | None:
-    """Return why ``name`` is not a DNS subdomain, such as the name of an object; None if it is."""
+    """Return why ``name`` is not a DNS subdomain (an object's name), or None if it is valid."""
     if len(name) > 253:
         return f"Invalid value: {shown(name)}: must be no more than 253 characters"
     if not _SUBDOMAIN.fullmatch(name):
@@ -143,7 +143,7 @@ def broken_subdomain(name: str) -> str | None:
 
 
 def broken_qualified_name(name: str) -> str | None:
-    """Return why ``name`` is not a valid label, annotation or resource name; None if it is."""
+    """Return why ``name`` is no valid label, annotation or resource name, or None if it is."""
     prefix, slash, last = name.rpartition("/")
     if slash and (not prefix or broken_subdomain(prefix)):
         return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
@@ -157,7 +157,7 @@ def broken_qualified_name(name: str) -> str | None:
 
 
 def broken_label_value(value: str) -> str | None:
-    """Return why ``value`` is not a valid value of a label; None if it is."""
+    """Return why ``value`` is not valid as the value of a label, or None if it is valid."""
     if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
         rule = (
             "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter "
@@ -168,7 +168,7 @@ def broken_label_value(value: str) -> str | None:
 
 
 def described(text: str, **rules: Any) -> "Meta":
-    """Return a field's description for the JSON schema, and its constraints."""
+    """Return the metadata of a field: its description for the JSON schema, and its constraints."""
     from msgspec import Meta
 
     return Meta(description=text, **rules)
@@ -177,7 +177,7 @@ def described(text: str, **rules: Any) -> "Meta":
 def matching(pattern: str, rule: str, description: str | None = None) -> "Meta":
     """Return the constraint that a whole string matches ``pattern``.
 
-    ``rule`` describes it for messages.
+    Messages show ``rule`` instead of the pattern.
     """
     from msgspec import Meta
 
@@ -187,7 +187,7 @@ def matching(pattern: str, rule: str, description: str | None = None) -> "Meta":
 
 @dataclass(frozen=True, slots=True)
 class FieldMistake:
-    """The path of a field, "" for the value itself, and the rule that it breaks."""
+    """The path of a wrong field, or "" for the whole value, and the rule that is broken."""
 
     path: str
     rule: str

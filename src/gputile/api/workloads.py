@@ -1,4 +1,4 @@
-"""Defines more objects that gputile reads: workloads, Leases, PodGroups, budgets and Events."""
+"""Defines less frequent objects that gputile reads: workloads, Leases, PodGroups and Events."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from gputile.api.core import ObjectMeta, ObjectReference, StoredObject
 
 
 class WorkloadMeta(ObjectMeta):
-    """metav1.ObjectMeta of a workload: ``generation`` counts the changes of its spec."""
+    """metav1.ObjectMeta of a workload. ``generation`` counts the changes of the spec."""
 
     generation: int = 0
 
@@ -72,7 +72,7 @@ class WebhookService(WireObject):
 
 
 class WebhookClient(WireObject):
-    """admissionregistration.k8s.io/v1 WebhookClientConfig; ``service`` is None if it has a URL."""
+    """admissionregistration.k8s.io/v1 WebhookClientConfig. A URL may replace ``service``."""
 
     service: WebhookService | None = None
 
@@ -106,14 +106,14 @@ class Terminated(WireObject):
 
 
 class ContainerState(WireObject):
-    """core/v1 ContainerState; neither field is set for a running container."""
+    """core/v1 ContainerState. A running container has neither field."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
 class RunningContainerStatus(WireObject):
-    """core/v1 ContainerStatus: whether a container runs, and why not."""
+    """core/v1 ContainerStatus: whether a container runs, or why it does not run."""
 
     name: str = ""
     ready: bool = False
@@ -129,13 +129,13 @@ class NamedPort(WireObject):
 
 
 class ServingContainer(WireObject):
-    """core/v1 Container: its ports."""
+    """core/v1 Container, with only its ports."""
 
     ports: list[NamedPort] = []
 
 
 class RunningPodSpec(WireObject):
-    """core/v1 PodSpec: its node and ports."""
+    """core/v1 PodSpec, with only the node and the ports of containers."""
 
     node_name: str = ""
     containers: list[ServingContainer] = []
@@ -153,7 +153,7 @@ class RunningPodStatus(WireObject):
 
 
 class RunningPod(StoredObject):
-    """core/v1 Pod, as its kubelet reports it."""
+    """core/v1 Pod with the status that its kubelet reports."""
 
     spec: RunningPodSpec = msgspec.field(default_factory=RunningPodSpec)
     status: RunningPodStatus = msgspec.field(default_factory=RunningPodStatus)
@@ -169,7 +169,7 @@ class RunningPod(StoredObject):
 
 
 class Event(StoredObject):
-    """core/v1 Event. ``last_timestamp`` is None if only ``event_time`` is set (events.k8s.io)."""
+    """core/v1 Event. Clients of events.k8s.io set ``event_time`` but not ``last_timestamp``."""
 
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     type: str = ""
@@ -180,7 +180,7 @@ class Event(StoredObject):
 
     @property
     def when(self) -> str:
-        """The time as a timestamp that can be sorted as text."""
+        """The Kubernetes timestamp of the event's last occurrence, or "" if it has none."""
         return self.last_timestamp or self.event_time or ""
 
 
@@ -195,7 +195,7 @@ class ServiceAccount(StoredObject):
 
 
 class HelmRevision(StoredObject):
-    """core/v1 Secret of a Helm release's revision; labels are its release, revision and status."""
+    """core/v1 Secret in which Helm stores a release. Labels name release, revision and status."""
 
 
 class ListedPriorityClass(StoredObject):
@@ -211,7 +211,7 @@ class Namespace(StoredObject):
 
 
 class ServedKind(WireObject):
-    """metav1.APIResource: a resource of an API server; ``name`` has a slash for a subresource."""
+    """metav1.APIResource. The name of a subresource is ``RESOURCE/SUBRESOURCE``."""
 
     name: str = ""
     kind: str = ""
@@ -219,19 +219,19 @@ class ServedKind(WireObject):
 
 
 class ServedKinds(WireObject):
-    """metav1.APIResourceList: the resources of one version of an API group."""
+    """metav1.APIResourceList: all resources of one version of an API group."""
 
     resources: list[ServedKind] = []
 
 
 POD_GROUP_API: Final = "scheduling.x-k8s.io"
-# 404 if no CRD of the group is installed
+# The API server answers 404 if the CRDs of the group are not installed.
 POD_GROUP_API_PATH: Final = f"/apis/{POD_GROUP_API}/v1alpha1"
 POD_GROUPS_PATH: Final = f"{POD_GROUP_API_PATH}/podgroups"
 
 
 class LeaseSpec(WireObject):
-    """coordination.k8s.io/v1 LeaseSpec; the holder is None or "" if no process holds it."""
+    """coordination.k8s.io/v1 LeaseSpec. The holder of a released Lease is None or ""."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -247,7 +247,7 @@ class Lease(WireObject):
 
 
 class PodGroupSpec(msgspec.Struct, rename="camel", gc=False):
-    """The spec of a PodGroup: the number of pods that start together."""
+    """The spec of a PodGroup. ``min_member`` is the number of pods that must start together."""
 
     min_member: int = 0
 
@@ -268,7 +268,7 @@ class _BudgetStatus(msgspec.Struct, rename="camel"):
     disruptions_allowed: int = 0
     current_healthy: int = 0
     desired_healthy: int = 0
-    disrupted_pods: dict[str, str] | None = None  # by pod name: the time of the eviction
+    disrupted_pods: dict[str, str] | None = None  # the time of each pod's eviction, by pod name
 
 
 class PodDisruptionBudget(msgspec.Struct, rename="camel", kw_only=True):
@@ -280,9 +280,9 @@ class PodDisruptionBudget(msgspec.Struct, rename="camel", kw_only=True):
 
     @property
     def allows_unready(self) -> bool:
-        """Whether a pod that is not ready may be evicted even if no disruption is allowed.
+        """Whether pods that are not ready may be evicted even if no disruption is allowed.
 
-        See KEP-3017, and ``EvictionREST`` of the API server. The default policy is
+        KEP-3017 and the API server's ``EvictionREST`` define the rule. The default policy is
         ``IfHealthyBudget``.
         """
         always = self.spec.unhealthy_pod_eviction_policy == "AlwaysAllow"

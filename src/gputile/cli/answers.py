@@ -22,27 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """The result of a simulation.
-
-    ``count`` says how many copies of further pods fit (``--fit``). ``before`` are the nodes with
-    the running pods, if the simulation sets all nodes to ``mode`` (``--mode``).
-    """
+    """The result of a simulation."""
 
     simulation: "Simulation"
     scenario: "Scenario"
     outcomes: "list[PodOutcome]"
-    count: "Fit | None" = None
-    before: "Sequence[NodeSummary] | None" = None
+    count: "Fit | None" = None  # the further copies of --fit
+    before: "Sequence[NodeSummary] | None" = None  # the nodes without --mode
     mode: "Mode | None" = None
 
     @property
     def placement(self) -> str:
-        """The placement policy of the simulation."""
         return self.simulation.configuration.placement
 
     @property
     def placed(self) -> int:
-        """The number of pods that were placed."""
         return sum(outcome.node is not None for outcome in self.outcomes)
 
     @property
@@ -54,72 +48,65 @@ class SimulationResult:
 
 
 class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``gputile version -o json``."""
-
     version: Annotated[str, described("The version of gputile.")]
 
 
 class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """``gputile inspect -o json``. ``unit_mib`` is the memory unit of the table, in MiB."""
-
     unit_mib: Annotated[int, described("The memory unit of the table, in MiB.")]
     nodes: Annotated[list[NodeSummary], described("The GPU nodes.")]
 
 
 class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
-    """The share of a GPU that a pod gets; ``percent`` is absent if compute is not divided."""
-
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
     mib: Annotated[int, described("The pod's memory on this GPU, in MiB.")]
     units: Annotated[int, described("The pod's memory on this GPU, in memory units.")]
     percent: Annotated[
         int | UnsetType,
-        described("The pod's percentage of its compute; absent if compute is not divided."),
+        described(
+            "The pod's percentage of the GPU's compute. Absent if the GPU's compute is not divided."
+        ),
     ] = UNSET
 
 
 class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The decision about a pod; ``node`` is null if the pod was not placed.
-
-    ``others`` are the names of other pods of its workload that were not placed for the same reason.
-    """
+    """The decision about a pod, and about other pods of the same workload with the same result."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
-    node: Annotated[str | None, described("The node; null if the pod was not placed.")]
+    node: Annotated[str | None, described("The node, or null if the pod was not placed.")]
     gpus: Annotated[list[DecidedGpu], described("The pod's shares of GPUs.")]
     reason: Annotated[str, described("The reason for the decision.")]
     others: Annotated[
         list[str] | UnsetType,
         described(
-            "The names of other pods of the same workload with the same result; absent if there "
+            "The names of other pods of the same workload with the same result. Absent if there "
             "are none."
         ),
     ] = UNSET
 
 
 class FitAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How many more copies of the pods fit; ``stopped_by`` is null if the maximum was reached."""
-
     copies: Annotated[int, described("How many more copies of the pods fit.")]
     pods: Annotated[int, described("The number of pods in one copy.")]
     nodes: Annotated[
-        dict[str, int], described("The number of pods that each node takes, by node name.")
+        dict[str, int], described("The number of further pods on each node, by node name.")
     ]
     stopped_by: Annotated[
-        str | None, described("Why no further copy fits; null if the count reached its maximum.")
+        str | None, described("Why no further copy fits, or null if counting stopped at the limit.")
     ]
 
 
 class VictimAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that is preempted. ``node`` is null if it only loses a reservation."""
-
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
-    priority: Annotated[int, described("Its priority.")]
-    node: Annotated[str | None, described("The pod's node; null if it only loses a reservation.")]
-    preemptors: Annotated[list[str], described("The pods that preempt it, as namespace/name.")]
+    priority: Annotated[int, described("The pod's priority.")]
+    node: Annotated[
+        str | None, described("The pod's node, or null if the pod loses only a reservation.")
+    ]
+    preemptors: Annotated[
+        list[str], described("The pods that preempt this pod, as namespace/name.")
+    ]
 
 
 class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -134,8 +121,6 @@ class ComparedAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """``gputile simulate -o json``."""
-
     decisions: Annotated[list[DecisionAnswer], described("The decision for each pod.")]
     nodes: Annotated[list[NodeSummary], described("The nodes after the simulation.")]
     fit: Annotated[FitAnswer | UnsetType, described("With --fit: how many more pods fit.")] = UNSET
@@ -145,17 +130,17 @@ class SimulateAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     preempted: Annotated[
         list[VictimAnswer] | UnsetType,
         described(
-            "The pods that are preempted by pods of higher priority; absent if there are none."
+            "The pods that are preempted by pods of higher priority. Absent if there are none."
         ),
     ] = UNSET
     before: Annotated[
         list[NodeSummary] | UnsetType,
-        described("With --mode: the nodes with the pods that run there now."),
+        described("With --mode: the nodes and their pods before the mode was changed."),
     ] = UNSET
 
 
 def simulate_answer(result: SimulationResult, other: SimulationResult | None) -> SimulateAnswer:
-    """Return the answer for ``result``, compared with ``other`` of another placement policy."""
+    """Return the JSON output for ``result``. ``other`` is the result of ``--compare``."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if result.simulation.victims:
         victims = (

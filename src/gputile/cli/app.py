@@ -1,7 +1,4 @@
-"""Lists the commands, and imports each command only when it is used.
-
-So the help and other commands do not spend time on its imports.
-"""
+"""Lists all commands, and imports the module of a command only when the command is used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +16,9 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command whose module is not imported yet: its function's or group's name, and a help line.
+    """A command whose module is not imported yet.
 
-    ``examples`` come at the end of the command's help, each after the program's name.
+    ``name`` is a function or typer group in ``module``. ``examples`` are the end of the help.
     """
 
     module: str
@@ -34,7 +31,7 @@ PEOPLE: Mapping[str, Entry] = {
     "simulate": Entry(
         "simulate",
         "simulate",
-        "Show which node and GPUs the pods of manifests would get, decided by the scheduler's own "
+        "Show on which nodes and GPUs the pods of manifests would run, using the scheduler's own "
         "code.",
         (
             "simulate --from-cluster -f deploy.yaml",
@@ -51,7 +48,7 @@ PEOPLE: Mapping[str, Entry] = {
     "explain": Entry(
         "explain",
         "explain",
-        "Explain where a pod runs, or why it is pending, and what would help.",
+        "Explain where a pod runs, or why it is pending and what would help.",
         (
             "explain web-5d4f-a -n team-a",
             "explain deployment/web",
@@ -61,7 +58,7 @@ PEOPLE: Mapping[str, Entry] = {
     "top": Entry(
         "live",
         "top",
-        "Show booked and used GPU resources of nodes, GPUs or pods, live.",
+        "Show a live table of the GPU resources that nodes, GPUs or pods have booked and use.",
         ("top", "top pods -n team-a --sort used", "top gpus --once -o json"),
     ),
     "web": Entry(
@@ -97,7 +94,9 @@ PEOPLE: Mapping[str, Entry] = {
         ),
     ),
     "schema": Entry(
-        "documents", "schema", "Print the JSON Schema of an input file, or of a command's -o json."
+        "documents",
+        "schema",
+        "Print the JSON Schema of an input file or of a command's JSON output.",
     ),
     "version": Entry("documents", "version", "Print the version."),
 }
@@ -111,7 +110,7 @@ NODES_AND_SERVICES: Mapping[str, Entry] = {
     "extender": Entry(
         "services",
         "extender",
-        "Answer kube-scheduler: which nodes fit a pod, and which GPUs it gets.",
+        "Tell kube-scheduler which nodes fit a pod, and choose the pod's GPUs.",
     ),
     "controller": Entry(
         "services", "controller", "Plan gangs and preemption, request nodes, and taint GPU nodes."
@@ -123,7 +122,7 @@ NODES_AND_SERVICES: Mapping[str, Entry] = {
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name; a lookup imports the command's module."""
+    """The commands by name. A lookup imports the command's module."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         self._entries = entries
@@ -146,7 +145,7 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Sections(TyperGroup):
-    """A group whose help and completion name its commands without importing them."""
+    """A command group whose help and completion do not import the commands' modules."""
 
     sections: ClassVar[Mapping[str, Mapping[str, Entry]]]
 
@@ -156,22 +155,22 @@ class _Sections(TyperGroup):
             name: each for section in self.sections.values() for name, each in section.items()
         }
         self._naming = False
-        # It is never written to.
+        # TyperGroup never writes to this mapping.
         self.commands = _Commands(self._entries)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Treat ``help`` and ``help COMMAND`` as ``--help``, as kubectl and helm do."""
+        """Replace ``help`` and ``help COMMAND`` by ``--help``, as kubectl and helm do."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, _ctx: Any) -> list[str]:
         return list(self._entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command. Do not import its module if only its name and help are needed."""
+        """Return the command. Completion gets a stand-in, so that no module is imported."""
         if self._naming:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
         if cmd_name not in self._entries and get_close_matches(cmd_name, ["help"]):
-            # Typer suggests only names of commands.
+            # Typer itself suggests only the names of commands, and "help" is not a command.
             ctx.fail(f"No such command {cmd_name!r}. Did you mean 'help'?")
         return super().get_command(ctx, cmd_name)
 
@@ -200,7 +199,7 @@ class _ForPeople(_Sections):
 
 
 def plain(command: Any, name: str, examples: Sequence[str] = ()) -> typer.Typer:
-    """Return a program with only this command, and plain help, since loading Rich is slow."""
+    """Return a program with one command. The help is plain text because loading Rich is slow."""
     lines = "".join(f"\n  gputile {each}" for each in examples)
     alone = typer.Typer(
         add_completion=False,

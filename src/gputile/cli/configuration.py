@@ -1,4 +1,4 @@
-"""Finds the configuration for a command: a file, the installed release's, or an assumed one."""
+"""Finds a command's configuration in a file or an installed release, or assumes a configuration."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,42 +17,33 @@ CONFIG_MAP_KEY = "configuration.yaml"  # as in the chart
 INSTALLED_IN = "gputile"
 
 InstalledIn = Annotated[
-    str,
-    option(
-        "NAMESPACE",
-        "Where gputile is installed; a live cluster's configuration is there.",
-        callback=namespace,
-    ),
+    str, option("NAMESPACE", "The namespace in which gputile is installed.", callback=namespace)
 ]
 
 ClusterFiles = Annotated[
     list[str] | None,
     option(
         "FILE",
-        "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes,pods -A "
-        "-o yaml.",
+        "Read the cluster from a file. The file contains an object of kind Cluster, or the output "
+        "of kubectl get nodes,pods -A -o yaml.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource(Reach):
-    """The options that select a live cluster and its configuration."""
-
     config: Config = None
     installed_in: InstalledIn = INSTALLED_IN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSource(LiveSource):
-    """The options that select a cluster: the files ``cluster``, else a live cluster."""
-
     cluster: ClusterFiles = None
 
 
 @dataclass(frozen=True, slots=True)
 class GivenConfiguration:
-    """A configuration, and the memory unit in MiB that its text sets, None if it sets none."""
+    """A configuration that was read. ``unit_mib`` is None if its text sets no memory unit."""
 
     configuration: "Configuration"
     unit_mib: int | None
@@ -60,13 +51,11 @@ class GivenConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class UnknownConfiguration:
-    """Why the configuration of a release is not known."""
-
     why: str
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Return the configuration in the file, or the defaults without ``path``; exit if invalid."""
+    """Read the configuration in ``path``, or return the defaults for None. Exit on errors."""
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -74,7 +63,7 @@ def read_configuration(path: Path | None) -> "Configuration":
 
 
 def read_given(path: Path | None) -> GivenConfiguration | None:
-    """Return the configuration in the file, or None if ``path`` is None; exit if it is invalid."""
+    """Read the configuration in ``path``, or return None for None. Exit on errors."""
     if path is None:
         return None
     from gputile.api.config.section import ConfigurationError
@@ -92,7 +81,7 @@ def read_given(path: Path | None) -> GivenConfiguration | None:
 def installed_configuration(
     maps: "Iterable[ConfigMap]",
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return the first valid configuration in a release's ConfigMaps, or why there is none."""
+    """Return the first valid configuration in ``maps``, or the reason why there is none."""
     from gputile.api.config.section import ConfigurationError
 
     why = "no ConfigMap of a release is there"
@@ -110,11 +99,14 @@ def installed_configuration(
 def in_force(
     given: GivenConfiguration | None, described_mib: int | None, nodes_mib: int | None
 ) -> "Configuration":
-    """Return the configuration of a cluster: ``given``, or the defaults if that is None.
+    """Return the configuration of a cluster: ``given``, or the defaults if ``given`` is None.
 
-    Its memory unit is the first known one of: the unit that ``given`` sets; ``described_mib``, from
-    the description of the cluster; ``nodes_mib``, from the nodes' agents, but only if ``given`` is
-    None; the default. Both parameters are in MiB, None if unknown.
+    The memory unit is the first of these that is known:
+
+    1. the unit that ``given`` sets
+    2. ``described_mib``, from the description of the cluster
+    3. ``nodes_mib``, as reported by the nodes' agents, but only if ``given`` is None
+    4. the default
     """
     import msgspec
 
@@ -132,10 +124,10 @@ def in_force(
 
 
 def assumed(configuration: "Configuration", why: str) -> "Configuration":
-    """Return an assumed configuration of a cluster whose own is unknown; print the assumptions.
+    """Return the assumed configuration of a cluster, and print the assumptions as a note.
 
-    Reservations count, as with the chart's defaults: it is better to report too little free
-    capacity than too much.
+    Gangs are assumed to be enabled, so that reservations count as bookings. Reporting too little
+    free capacity is better than reporting too much.
     """
     import msgspec
 
@@ -144,7 +136,7 @@ def assumed(configuration: "Configuration", why: str) -> "Configuration":
 
     found = msgspec.structs.replace(configuration, admission=AdmissionConfiguration(gangs=True))
     note(
-        f"the cluster's configuration is not known ({why}). Assumed: gangs, "
+        f"the cluster's configuration is unknown ({why}). Assumed: gangs, "
         f"gpuMemoryUnit {memory_text(found.unit_mib)}, maxPodsPerGpu {found.max_pods_per_gpu}, "
         f"placement {found.placement}, trust by {found.trust.by}"
     )

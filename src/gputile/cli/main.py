@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def kubectl_gputile() -> None:
-    """Run ``kubectl gputile``; kubectl finds the plugin by its program, ``kubectl-gputile``."""
+    """Run ``kubectl gputile``. kubectl finds the plugin by the file name ``kubectl-gputile``."""
     _end_on_interrupt()
     from gputile.cli.app import kubectl_app
 
@@ -25,7 +25,7 @@ def kubectl_gputile() -> None:
 
 
 def kubectl_inspect_cgpu() -> None:
-    """Run ``kubectl inspect cgpu``; the program's name is ``kubectl-inspect-cgpu``."""
+    """Run ``kubectl inspect cgpu``. The file name of the program is ``kubectl-inspect-cgpu``."""
     _end_on_interrupt()
     from gputile.cli.app import plain
     from gputile.cli.commands.inspect import inspect
@@ -36,20 +36,20 @@ def kubectl_inspect_cgpu() -> None:
 def _end_on_interrupt() -> None:
     """Let SIGINT end the process at once and without a traceback.
 
-    Process 1 of a container is the exception: the kernel delivers no signal to it that it does not
-    handle.
+    Process 1 of a container keeps Python's handler, because the kernel does not deliver a signal
+    without a handler to process 1.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run(program: Callable[[], object]) -> None:
-    """Run a program; if its output cannot be written, exit with a one-line error."""
+    """Run a program. If its output cannot be written, exit with an error message of one line."""
     try:
         program()
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise
-        # Otherwise Python writes again at exit, and reports an error.
+        # Without this redirection, Python tries to write again at exit and prints a second error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(f"error: cannot write to standard output: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Turns functions of option dataclasses into commands, and defines options that commands share."""
+"""Turns functions that take an option dataclass into commands, and defines shared options."""
 
 import inspect
 import re
@@ -26,8 +26,8 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 def duration_s(text: str, name: str, zero: str = "") -> float:
     """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds) into seconds.
 
-    Exits if the text is not a duration. The message names the option ``name``, and adds what
-    ``zero`` says of 0.
+    Exits if the text is not a duration. ``name`` is the option's name in the error message, and
+    ``zero`` is the end of the message, which explains the meaning of 0.
     """
     if text.isascii() and text.isdigit():
         seconds = float(text)
@@ -39,16 +39,14 @@ def duration_s(text: str, name: str, zero: str = "") -> float:
 
 
 def time_limit_s(text: str) -> float:
-    """Return the seconds of ``--request-timeout``."""
     return duration_s(text, "--request-timeout", "; 0 means no limit") or FOR_EVER_S
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Return a decorator that turns a function of ``options``, a dataclass, into a command.
+    """Return a decorator that turns a function of the dataclass ``options`` into a command.
 
-    Each field becomes an option, with the field's default. Fields are annotated like parameters of
-    a typer command. A field without a default is a required option. Inherited fields come last in
-    the help.
+    Each field becomes an option, and is annotated like a parameter of a typer command. A field
+    without a default is a required option. The help lists inherited fields last.
     """
     known = {each.name: each for each in fields(options)}
     names = dict.fromkeys(
@@ -78,45 +76,53 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option with the help ``text``; without ``names`` its parameter's name is used."""
+    """Return an option. Without ``names``, its name is derived from the parameter's name."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def namespace(option: typer.CallbackParam, name: str | None) -> str | None:
-    """Validate a namespace's name; exit if it is invalid. "" and None are valid and mean none."""
+    """Exit if the name of a namespace is invalid. "" and None are valid and select no namespace."""
     if name and (why := broken_label_name(name)):
         fail(f"{option.opts[0]}: {why}")
     return name
 
 
 def namespace_option(text: str) -> Any:
-    """Return the option ``--namespace`` with the help ``text``."""
     return option("NAMESPACE", text, "--namespace", "-n", callback=namespace)
 
 
 def _time(text: str) -> str:
-    """Validate a duration even if no API server is contacted."""
+    """Validate ``--request-timeout`` even if the command does not contact an API server."""
     if text != REQUEST_TIMEOUT:
         time_limit_s(text)
     return text
 
 
 Kubeconfig = Annotated[
-    Path | None, option("FILE", "The kubeconfig; default: the one that kubectl uses.")
+    Path | None, option("FILE", "The kubeconfig file. By default, the file that kubectl uses.")
 ]
-Context = Annotated[str | None, option("NAME", "The kubeconfig's context.")]
+Context = Annotated[str | None, option("NAME", "The context of the kubeconfig.")]
 Config = Annotated[
-    Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; default: the cluster's own.")
+    Path | None,
+    option(
+        "FILE", "A file with a gputile.io/v1alpha1 Configuration. By default, the cluster's own."
+    ),
 ]
-Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
+Printed = Annotated[Output, typer.Option("--output", "-o", help="The output format.")]
 Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
 
 PodsNamespace = Annotated[
-    str, namespace_option("The pods' namespace; amounts still count the pods of all namespaces.")
+    str,
+    namespace_option(
+        "The namespace of the pods. Only pods of this namespace are listed, but amounts include "
+        "the pods of all namespaces."
+    ),
 ]
 AllNamespaces = Annotated[
     bool,
-    typer.Option("--all-namespaces", "-A", help="List the pods of all namespaces; the default."),
+    typer.Option(
+        "--all-namespaces", "-A", help="List the pods of all namespaces. This is the default."
+    ),
 ]
 
 REQUEST_TIMEOUT = "10s"
@@ -124,7 +130,8 @@ RequestTimeout = Annotated[
     str,
     option(
         "TIME",
-        "How long to wait for each answer of the API server: 10s, 2m; 0: no limit.",
+        "How long to wait for each response of the API server, such as 10s or 2m. 0 means no "
+        "limit.",
         callback=_time,
     ),
 ]
@@ -132,14 +139,12 @@ RequestTimeout = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The options that select a live cluster. Commands that read one inherit from this class."""
-
     kubeconfig: Kubeconfig = None
     context: Context = None
     request_timeout: RequestTimeout = REQUEST_TIMEOUT
 
     def not_used(self) -> None:
-        """Print which options are ignored because the cluster is read from files."""
+        """Print a note for each option that is ignored because the cluster is read from files."""
         named = {"--kubeconfig": self.kubeconfig, "--context": self.context}
         for name, value in named.items():
             if value is not None:

@@ -14,7 +14,7 @@ from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):
-    """How unknown fields are handled, as in kubectl. SERVER has the API server validate objects."""
+    """How unknown fields are handled, as in kubectl. With SERVER, the API server validates them."""
 
     STRICT = "strict"
     WARN = "warn"
@@ -23,8 +23,6 @@ class Validation(StrEnum):
 
 
 class Switch(StrEnum):
-    """Whether a part of the cluster is simulated."""
-
     ON = "on"
     OFF = "off"
 
@@ -41,15 +39,16 @@ class SimulateOptions(LiveSource):
         list[str] | None,
         option(
             "FILE",
-            "Read the cluster from a file; a kind: Cluster, or the output of kubectl get nodes -o "
-            "yaml.",
+            "Read the cluster from a file. The file contains an object of kind Cluster, or the "
+            "output of kubectl get nodes -o yaml.",
         ),
     ] = None
     files: Annotated[
         list[str] | None,
         option(
             "FILE",
-            "Manifests to read; workloads: a file, a directory, or - for standard input.",
+            "Manifests to read. FILE is a file with workloads, a directory, or - for standard "
+            "input.",
             "--filename",
             "-f",
         ),
@@ -64,50 +63,53 @@ class SimulateOptions(LiveSource):
     namespace: Annotated[
         str | None,
         namespace_option(
-            "The pods' namespace; of workloads without one; default: the context's, or default."
+            "The namespace of the pods. It applies to workloads without a namespace. By default, "
+            "the context's namespace, or default."
         ),
     ] = None
     fit: Annotated[
         list[str] | None,
         option(
             "FILE",
-            "Count how many more copies of the pods in FILE fit, and print what prevents the next.",
+            "Count how many more copies of the pods in FILE fit, and why the next does not fit.",
         ),
     ] = None
     unit: Annotated[
-        str | None, option("SIZE", "The memory unit, such as 128MiB; pods keep their bytes.")
+        str | None, option("SIZE", "The memory unit, such as 128MiB. Pods keep their bytes.")
     ] = None
     without_node: Annotated[
         list[str] | None,
-        option("NAME", "Simulate that this node is removed; its pods are placed again."),
+        option("NAME", "Simulate that this node is removed. Its pods are placed again."),
     ] = None
     without_nodes: Annotated[
         str | None,
         option(
-            "SELECTOR", "Simulate that the nodes with these labels are removed: a=b,c in (d,e),!f."
+            "SELECTOR",
+            "Simulate that the nodes with these labels are removed, such as a=b,c in (d,e),!f.",
         ),
     ] = None
     with_node: Annotated[
         list[str] | None,
         option(
             "COUNTxGPUSxMODEL[:MODE]",
-            "Simulate that nodes are added, such as 2x8xH100:cgpu; MODEL=48GiB for other models.",
+            "Simulate that nodes are added, such as 2x8xH100:cgpu. For an unknown model, append "
+            "its memory: MODEL=48GiB.",
         ),
     ] = None
     mode: Annotated[
         Mode | None,
         typer.Option(
             "--mode",
-            help="Simulate that all GPU nodes have this mode: how many GPUs and nodes the running "
-            "pods take.",
+            help="Simulate that all GPU nodes have this mode, and print how many GPUs and nodes "
+            "the running pods use then.",
         ),
     ] = None
     need: Annotated[
         list[str] | None,
         option(
             "[WORKLOAD=]SIZE",
-            "With --mode: the memory that a pod with a whole GPU needs, such as 8GiB or "
-            "deployment/infer=8GiB.",
+            "With --mode, the memory that a pod with a whole GPU needs. SIZE such as 8GiB applies "
+            "to all of these pods, deployment/infer=8GiB to one workload.",
         ),
     ] = None
     no_preemption: Annotated[
@@ -123,29 +125,32 @@ class SimulateOptions(LiveSource):
         Validation,
         typer.Option(
             "--validate",
-            help="How to treat unknown fields, as kubectl does: an error, a note, nothing; "
-            "server: have the API server validate each object too, as --from-cluster does.",
+            help="How to treat unknown fields, as in kubectl. With strict they are an error, with "
+            "warn a note is printed, and with ignore nothing is printed. With server, the API "
+            "server also validates each object, as with --from-cluster.",
         ),
     ] = Validation.STRICT
     kinds: Annotated[
         list[str] | None,
         option(
             "FILE",
-            "A file of kind PodKinds, which says where other kinds have their pod templates.",
+            "A file of kind PodKinds, which defines where objects of other kinds contain their pod "
+            "templates.",
         ),
     ] = None
     ignore_unknown: Annotated[
         bool,
         typer.Option(
             "--ignore-unknown",
-            help="Ignore, with a note, GPU requests in objects of unknown kinds, and claims that "
-            "cannot be judged.",
+            help="Ignore GPU requests in objects of unknown kinds, and claims that cannot be "
+            "simulated. A note is printed for them.",
         ),
     ] = False
     compare: Annotated[
         Policy | None,
         typer.Option(
-            "--compare", help="Decide with this placement policy too, and show the differences."
+            "--compare",
+            help="Repeat the simulation with this placement policy, and show the differences.",
         ),
     ] = None
     output: Annotated[
@@ -153,8 +158,8 @@ class SimulateOptions(LiveSource):
         typer.Option(
             "--output",
             "-o",
-            help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu; html: "
-            "a page.",
+            help="The output format. wide prints a row for each pod, inspect prints the tables of "
+            "gputile inspect, and html prints a page.",
         ),
     ] = DecisionFormat.TABLE
     plain: Plain = False
@@ -162,6 +167,7 @@ class SimulateOptions(LiveSource):
         Path | None,
         option(
             "FILE",
-            "A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.",
+            "A file with a gputile.io/v1alpha1 Configuration. With --from-cluster, the default is "
+            "the cluster's own.",
         ),
     ] = None

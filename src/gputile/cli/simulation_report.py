@@ -1,4 +1,4 @@
-"""Prints the result of ``gputile simulate``: tables, JSON, YAML, or a self-contained HTML page."""
+"""Prints the result of ``gputile simulate`` as tables, JSON, YAML or a self-contained HTML page."""
 
 import base64
 import hashlib
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 10
-_ADVISED = 5  # reasons; remedies are searched for the first pod of each
+_ADVISED = 5  # reasons. Remedies are computed for the first pod of each reason.
 _DRAWN = 200  # nodes
 _LISTED = 200  # workloads
 
@@ -44,7 +44,7 @@ _LISTED = 200  # workloads
 def write_result(
     output: DecisionFormat, result: SimulationResult, other: SimulationResult | None, *, plain: bool
 ) -> None:
-    """Print a result, compared with ``other`` of another placement policy; ASCII if ``plain``."""
+    """Print a result in the format ``output``. ``other`` is the result of ``--compare``."""
     from gputile.tools.views import inspect
 
     if output in (DecisionFormat.JSON, DecisionFormat.YAML):
@@ -72,7 +72,7 @@ def write_result(
 
 
 class _Report:
-    """The short form of a result, with pods grouped by workload."""
+    """The default output of ``gputile simulate``, which groups pods by workload."""
 
     def __init__(
         self, result: SimulationResult, nodes: "Sequence[NodeSummary]", plain: bool
@@ -85,7 +85,7 @@ class _Report:
         self._workloads = workload_outcomes(result.outcomes)
 
     def write(self, other: SimulationResult | None) -> None:
-        """Print the report; ``other`` is the result of another placement policy, if any."""
+        """Print the report. ``other`` is the result of ``--compare``."""
         from gputile.tools.views.gpu_bars import groups_of
 
         drawn = self._bars(self._result, self._nodes[:_DRAWN])
@@ -97,7 +97,7 @@ class _Report:
         write("\n")
         draw(drawn, groups, plain=self._plain)
         if len(self._nodes) > _DRAWN:
-            write(f"... and {len(self._nodes) - _DRAWN} more nodes, which -o wide shows too\n")
+            write(f"... and {len(self._nodes) - _DRAWN} more nodes. -o wide shows all nodes.\n")
         if self._workloads:
             write("\n")
             self._write_workloads()
@@ -153,10 +153,7 @@ class _Report:
             )
         write_table(rows)
         if len(self._workloads) > _LISTED:
-            write(
-                f"... and {len(self._workloads) - _LISTED} more workloads, which -o wide shows "
-                f"too\n"
-            )
+            write(f"... and {len(self._workloads) - _LISTED} more workloads. -o wide shows all.\n")
 
     def _write_unlimited(self) -> None:
         from gputile.tools.simulator.node_reports import unlimited_memory
@@ -171,7 +168,6 @@ class _Report:
             write_text(text)
 
     def _write_victims(self) -> None:
-        """Print the pods that are preempted by pods of higher priority."""
         if not self._result.simulation.victims:
             return
         write("\nPods that would be preempted by pods of higher priority:\n")
@@ -184,7 +180,7 @@ class _Report:
         write_table(rows)
 
     def _write_refused(self) -> None:
-        """Print the refused pods by reason, with remedies for the first ``_ADVISED`` reasons."""
+        """Print the pods that were not placed, by reason, with remedies for the first reasons."""
         found: dict[str, list[Pod]] = {}
         for workload in self._workloads:
             for reason, pods in workload.refused.items():
@@ -213,17 +209,16 @@ class _Report:
 
 
 def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
-    """Print why the nodes do not fit a pod; nodes with the same reason share a row."""
+    """Print why the nodes do not fit a pod. Nodes with the same reason share a row."""
     rows = [("NODE", "WHY NOT")]
     for why, names in list(nodes.items())[:_REASONS_SHOWN]:
         rows.append((first_of(names, _NAMES_SHOWN), why))
     if left := sum(map(len, list(nodes.values())[_REASONS_SHOWN:])):
-        rows.append((f"{left} more", "they lack more"))
+        rows.append((f"{left} more", "further from fitting"))
     write_table(rows)
 
 
 def _write_comparison(result: SimulationResult, other: SimulationResult) -> None:
-    """Print how many pods two placement policies place, and on how many GPUs."""
     rows = [("PLACEMENT", "PODS PLACED", "GPUS IN USE", *(["COPIES"] if result.count else []))]
     for each in (result, other):
         use, total = _use(each.nodes)
@@ -250,7 +245,7 @@ def _write_comparison(result: SimulationResult, other: SimulationResult) -> None
 def _write_modes(
     result: SimulationResult, before: "Sequence[NodeSummary]", nodes: "Sequence[NodeSummary]"
 ) -> None:
-    """Print how many GPUs and nodes the running pods use now, and would use in another mode."""
+    """Compare the GPUs and nodes that the running pods use now and in the mode of ``--mode``."""
     rows = [("CLUSTER", "GPUS IN USE", "NODES IN USE", "GPU MEMORY BOOKED")]
     for name, each in (("as it is", before), (f"mode {result.mode}", nodes)):
         use, total = _use(each)
@@ -270,8 +265,8 @@ def _write_modes(
         write(f"Mode {result.mode} would leave {saved} GPU{'' if saved == 1 else 's'} free{but}.\n")
     elif whole and result.mode is not None and result.mode.shared:
         write_text(
-            "Pods with whole GPUs keep all of their memory here: --need 8GiB says that they need "
-            "less."
+            "Pods with whole GPUs are assumed to need all of the memory. If they need less, use "
+            "--need, such as --need 8GiB."
         )
 
 
@@ -291,7 +286,7 @@ def _write_count(count: "Fit") -> None:
     write_text(
         f"The next one does not fit: {count.stopped_by}"
         if count.stopped_by
-        else "The count stops here."
+        else "More copies were not counted."
     )
 
 
@@ -310,7 +305,7 @@ def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
 
 
 def simulate_html(result: SimulationResult) -> str:
-    """Return the HTML page of a simulation: its nodes, and why each pending pod was not placed."""
+    """Return the HTML page of a simulation, with the reasons why pods were not placed."""
     from gputile.tools.simulator.outcomes import pods_after
     from gputile.tools.web.records import FeedStatus, PageAnswer
     from gputile.tools.web.state import PageState
@@ -347,7 +342,7 @@ _LINKS: Final = re.compile(r'^<(?:link|script)\b[^\n]*"/(?:static|api)/[^\n]*\n'
 
 
 def html_file(page: "PageAnswer") -> str:
-    """Return the page with this state as HTML; its content policy forbids loading anything."""
+    """Return ``page`` as an HTML file whose Content-Security-Policy forbids loading anything."""
     from gputile.tools.web.app import assets
 
     files = assets()
@@ -359,7 +354,7 @@ def html_file(page: "PageAnswer") -> str:
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
     )
-    # "<" is the only character with which data could end its element.
+    # Only a "<" in the data could end the script element.
     data = msgspec.json.encode(page).decode().replace("<", "\\u003c")
     tail = (
         f'<script type="application/json" id="gputile-data">{data}</script>\n<script '
@@ -370,9 +365,10 @@ def html_file(page: "PageAnswer") -> str:
 
 
 def one_script(files: "Mapping[str, Asset]", first: str = "main.js") -> str:
-    """Return a module and all its imports as one script, each module before those that import it.
+    """Return the module ``first`` and all modules that it imports as one script.
 
-    A test checks that no two modules define the same top-level name.
+    An imported module precedes the modules that import it. A test checks that no two modules define
+    the same top-level name.
     """
     order: list[str] = []
 

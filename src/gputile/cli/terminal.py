@@ -1,9 +1,7 @@
-"""Prints results to stdout and all else to stderr, with the width and colours of the terminal.
+"""Prints results to stdout, and notes, errors and progress to stderr.
 
-``Progress`` shows the progress of a long command on one line of a terminal; elsewhere it prints a
-note or nothing. A thread writes the line, so that it appears even during one long step. It does not
-hide the cursor or change the terminal's settings, since an interrupt may end the process at any
-moment.
+Tables and drawings use the width and the colours of the terminal. Nothing here hides the cursor or
+changes the terminal's settings, because an interrupt may end the process at any moment.
 """
 
 import contextlib
@@ -26,13 +24,13 @@ if TYPE_CHECKING:
     from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
     from gputile.tools.views.inspect import NodeSummary
 
-# Line breaks in YAML 1.1, which are preserved only if escaped.
+# YAML 1.1 treats these characters as line breaks. Only escaping preserves them.
 _BREAKS: Final = frozenset("\x85\u2028\u2029")
 _UNFOLDED: Final = 1_000_000  # columns, so that a long sentence stays on one line
 
 
 class ExitCode(IntEnum):
-    """The exit codes of commands; ``docs/generator/reasons.toml`` explains each."""
+    """The exit codes of commands. ``docs/generator/reasons.toml`` explains each code."""
 
     DONE = 0
     FAILED = 1
@@ -45,15 +43,12 @@ NOT_PLACED = ExitCode.NOT_AS_ASKED
 
 
 class Output(StrEnum):
-    """Output formats of commands that show the cluster."""
-
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
 
     @property
     def is_data(self) -> bool:
-        """Whether the format is for programs."""
         return self is not Output.TABLE
 
 
@@ -67,19 +62,18 @@ class DecisionFormat(StrEnum):
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether to write colours: to terminals, unless NO_COLOR or FORCE_COLOR decides."""
+    """Return whether to write colours. NO_COLOR and FORCE_COLOR override the default."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
 
 
 def obeys_codes(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that supports escape codes."""
+    """Return whether ``stream`` is a terminal that supports escape codes."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
-    """Print an error and exit with ``code``."""
     typer.secho(
         "error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr)
     )
@@ -88,22 +82,21 @@ def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
 
 
 def note(message: str) -> None:
-    """Print a note; unlike an error, it does not end the command."""
     typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW, color=coloured(sys.stderr))
     typer.echo(_harmless(message), err=True)
 
 
 def _harmless(message: str) -> str:
-    """Return a message without control characters, since it may quote untrusted text."""
+    """Remove control characters from a message, because the message may quote untrusted text."""
     return "\n".join(map(inert, message.split("\n")))
 
 
 def write(text: str) -> None:
-    typer.echo(text, nl=False, color=True)  # unchanged: the caller has checked ``coloured``
+    typer.echo(text, nl=False, color=True)  # Callers write escape codes only if ``coloured``.
 
 
 def write_data(value: Any, output: StrEnum) -> None:
-    """Print a result as indented JSON, or as YAML with the same keys if ``output`` says so."""
+    """Print a result as YAML if ``output`` is "yaml", or else as indented JSON."""
     import msgspec
 
     encoded = msgspec.json.encode(value)
@@ -114,10 +107,10 @@ def write_data(value: Any, output: StrEnum) -> None:
 
 
 def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
-    """Return documents of plain values as YAML; lines longer than ``width`` columns are folded.
+    """Return documents of plain values as YAML. Lines longer than ``width`` columns are folded.
 
-    Strings such as "1e5", "08" and "y" are quoted, since PyYAML or Kubernetes would otherwise read
-    another type.
+    Strings such as "1e5", "08" and "y" are quoted. PyYAML or Kubernetes would otherwise decode them
+    as another type.
     """
     import yaml
 
@@ -139,7 +132,7 @@ def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
     return text
 
 
-COLUMNS_OF_A_PIPE = 100  # for drawings; tables in a pipe are not limited
+COLUMNS_OF_A_PIPE = 100  # of drawings. The width of tables in a pipe is not limited.
 _COLOURS = (
     "42;30",
     "44;97",
@@ -158,26 +151,25 @@ _NOTE = "note: "
 
 
 def columns() -> int | None:
-    """Return the number of columns: ``COLUMNS``, else the terminal's; None without a terminal."""
+    """Return ``COLUMNS`` or the terminal's width, or None if stdout is not a terminal."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def lines() -> int | None:
-    """Return the terminal's number of lines; None if unknown or if the output is no terminal."""
+    """Return the terminal's number of lines, or None if stdout is not a terminal."""
     return shutil.get_terminal_size((0, 0)).lines or None
 
 
 def redraws() -> bool:
-    """Return whether the output is a terminal that can be cleared."""
     return obeys_codes(sys.stdout)
 
 
 def paper(*, plain: bool) -> "Paper":
-    """Return the surface to draw on; ASCII only if ``plain`` or if the encoding requires it."""
+    """Return the surface to draw on. ``plain`` is implied if stdout cannot encode "█░╳"."""
     from gputile.tools.views.gpu_bars import Paper
 
     try:
-        # ``stdout`` is None if it is closed.
+        # ``sys.stdout`` is None if the process was started with a closed stdout.
         "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")
     except UnicodeEncodeError:
         plain = True
@@ -185,10 +177,10 @@ def paper(*, plain: bool) -> "Paper":
 
 
 def write_table(rows: Sequence[Sequence[str]], most: int | None = None) -> int:
-    """Print a table that is no wider than the terminal.
+    """Print a table that is no wider than the terminal; return the number of omitted rows.
 
-    If ``most`` is given, print at most so many lines, one for each row; return the number of rows
-    that are not printed.
+    If ``most`` is not None, at most ``most`` lines are printed, and each row is shortened to one
+    line. Otherwise all rows are printed.
     """
     width = columns()
     if most is None:
@@ -202,27 +194,25 @@ def write_table(rows: Sequence[Sequence[str]], most: int | None = None) -> int:
 
 
 def note_line(message: str) -> None:
-    """Print a note, shortened to one line of the terminal."""
     width = columns()
     text = " ".join(inert(message).split())
     note(text if width is None else shortened(text, width - len(_NOTE)))
 
 
 def lines_of_note(message: str) -> int:
-    """Return the number of terminal lines that a note takes."""
+    """Return the number of terminal lines that ``note(message)`` fills."""
     width = columns()
     return 1 if width is None else -(-(len(_NOTE) + columns_of(inert(message))) // width)
 
 
 def write_text(text: str, bullet: str = "") -> None:
-    """Print a text after ``bullet``, wrapped at the terminal's width; indent the further lines."""
+    """Print ``bullet`` and a text, wrapped at the terminal's width. Further lines are indented."""
     width, indent = columns(), " " * len(bullet)
     lines = wrapped(inert(text), width - len(bullet)) if width is not None else [inert(text)]
     write("".join(f"{indent if number else bullet}{line}\n" for number, line in enumerate(lines)))
 
 
 def write_drawing(lines: Iterable["Line"], on: "Paper") -> None:
-    """Print the lines of a drawing."""
     write(
         "".join(
             "".join(_coloured(span) if on.coloured else span.text for span in line).rstrip() + "\n"
@@ -243,9 +233,9 @@ def _coloured(span: "Span") -> str:
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return the nodes with a bar for each GPU, by namespace, or by workload if there is only one.
+    """Return a bar for each GPU, with pods grouped by namespace.
 
-    ``pods`` are the cluster's pods, which name the workloads.
+    If there is only one namespace, the pods are grouped by workload.
     """
     from gputile.tools.simulator.outcomes import workload_name, workload_of
     from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
@@ -257,7 +247,7 @@ def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBar
 
 
 def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> None:
-    """Print the bars, in ASCII if ``plain``; ``groups`` defines the pieces' letters and colours."""
+    """Print the bars. ``groups`` defines the letter and the colour of each group of pods."""
     from gputile.tools.views.gpu_bars import draw as drawn
 
     on = paper(plain=plain)
@@ -265,7 +255,7 @@ def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> No
 
 
 def write_remedies(changes: "Sequence[Remedy]") -> None:
-    """Print the changes; each of them would be enough. Print nothing if there are none."""
+    """Print the changes, each of which would be enough. Print nothing if there are no changes."""
     if changes:
         write("It would fit if\n")
     for remedy in changes:
@@ -280,10 +270,12 @@ T = TypeVar("T")
 
 
 class Progress:
-    """A context manager that shows a progress line after ``after`` seconds until its end.
+    """A context manager that shows the progress of a long operation.
 
-    ``total`` is the number of steps, 0 if it is unknown. If stderr is no terminal, one note is
-    printed after ``piped`` seconds instead, or none if ``piped`` is None.
+    On a terminal, a progress line appears after ``after`` seconds and is erased at the end. If
+    stderr is not a terminal, one note is printed after ``piped`` seconds, or no note if ``piped``
+    is None. ``total`` is the number of steps, or 0 if the number is unknown. A thread writes the
+    line, so that the line appears even during one long step.
     """
 
     def __init__(
@@ -313,7 +305,6 @@ class Progress:
             _write("\r\x1b[K")
 
     def at(self, done: int) -> None:
-        """Set the number of completed steps."""
         self._done = done
 
     def _note(self) -> None:
@@ -335,7 +326,7 @@ class Progress:
 
 
 def counted(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Yield ``steps``, and show how many of them are completed."""
+    """Yield ``steps``, and show the number of completed steps."""
     with Progress(what, total, piped=SAY_AFTER_PIPED_S) as progress:
         for number, step in enumerate(steps, 1):
             yield step
@@ -343,6 +334,6 @@ def counted(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
 
 
 def _write(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # stderr is closed
+    with contextlib.suppress(OSError, ValueError):  # raised if stderr is closed
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,9 +1,9 @@
 """Replaces a component's instance when its configuration changes.
 
-Requests, trust groups and the number of pods per GPU depend on the configuration, so nothing that
-was computed with the old one is kept: the new instance lists the cluster. Between two instances,
-requests are answered with 503 and none is in progress, so the new instance sees everything that the
-old one wrote.
+Requests, trust groups and the number of pods per GPU depend on the configuration. So nothing that
+was computed with the old configuration is reused, and the new instance lists the cluster. Between
+two instances, requests are answered with 503, and no request is in progress. So the new instance
+sees everything that the old instance wrote.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gputile.support.http_server import Handler
 
 
 class Instance(Protocol):
-    """A component with one configuration. It is replaced when the configuration changes."""
+    """A component that runs with one configuration."""
 
     @property
     def app(self) -> Handler:
@@ -33,9 +33,9 @@ class Instance(Protocol):
 
 
 class ConfigReloader:
-    """Passes requests to the current instance.
+    """Passes requests to the current instance, and replaces the instance on changes.
 
-    ``build`` creates an instance. ``path`` is the configuration file to watch, None for none.
+    ``build`` creates an instance. ``path`` is the configuration file to watch, or None.
     """
 
     def __init__(
@@ -72,21 +72,22 @@ class ConfigReloader:
                     await self._change.wait()
                     self._current = None
                     await self._idle.wait()
-                # Free the instance's view of the cluster, which was frozen and has reference
-                # cycles.
+                # Free the instance's objects, which have reference cycles and were excluded from
+                # garbage collection.
                 del instance
                 await asyncio.sleep(0)  # lets the event loop drop the instance's tasks
                 gc.unfreeze()
                 gc.collect()
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, with 503 between two instances.
+        """Pass a request to the current instance, or answer 503 between two instances.
 
-        Slow clients do not delay the change of instances.
+        A request is in progress until its response is ready. So a client that reads the response
+        slowly does not delay the next instance.
         """
         instance = self._current
         if instance is None:
-            # Else the kubelet would restart the container
+            # After a failed liveness probe, the kubelet would restart the container.
             status = 200 if request.path == "/healthz" else 503
             return web.Response(status=status, text="the configuration is being reloaded")
         self._requests += 1
@@ -101,7 +102,7 @@ class ConfigReloader:
 
 @contextlib.asynccontextmanager
 async def background(work: Iterable[Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Run coroutines while the context lasts; an error in one ends the context and all others."""
+    """Run coroutines within the context. An error in one cancels the others and the context."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
         try:

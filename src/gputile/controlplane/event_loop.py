@@ -1,4 +1,4 @@
-"""Shares the event loop: yields while long lists are processed, and limits concurrent requests."""
+"""Keeps the event loop responsive while long lists are processed and many requests are sent."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Yield each of many items, and let the event loop do other work in between."""
+    """Yield each of many items, and let the event loop run other tasks in between."""
     ends = time.monotonic() + SLICE_SECONDS
     for item in items:
         yield item
@@ -26,7 +26,7 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 @contextmanager
 def spared_by_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection, which blocks the loop, during a list; then freeze all objects."""
+    """Disable garbage collection, which blocks the event loop. At the end, freeze all objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -40,10 +40,10 @@ def spared_by_garbage_collection() -> Iterator[None]:
 async def for_each(
     work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]
 ) -> list[Answer]:
-    """Call ``work`` for each item, ``AT_ONCE`` at a time; return the results in any order.
+    """Call ``work`` for each item, ``AT_ONCE`` at a time. Return the results in any order.
 
-    Starting thousands of tasks would block the event loop. Each worker yields after an item, even
-    if a server answers so fast that it never waits.
+    Starting thousands of tasks would block the event loop. Each worker yields after every item,
+    because ``work`` never waits if a server answers fast enough.
     """
     answers, left = list[Answer](), iter(items)
 
@@ -61,11 +61,11 @@ async def several_at_once(
     work: Callable[[Item], Awaitable[bool]],
     gives_up: Callable[[], bool] = lambda: True,
 ) -> list[Item]:
-    """Call ``work`` for each item, ``AT_ONCE`` at a time.
+    """Call ``work`` for each item, ``AT_ONCE`` at a time, and return the items that failed.
 
-    Return the items that failed (False) or were skipped. Each failure may take as long as a
-    request's time-out. So if ``AT_ONCE`` items in a row have failed and ``gives_up`` returns True,
-    the remaining items are skipped.
+    An item has failed if ``work`` returned False. Each failure may take as long as a request's
+    time-out. So if ``AT_ONCE`` items in a row have failed and ``gives_up`` returns True, the
+    remaining items are skipped. Skipped items count as failed.
     """
     failed, in_a_row = list[Item](), 0
 

@@ -1,11 +1,11 @@
 """Stores what evictions depend on: bound pods with GPUs, their gangs, and PodDisruptionBudgets.
 
-Budgets count as in the API server's Eviction API. kube-scheduler prefers nodes with the fewest
-violations of budgets, so the extender's ``preempt`` also counts the violations by the victims that
-it adds.
+Budgets are evaluated as in the API server's Eviction API. kube-scheduler prefers nodes on which
+preemption violates the fewest budgets. So when the extender's ``preempt`` adds victims, it also
+adds their violations to the count.
 
-If a namespace has very many budgets, its running pods are not evicted: a tenant could create
-thousands of them.
+If a namespace has more than ``_MOST_BUDGETS`` budgets, its running pods are not evicted. Otherwise
+a tenant could slow the planning down with thousands of budgets.
 """
 
 from collections.abc import Callable, KeysView, Mapping
@@ -20,23 +20,23 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
-# of a namespace; if it has more, each of its pods counts as selected by several
+# budgets of a namespace; above the limit, each of its pods counts as selected by several budgets
 _MOST_BUDGETS = 256
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """The fields that budgets depend on; ``by_eviction``: whether they limit the pod's eviction."""
+    """The fields of a pod that budgets depend on."""
 
     labels: Mapping[str, str]
-    by_eviction: bool
+    by_eviction: bool  # whether budgets limit the pod's eviction
     ready: bool
 
 
 class EvictablePods:
-    """The bound pods with GPUs, and the budgets of the cluster.
+    """The bound pods with GPUs, and the PodDisruptionBudgets of the cluster.
 
-    ``holds`` returns whether the ledger has a booking for a UID.
+    ``holds`` returns whether the ledger has a booking for a pod's UID.
     """
 
     def __init__(self, holds: Callable[[str], bool]) -> None:
@@ -95,14 +95,14 @@ class EvictablePods:
                     if (known := before.get(each.namespace, {}).get(each.name)) is not None:
                         self._budgets.setdefault(each.namespace, {})[each.name] = known
             case UnreadableObject():
-                pass  # logged by the reflector; the known state of the budget stays
+                pass  # The reflector logs the object. The last known budget stays in force.
 
     def budget(self, uid: str) -> EvictionBudget | None:
-        """Return the budget that limits the eviction of a pod by the API server, None if none does.
+        """Return the budget that limits a pod's eviction by the API server, or None.
 
         As in the API server's ``getPodDisruptionBudgets``, an empty selector selects every pod of
-        the namespace, and a pod with several budgets is not evicted. As in its ``canIgnorePDB``, a
-        pod that is pending, finished or being deleted is always evicted.
+        the namespace, and a pod with several budgets is not evicted. As in its ``canIgnorePDB``,
+        budgets do not limit the eviction of a pod that is pending, finished or being deleted.
         """
         budgets = self._guarding(uid)
         if not budgets or not self._guarded[uid].by_eviction:
@@ -115,9 +115,9 @@ class EvictablePods:
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
-        """Return the budgets that select a pod and do not count its eviction yet.
+        """Return the budgets that select a pod and whose status does not yet count its eviction.
 
-        If there are too many budgets, it returns any two of them.
+        If the namespace has too many budgets, return two arbitrary budgets.
         """
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}

@@ -1,17 +1,15 @@
 """Elects the leader among replicas.
 
 A replica leads once it holds the Lease and its cache contains all writes that were made before it
-took the Lease.
+took the Lease. So a replica that takes the Lease from another replica lists the cluster before it
+acts. Each change of the holder begins a new term. If only a replica's own Lease has lapsed, the
+replica does not list again, because no other replica has acted.
 
-A replica that takes the Lease from another one lists the cluster before it acts. Each change of the
-holder begins a new term. If a replica's own Lease has only lapsed, it does not list again, since no
-other replica has acted.
-
-The extender's Lease follows the requests (``LeaderGate``): each kube-scheduler calls its own
-extender, and only the leading kube-scheduler sends requests. So the replica that gets requests
-takes the Lease, renews it while requests arrive, and lets it lapse after that. Before a replica
-takes over, it fences off the Bindings of its predecessor (``extender.fence``), unless the
-predecessor has released the Lease. A replica releases it only if none of its Bindings is
+The extender's Lease follows the requests (``LeaderGate``). Each kube-scheduler calls its own
+extender, and only the leading kube-scheduler sends requests. The replica that gets requests takes
+the Lease, and renews it while requests arrive. After that, it lets the Lease lapse. A replica that
+takes over first fences off the Bindings of its predecessor (``extender.fence``), unless the
+predecessor has released the Lease. A replica releases the Lease only if none of its Bindings is
 unconfirmed.
 """
 
@@ -30,16 +28,19 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 
 def default_identity() -> str:
-    """Return the host name: the pod's name, so that a restarted container resumes its Lease."""
+    """Return the host name. It is the pod's name, so a restarted container resumes its Lease."""
     return socket.gethostname()
 
 
 class NotReady(Exception):
-    """This replica may not act now; the message says why. A retry may succeed."""
+    """This replica may not act now. The message gives the reason. A retry may succeed."""
 
 
 class NoLease:
-    """Replaces the Lease of a single replica. Never ``vacated``: an earlier process may write."""
+    """Replaces the Lease if there is only one replica.
+
+    ``vacated`` is always False, because writes of an earlier process may still be in progress.
+    """
 
     term, holder, vacated = ("", 0), "", False
 
@@ -62,11 +63,11 @@ class NoLease:
 
 
 class LeaderElection:
-    """Takes the Lease, keeps it, and releases it.
+    """Takes the Lease, renews it, and releases it.
 
-    ``catch_up`` lists the cluster; its argument is true if the predecessor has not released the
-    Lease, so that some of its writes may be in progress. ``leading`` is called whenever this
-    replica becomes the leader, or leads again.
+    ``catch_up`` lists the cluster. Its argument is True if the predecessor has not released the
+    Lease, so that some of its writes may still be in progress. ``leading`` is called whenever this
+    replica becomes the leader, also after its own Lease had lapsed.
     """
 
     def __init__(
@@ -85,12 +86,13 @@ class LeaderElection:
         return self._lease.valid() and self._caught_up == self._lease.term
 
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Take or renew the Lease, and catch up if another replica may have acted since.
+        """Take or renew the Lease, then list the cluster if another replica may have acted since.
 
-        While the cluster is listed, the Lease is renewed as long as ``wanted`` returns True.
+        The Lease is taken first, so that the list contains every write of the predecessor. During
+        the list, the Lease is renewed as long as ``wanted`` returns True.
 
         Raises:
-            NotReady: another replica holds or has taken the Lease, or this one has stopped.
+            NotReady: another replica holds or has taken the Lease, or this replica has given it up.
             KubeError: the Lease cannot be read or written, or the cluster cannot be listed.
         """
         lapsed = not self._lease.valid()
@@ -116,7 +118,7 @@ class LeaderElection:
         self._leading()
 
     async def renew(self, *, wanted: bool) -> None:
-        """Renew the Lease if this replica holds it and it is ``wanted``; otherwise only read it."""
+        """Renew the Lease if it is valid and ``wanted``. Otherwise only read the Lease."""
         try:
             if not (wanted and self._lease.valid()):
                 await self._lease.observe()
@@ -141,16 +143,16 @@ class LeaderElection:
             await asyncio.sleep(seconds)
 
     async def keep_renewing(self, seconds: float, wanted: Callable[[], bool]) -> NoReturn:
-        """Renew the Lease every ``seconds`` while it is ``wanted``; otherwise only read it."""
+        """Renew the Lease every ``seconds`` if ``wanted`` returns True. Otherwise only read it."""
         while True:
             await asyncio.sleep(seconds)
             await self.renew(wanted=wanted())
 
     async def resign(self, *, release: bool) -> None:
-        """Stop leading for good; ``release`` the Lease for the next replica, or let it expire.
+        """Stop leading for good. With ``release``, release the Lease. Otherwise let it expire.
 
-        A released Lease tells the next replica that no writes are in progress. So a replica that
-        has not caught up does not release it: writes of its predecessor may be in progress.
+        A released Lease means that no writes are in progress. So a replica that has not caught up
+        does not release the Lease, because writes of its predecessor may be in progress.
         """
         caught_up, self._caught_up = self._caught_up == self._lease.term, None
         if not (release and caught_up):
@@ -170,7 +172,11 @@ def _who_leads(holder: str) -> str:
 
 
 class LeaderGate:
-    """Admits calls while this replica leads; wants the Lease for a while after each call."""
+    """Admits calls while this replica leads.
+
+    After each call, the Lease is renewed for ``idle_seconds``. Without another call, the Lease then
+    lapses.
+    """
 
     def __init__(
         self,

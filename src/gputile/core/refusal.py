@@ -1,7 +1,7 @@
-"""Defines all rules by which something is refused, and the record of a refusal.
+"""Defines all rules by which requests, pods or nodes are refused, and the record of a refusal.
 
 Filter, bind, admission, node types, gangs, preemption and the repeated checks of kube-scheduler all
-use this record, so each text that users see is written in one place, where the rule is applied.
+use this record. Each text that users see is written in one place, where the rule is applied.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from gputile.api.wording import shortened
 
 
 class PredicateRule(StrEnum):
-    """A check of kube-scheduler, with its own text."""
+    """A check of kube-scheduler. The value is kube-scheduler's text."""
 
     UNKNOWN_NODE = "node(s) are not known"
     UNSCHEDULABLE = "node(s) were unschedulable"
@@ -35,7 +35,7 @@ class PredicateRule(StrEnum):
 
 
 class FitRule(IntEnum):
-    """A rule that a node's GPUs fail for a request; the rules are in the order of the checks."""
+    """A rule that a node's GPUs break for a request. The rules are in the order of the checks."""
 
     NO_GPUS = 1
     BROKEN = 2
@@ -48,32 +48,32 @@ class FitRule(IntEnum):
 
 
 class BindRule(Enum):
-    """A reason not to bind a pod that does not depend on what the node has free."""
+    """A reason not to bind a pod, independent of what the node has free."""
 
     INVALID = "{about}"
-    DOUBTED = "whether pod {about} is still bound to node {node} is being read from the API server"
-    BOUND_ELSEWHERE = "pod {about} has GPUs of node {node} already"
+    DOUBTED = "the API server is being asked whether pod {about} is still bound to node {node}"
+    BOUND_ELSEWHERE = "pod {about} already has GPUs of node {node}"
 
 
 class ReservationRule(Enum):
-    """Why a pod with a reservation, or of a gang, waits; ``about`` is a GPU, a node or a pod."""
+    """Why a pod of a gang or with a reservation waits. ``about`` is a GPU, a node or a pod."""
 
     NO_PLACE = "no GPUs are reserved for the pod yet"
     PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
-    NO_FIRST_POD = "its plan has no pod to begin with"
-    OTHER_NODE = "GPUs of node {node} are reserved for it"
-    FIRST_NOT_BOUND = "pod {about} of its gang is bound first, and is not yet"
+    NO_FIRST_POD = "its plan names no pod to bind first"
+    OTHER_NODE = "GPUs of node {node} are reserved for the pod"
+    FIRST_NOT_BOUND = "pod {about} of its gang must be bound first, and is not bound yet"
     NODE_GONE = "{about} is gone"
-    NOT_SERVED = "{about} does not serve it any more"
-    NODE_CLOSED = "{about} takes no GPU pods at the moment"
+    NOT_SERVED = "{about} has another mode now"
+    NODE_CLOSED = "{about} accepts no GPU pods at the moment"
     GPU_GONE = "{about} is gone or unhealthy"
-    GPU_TAKEN = "{about} was taken by others"
-    NOT_LEFT_YET = "{about} is not free yet: pods that it preempts have to leave first"
+    GPU_TAKEN = "{about} is used by other pods"
+    NOT_LEFT_YET = "{about} is not free yet: the preempted pods have to end first"
     OTHER_UNIT = "{about} has another memory unit now"
 
 
 class NodeTypeRule(Enum):
-    """A reason to add no node of a type for a pod."""
+    """A reason not to add a node of a type for a pod."""
 
     MODE = "its mode {there} does not serve {wanted}"
     WITHOUT_COMPUTE = "its mode {there} serves GPU memory alone"
@@ -97,7 +97,7 @@ class NodeTypeRule(Enum):
 
 
 class AdmissionRule(StrEnum):
-    """The admission rules, as in refusals, metrics and ``docs/reference/admission-rules.md``."""
+    """The admission rules, by the names that refusals, metrics and ``admission-rules.md`` use."""
 
     POD = "pod"
     AMOUNT = "gpu-amount"
@@ -122,11 +122,11 @@ Rule_co = TypeVar("Rule_co", bound=Enum, covariant=True)
 
 
 class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
-    """A broken rule and its text for people; a text with extremely long names is cut.
+    """A broken rule and its text for people. A text with extremely long names is cut.
 
-    ``node`` and ``gpu`` (the index of its GPU) are where the rule is broken; ``about`` is the pod,
-    resource, taint or reserved GPU concerned. ``wanted`` and ``there`` are the requested and the
-    existing amount that the rule compares.
+    ``node`` and ``gpu`` (an index) are where the rule is broken. ``about`` is the pod, resource,
+    taint or reserved GPU concerned. The rule compares the requested amount ``wanted`` with the
+    existing amount ``there``.
     """
 
     rule: Rule_co
@@ -142,7 +142,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource; gputile's reasons say more."""
+        """Whether kube-scheduler finds too little of a GPU resource. gputile knows more."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 
@@ -166,8 +166,8 @@ NAMES_SHOWN = 3
 def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
     """Return a text for each of the first ``most`` distinct reasons.
 
-    If nodes remain, another text has their number. ``said`` are pairs of a node and its reason;
-    ``asked`` is the number of all nodes. Reasons are in the order of their first nodes.
+    ``said`` are pairs of a node and its reason. Reasons are in the order of their first nodes.
+    ``asked`` is the number of all nodes. If nodes remain, a last text has their number.
     """
     names: dict[str, list[str]] = {}
     for name, why in said:
@@ -179,22 +179,22 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
 
 
 def refused_nodes_text(first: Sequence[str], count: int, why: str) -> str:
-    """Return "NODE: why", or "4 nodes (NODE, ...): why" for several nodes.
+    """Return "NODE: why" for one node, or "4 nodes (NODE, ...): why" for several nodes.
 
-    ``first`` are the nodes to name, ``count`` is the number of all nodes.
+    ``first`` are the nodes to name, and ``count`` is the number of all nodes.
     """
     return f"{first[0]}: {why}" if count == 1 else f"{count} nodes ({some(first, count)}): {why}"
 
 
 def some(first: Sequence[str], count: int) -> str:
-    """Return the ``first_few`` of ``count`` nodes as a text, with "..." if there are more."""
+    """Return the nodes ``first`` as a text, which ends with "..." if ``count`` is larger."""
     return ", ".join(first) + (", ..." if count > len(first) else "")
 
 
 def first_few(names: Iterable[str]) -> list[str]:
     """Return the first few of ``names`` in alphabetical order.
 
-    kube-scheduler sends nodes in a different order each time; so the text about the same nodes
-    stays the same.
+    kube-scheduler sends nodes in a different order each time. Sorted names give the same nodes the
+    same text.
     """
     return heapq.nsmallest(NAMES_SHOWN, names)

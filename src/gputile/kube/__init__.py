@@ -1,1 +1,1 @@
-"""Talks to the API server: connection, reflector, Lease, events, and the errors that they raise."""
+"""Talks to the API server: connection, reflector, Lease, events, and the errors of requests."""

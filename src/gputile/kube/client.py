@@ -1,7 +1,8 @@
-"""Sends requests to the API server, and raises each failure as an error of ``gputile.kube.errors``.
+"""Sends requests to the API server, and converts failures into errors of ``gputile.kube.errors``.
 
-The transport is aiohttp. A small POST over TLS takes 0.08 to 0.15 ms of CPU with it, and 0.6 ms
-with httpx. The extender sends hundreds of them a second on the core that also schedules.
+The transport is aiohttp. A small POST over TLS takes 0.08 to 0.15 ms of CPU time with aiohttp, and
+0.6 ms with httpx. The extender sends hundreds of requests a second on the CPU core that also
+schedules pods.
 """
 
 import asyncio
@@ -62,11 +63,11 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock: time of day with its time zone (``now``), and seconds (``monotonic``, ``sleep``)."""
+    """The sources of time, which tests and simulations replace."""
 
-    now: Callable[[], datetime] = utc_now
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    now: Callable[[], datetime] = utc_now  # the time of day with a time zone
+    monotonic: Callable[[], float] = time.monotonic  # seconds
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep  # seconds
 
     def unix_ns(self) -> int:
         """Return the Unix time in nanoseconds, with a resolution of a microsecond."""
@@ -80,8 +81,8 @@ SYSTEM_CLOCK = Clock()
 class Backoff:
     """Exponential delays from ``first`` to ``longest`` seconds.
 
-    Each is shortened at random by up to a half. The jitter spreads the retries of replicas and
-    agents that lost the API server at the same time.
+    Each delay is shortened at random by up to a half. The jitter spreads the retries of replicas
+    and agents that lost the API server at the same time.
     """
 
     first: float = 1.0
@@ -89,17 +90,18 @@ class Backoff:
     uniform: Callable[[float, float], float] = random.SystemRandom().uniform
 
     def delay(self, failures: int) -> float:
-        """Return the seconds to wait after ``failures`` consecutive failures, counted from 0."""
+        """Return the seconds until the next attempt. ``failures`` is 0 after the first failure."""
         full = min(self.longest, self.first * 2.0 ** min(failures, 32))
         return self.uniform(full / 2, full)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """How often a GET is sent: at most ``number`` times, within ``seconds`` altogether.
+    """The limits of a GET request: at most ``number`` attempts within ``seconds`` in total.
 
-    The pause between two attempts is ``backoff``, or what the API server asks for if that is
-    longer. A pause that exceeds ``seconds`` ends the attempts.
+    The pause between two attempts is a delay of ``backoff``, or the API server's ``Retry-After`` if
+    that is longer. A pause of ``seconds`` or more ends the attempts. ``seconds`` is None for no
+    time limit.
     """
 
     number: int = 4
@@ -123,12 +125,12 @@ class _ApiRequest(NamedTuple):
 
 
 class Connection:
-    """A pool of keep-alive connections to one API server; an async context manager.
+    """A pool of keep-alive connections to one API server, used as an async context manager.
 
-    ``within`` is the default time limit of a whole request, in seconds. ``attempts`` applies to GET
-    requests. A POST or PATCH is never sent twice, except with new credentials after a 401. All
-    methods raise a ``KubeError`` if they fail; its ``may_have_been_executed`` is whether a write
-    may have been executed nevertheless.
+    ``within`` is the default time limit of a whole request, in seconds. Only ``get`` retries, as
+    ``attempts`` allows. Other requests are sent once. After a 401 every request is repeated once if
+    there is a new credential. All methods raise a ``KubeError`` if they fail. The error's
+    ``may_have_been_executed`` states whether the API server may have executed the write.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class Connection:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the kubeconfig's context, or of the pod."""
+        """The default namespace, from the kubeconfig's context or from the service account."""
         return self._access.namespace
 
     async def __aenter__(self) -> Self:
@@ -171,10 +173,10 @@ class Connection:
     ) -> bytes:
         """Return the object or list at ``path``.
 
-        Retry while the API server is unreachable, overloaded or failing.
+        The request is retried while the API server is unreachable, overloaded or failing.
 
         Raises:
-            KubeError: the failure of the last attempt.
+            KubeError: every attempt failed. The error of the last attempt is raised.
         """
         request = _ApiRequest("GET", _target(path, query), within or self._within)
         attempts, failures = self._attempts, 0
@@ -197,7 +199,7 @@ class Connection:
         raise failure
 
     async def post(self, path: str, body: bytes, *, within: float | None = None) -> bytes:
-        """Create ``body`` (JSON) under ``path``; return the stored object."""
+        """Create the object ``body`` (JSON) under ``path``, and return the stored object."""
         return await self._send(_ApiRequest("POST", path, within or self._within, body))
 
     async def patch(
@@ -208,13 +210,13 @@ class Connection:
         content_type: str = MERGE_PATCH,
         within: float | None = None,
     ) -> bytes:
-        """Patch the object at ``path``; return the stored object."""
+        """Patch the object at ``path``, and return the stored object."""
         return await self._send(
             _ApiRequest("PATCH", path, within or self._within, body, content_type)
         )
 
     async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
-        """Delete the object at ``path``; return the answer. ``body`` is a DeleteOptions object."""
+        """Delete the object at ``path``, and return the response. ``body`` is a DeleteOptions."""
         return await self._send(_ApiRequest("DELETE", path, within or self._within, body))
 
     @asynccontextmanager
@@ -224,8 +226,8 @@ class Connection:
         """Open a watch and yield its chunks, for at most ``within`` seconds.
 
         Raises:
-            KubeError: it could not be opened, or the connection broke. The regular end of a watch
-                is no error.
+            KubeError: the watch could not be opened, or its connection broke. The regular end of a
+                watch raises no error.
         """
         request = _ApiRequest("GET", _target(path, query), within)
 
@@ -250,9 +252,9 @@ class Connection:
                 return await reading
 
     async def _open(self, request: _ApiRequest) -> tuple[aiohttp.ClientResponse, float]:
-        """Return the response when its headers have arrived, and the deadline of its body.
+        """Return the response as soon as its headers have arrived, and the deadline for its body.
 
-        After a 401, retry once if there is a new credential.
+        After a 401, the request is repeated once if there is a new credential.
         """
         credentials = self._access.credentials
         credential = await credentials.current()
@@ -273,7 +275,7 @@ class Connection:
         headers += [("Authorization", credential.authorization)] if credential.authorization else []
         proxy = self._access.proxy
         deadline = asyncio.get_running_loop().time() + request.within
-        # Not ClientTimeout(total=...): it loses a cancellation that comes as the time ends.
+        # ClientTimeout(total=...) would lose a cancellation that arrives as the time limit ends.
         with self._named_failures(request):
             async with asyncio.timeout_at(deadline):
                 response = await self._session.request(
@@ -297,7 +299,7 @@ class Connection:
 
     @contextmanager
     def _named_failures(self, request: _ApiRequest) -> Iterator[None]:
-        """Convert exceptions of aiohttp into those of ``gputile.kube.errors``."""
+        """Convert exceptions of aiohttp into errors of ``gputile.kube.errors``."""
         by = f" (by {self._access.proxy.named_by})" if self._access.proxy else ""
         try:
             yield
@@ -317,7 +319,7 @@ class Connection:
         except (aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError) as error:
             through = f" through the proxy{by}" if by else ""
             why = str(error)
-            if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's password
+            if isinstance(error, aiohttp.ClientHttpProxyError):  # str(error) has the password
                 why = f"{error.status} {error.message}"
             raise ConnectionFailed(f"{request}: no connection{through}: {why}") from error
         except TimeoutError as error:
@@ -342,15 +344,15 @@ def _target(path: str, query: Query) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a connection could not be opened, or broke."""
+    """Return the reason why a connection could not be opened, or why it broke."""
     number = getattr(error, "errno", None) or 0  # negative if a name cannot be resolved
     if number > 0 and not isinstance(error, ssl.SSLError):
-        return os.strerror(number)  # strerror of asyncio is "Connect call failed"
+        return os.strerror(number)  # asyncio's own text is only "Connect call failed"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that detects a dead peer within 30 s; the kernel's default is two hours."""
+    """Return a socket that detects a dead peer within 30 s. The kernel's default is two hours."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -371,11 +373,11 @@ async def list_pages(
 ) -> tuple[str, Replaced[T]]:
     """Return the resourceVersion of the list and all its objects.
 
-    They are read from a quorum in pages of ``page_size``. ``seconds`` is the time limit of one
-    page; None means the connection's default.
+    The list is read from a quorum of etcd, in pages of ``page_size`` objects. ``seconds`` is the
+    time limit of one page. None stands for the connection's default.
 
     Raises:
-        KubeError: it cannot be read.
+        KubeError: the list cannot be read.
     """
     objects: list[T] = []
     unreadable: list[UnreadableObject] = []
@@ -386,7 +388,7 @@ async def list_pages(
         except Gone:
             if "limit" not in asked:
                 raise
-            # The continue token has expired. A list without pages always completes.
+            # The continue token has expired. A list that is read in one piece needs no token.
             asked = dict(query)
             objects, unreadable = [], []
             continue
@@ -401,7 +403,7 @@ async def list_pages(
 async def list_all(
     connection: Connection, path: str, kind: type[T], query: Query | None = None
 ) -> list[T]:
-    """Return all readable objects at ``path``; ``query`` may select some.
+    """Return all readable objects at ``path`` that match ``query``.
 
     Raises:
         KubeError: the list cannot be read.

@@ -1,8 +1,8 @@
 """Reads the API server's address and the credentials from a kubeconfig or a service account.
 
-Proxies of the environment are chosen as kubectl does, by the rules of Go
-(golang.org/x/net/http/httpproxy). Python's ``proxy_bypass`` ignores CIDR ranges in NO_PROXY, and
-would send requests to localhost through a proxy.
+The proxy variables of the environment follow the rules of Go (golang.org/x/net/http/httpproxy), as
+in kubectl. Python's ``proxy_bypass`` ignores CIDR ranges in NO_PROXY, and would send requests to
+localhost through a proxy.
 """
 
 import base64
@@ -36,17 +36,17 @@ from gputile.support.yaml_loader import load_document
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 T = TypeVar("T")
 _DEFAULT_NAMESPACE = "default"
-_MOST_BYTES: Final = 16 * MIB  # a cluster with its user takes 4 KiB
+_MOST_BYTES: Final = 16 * MIB  # a cluster with its user takes about 4 KiB
 _SECTIONS = {"clusters": "cluster", "contexts": "context", "users": "user"}
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-# characters of a header's name, other than "%", that are not percent-encoded
+# the characters of a header's name that need no percent-encoding
 _HEADER_NAME: Final = "!#$&'*+^`|"
 _PORTS: Final = {"http": 80, "https": 443}
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class _NamedEntry(msgspec.Struct):
-    """An entry of a section. Its content is validated only if it is used."""
+    """A named cluster, context or user. Its content is validated only if the entry is used."""
 
     name: str
     cluster: dict[str, Any] | None = None
@@ -62,11 +62,11 @@ class _Kubeconfig(msgspec.Struct, rename="kebab"):
 
 
 class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
-    """An API server's address and CA (clientcmd/api/v1 Cluster). ``..._data`` is base64 of PEM."""
+    """An API server's address and CA (client-go's clientcmd/api/v1 Cluster)."""
 
     server: str
     certificate_authority: str | None = None
-    certificate_authority_data: str | None = None
+    certificate_authority_data: str | None = None  # PEM in base64
     insecure_skip_tls_verify: bool = False
     tls_server_name: str | None = None
     proxy_url: str | None = None
@@ -74,9 +74,9 @@ class _KubeconfigCluster(msgspec.Struct, rename="kebab", kw_only=True):
 
 
 class _KubeconfigUser(msgspec.Struct, rename="kebab", kw_only=True):
-    """Credentials (client-go's clientcmd/api/v1 AuthInfo).
+    """A user's credentials (client-go's clientcmd/api/v1 AuthInfo).
 
-    ``as...`` is impersonation, ``..._data`` base64 of PEM.
+    The fields ``as...`` request impersonation. The fields ``..._data`` contain PEM in base64.
     """
 
     client_certificate: str | None = None
@@ -102,26 +102,22 @@ class _KubeconfigContext(msgspec.Struct, kw_only=True):
 
 
 class Proxy(NamedTuple):
-    """A proxy's URL, and its source: ``proxy-url``, or the name of an environment variable."""
+    """The URL of a proxy, and the setting that contains the URL."""
 
     url: str
-    named_by: str
+    named_by: str  # an environment variable, or the ``proxy-url`` of a cluster
 
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach an API server, and how to authenticate.
+    """The address of an API server, and the credentials for requests to it."""
 
-    ``server`` is a URL without a trailing slash. ``impersonation`` contains headers for each
-    request.
-    """
-
-    server: str
+    server: str  # the URL without a trailing slash
     credentials: Credentials
     namespace: str = _DEFAULT_NAMESPACE
     tls_server_name: str | None = None
     proxy: Proxy | None = None
-    impersonation: tuple[tuple[str, str], ...] = ()
+    impersonation: tuple[tuple[str, str], ...] = ()  # headers of every request
 
 
 def load_access(
@@ -134,13 +130,13 @@ def load_access(
 ) -> Access:
     """Return the access to the cluster.
 
-    The first of these is used: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, the pod's service
-    account. ``context`` overrides the current context of the kubeconfig. $KUBECONFIG may list
-    several files; the first file that defines a value wins. An exec plugin has ``plugin_s`` seconds
-    to return a credential.
+    The first available source is used: ``kubeconfig``, $KUBECONFIG, ~/.kube/config, and the pod's
+    service account. $KUBECONFIG may list several files. If several files define a value, the first
+    definition applies. ``context`` overrides the current context of the kubeconfig. An exec plugin
+    must return a credential within ``plugin_s`` seconds.
 
     Raises:
-        ConfigError: there is no usable configuration; the text gives the reason.
+        ConfigError: there is no usable configuration. The message gives the reason.
     """
     files = _files(kubeconfig, environ)
     named = (
@@ -165,7 +161,7 @@ def load_access(
 
 def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
     if kubeconfig:
-        # Path.expanduser raises an error if there is no such user.
+        # Path.expanduser would raise an error if the user does not exist.
         return [Path(os.path.expanduser(kubeconfig))]  # noqa: PTH111
     if environ.get("KUBECONFIG"):
         named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
@@ -175,12 +171,12 @@ def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Pa
 
 
 def _merged(files: list[Path]) -> dict[str, Any]:
-    """Return the current context's name, and the entries of each section by their names."""
+    """Merge the files into one kubeconfig, in which each section maps names to entries."""
     merged: dict[str, Any] = {"current-context": None, **{section: {} for section in _SECTIONS}}
     for file in files:
         document = load_document(read_bounded(file, _MOST_BYTES))
         if document is None and len(files) > 1:
-            continue  # an empty first file, to which kubectl writes, is common
+            continue  # an empty first file is common, because kubectl writes to the first file
         found = _converted(document, _Kubeconfig, str(file))
         merged["current-context"] = merged["current-context"] or found.current_context
         for section, kind in _SECTIONS.items():
@@ -192,7 +188,7 @@ def _merged(files: list[Path]) -> dict[str, Any]:
 
 
 def _absolute(entry: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the entry with absolute paths. Paths are relative to the kubeconfig's directory."""
+    """Return the entry with absolute paths. ``directory`` is the kubeconfig's directory."""
     absolute = {
         key: str(directory / value) if key in _PATHS and value and isinstance(value, str) else value
         for key, value in entry.items()
@@ -267,13 +263,13 @@ def _is_url(text: str) -> bool:
             return False
         url.hostname.encode("idna")
         return url.port != 0
-    # A port out of range, a bracket that is not closed, a label that is empty or too long
+    # The port is out of range, a bracket is not closed, or a label is empty or too long.
     except ValueError:
         return False
 
 
 def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
-    """Yield the impersonation headers of a user, as client-go does."""
+    """Yield the impersonation headers that client-go sends for this user."""
     for key, values in (user.as_user_extra or {}).items():
         for each in values or ():
             yield f"Impersonate-Extra-{quote(key, _HEADER_NAME)}", each
@@ -286,7 +282,7 @@ def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
-    """Return a pod's access by its service account ("Accessing the Kubernetes API from a Pod")."""
+    """Return the access of a pod, by the service account that Kubernetes mounts into the pod."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_bounded(service_account / "namespace", MIB).decode().strip()
@@ -329,9 +325,9 @@ def _credentials(
 
 
 def _pem_of(file: str | None, data: str | None, field: str) -> str:
-    """Return the PEM in ``data`` (base64), otherwise in ``file``; "" for neither.
+    """Return the PEM text in ``data`` (base64), or in ``file`` if ``data`` is empty.
 
-    ``field`` is the name of the field that ``data`` is from.
+    The text is empty if both are empty. ``field`` is the kubeconfig's name for ``data``.
     """
     if data:
         try:
@@ -340,7 +336,7 @@ def _pem_of(file: str | None, data: str | None, field: str) -> str:
             raise ValueError(f"{field}: must be base64") from error
     else:
         pem = read_bounded(file, _MOST_BYTES) if file else b""
-    # ssl accepts ASCII only; other characters may be in comments between certificates
+    # ssl accepts only ASCII. Comments between certificates may have other characters.
     return pem.decode("ascii", errors="replace").replace("\ufffd", "?")
 
 
@@ -360,7 +356,7 @@ def _cluster_info(cluster: _KubeconfigCluster, tls: ClusterTls) -> dict[str, Any
 
 
 def environment_proxy(server: str, environ: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy for the URL ``server``; None if requests are sent directly."""
+    """Return the proxy that the environment sets for the URL ``server``, or None for no proxy."""
     url = urlsplit(server)
     variable = next((name for name in _spellings(f"{url.scheme}_proxy") if environ.get(name)), None)
     if variable is None:
@@ -382,7 +378,7 @@ def _spellings(variable: str) -> tuple[str, str]:
 
 
 def _is_excepted(rule: str, server: str, server_port: str, server_address: _Address | None) -> bool:
-    """Return whether an entry of NO_PROXY matches: "*", a CIDR, or a host with an optional port."""
+    """Return whether ``rule`` of NO_PROXY ("*", a CIDR range, or a host) matches the server."""
     if rule == "*":
         return True
     if "/" in rule:
@@ -406,7 +402,7 @@ def _is_within(network: str, address: _Address | None) -> bool:
 
 
 def _with_port(rule: str) -> tuple[str, str]:
-    """Return host and port of an entry, "" for no port; IPv6 with a port is in brackets."""
+    """Split an entry such as ``[::1]:80`` into host and port. The port may be empty."""
     if rule.startswith("["):
         host, _, port = rule[1:].partition("]")
         return host, port.removeprefix(":")

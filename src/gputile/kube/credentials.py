@@ -1,7 +1,8 @@
 """Provides the credentials of requests, and the TLS settings for one API server.
 
-An exec plugin (client.authentication.k8s.io v1 and v1beta1) runs within a time limit. Its standard
-error is that of this process, as with kubectl: it may ask for a login in a browser.
+An exec plugin (client.authentication.k8s.io v1 and v1beta1) runs within a time limit. As with
+kubectl, the plugin inherits the standard error of this process, because it may ask the user for a
+login in a browser.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ TlsFactory = Callable[[str, str], ssl.SSLContext | None]
 
 
 class Credential(NamedTuple):
-    """One request's Authorization header, and the TLS settings with its client certificate."""
+    """The Authorization header of a request, and its TLS settings with the client certificate."""
 
     authorization: str | None
     tls: ssl.SSLContext | None
@@ -42,24 +43,24 @@ class Credential(NamedTuple):
 class Credentials(ABC):
     """A source of credentials."""
 
-    waits_for = ""  # what ``current`` may wait for, for messages
+    waits_for = ""  # names what ``current`` may wait for, in messages
 
     @abstractmethod
     async def current(self) -> Credential:
-        """Return the credential to send.
+        """Return the credential for the next request.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no credential.
         """
 
     def invalidate(self, credential: Credential) -> bool:
-        """Discard ``credential`` after a 401; return whether ``current`` may return another one."""
+        """Discard ``credential`` after a 401. Return whether ``current`` may return another one."""
         del credential
         return False
 
 
 class FixedCredentials(Credentials):
-    """A token, password or client certificate that never changes, or nothing."""
+    """A token, password or client certificate that never changes, or no credential."""
 
     def __init__(self, authorization: str | None, tls: ssl.SSLContext | None) -> None:
         self._credential = Credential(authorization, tls)
@@ -69,7 +70,7 @@ class FixedCredentials(Credentials):
 
 
 class TokenFileCredentials(Credentials):
-    """A token in a file that is rotated, such as a service account's; it is read once a minute."""
+    """Reads a rotated token, such as a service account's, from its file once a minute."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class TokenFileCredentials(Credentials):
         """Return the token.
 
         Raises:
-            ConfigError: the file cannot be read, or holds no token.
+            ConfigError: the file cannot be read, or contains no token.
         """
         now = self._monotonic()
         if self._credential is None or now - self._read_at >= _TOKEN_FILE_SECONDS:
@@ -96,7 +97,7 @@ class TokenFileCredentials(Credentials):
         return self._credential
 
     def invalidate(self, credential: Credential) -> bool:
-        """Return whether the file has another token now."""
+        """Return whether the file now contains another token."""
         self._credential = None
         return _bearer_of(self._path) != credential.authorization
 
@@ -119,7 +120,7 @@ def bearer(token: str) -> str:
     """Return the Authorization header of a bearer token.
 
     Raises:
-        ValueError: it has a character that is not allowed in a header, such as a newline.
+        ValueError: the token has a character that is not allowed in a header, such as a newline.
     """
     if not (token.isascii() and token.isprintable()):
         raise ValueError("a token must be one line of printable ASCII characters")
@@ -162,11 +163,11 @@ class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class ExecCredentials(Credentials):
-    """Runs the plugin if there is no credential, or if it has expired or was refused.
+    """Runs an exec plugin, and caches its credential until it expires or is refused.
 
-    One run at a time. ``cluster`` describes the cluster to plugins that request it. ``tls`` creates
-    TLS settings from a client certificate and key in PEM; both are empty if the plugin returns only
-    a token. The plugin has ``seconds`` to answer.
+    Only one run takes place at a time, for at most ``seconds``. ``cluster`` describes the cluster
+    to plugins that request the description. ``tls`` creates TLS settings from a client certificate
+    and key in PEM. Certificate and key are empty if the plugin returns only a token.
     """
 
     def __init__(
@@ -199,16 +200,13 @@ class ExecCredentials(Credentials):
         """Return the cached credential, or run the plugin.
 
         Raises:
-            ConfigError: the plugin is missing, fails, or returns something other than a credential.
+            ConfigError: the plugin is missing, fails, or returns no valid credential.
         """
         known = self._known()
         return known if known is not None else await asyncio.to_thread(self._renewed)
 
     def invalidate(self, credential: Credential) -> bool:
-        """Drop ``credential`` from the cache.
-
-        Return True, since the plugin may return another one.
-        """
+        """Remove ``credential`` from the cache. Return True, because a new run may succeed."""
         if credential is self._credential:
             self._credential = None
         return True
@@ -231,7 +229,7 @@ class ExecCredentials(Credentials):
             self._expires = self._expires.replace(tzinfo=UTC)
         try:
             tls = self._tls(given.client_certificate_data, given.client_key_data)
-        except (OSError, ValueError) as error:  # ssl raises OSErrors
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
             why = f": {error}" if isinstance(error, ValueError) else ""
             said = f"returned a client certificate and key that cannot be used{why}"
             raise ConfigError(f"{self._named} {said}") from error
@@ -241,7 +239,7 @@ class ExecCredentials(Credentials):
             raise ConfigError(f"{self._named} returned an invalid token: {error}") from error
 
     def _output(self) -> bytes:
-        """Run the plugin within its time limit; return its standard output."""
+        """Run the plugin within its time limit, and return its standard output."""
         command = [self._config.command, *(self._config.args or ())]
         spec: dict[str, Any] = {"interactive": False}
         if self._config.provide_cluster_info:
@@ -289,7 +287,10 @@ class ExecCredentials(Credentials):
 
 
 class ClusterTls:
-    """Creates TLS settings for a cluster with the CA ``authority`` (PEM; "": the system's)."""
+    """Creates TLS settings for a cluster.
+
+    ``authority`` is the cluster's CA in PEM. If ``authority`` is empty, the system's CAs apply.
+    """
 
     def __init__(self, server: str, authority: str, *, insecure: bool) -> None:
         self.authority = authority
@@ -297,12 +298,12 @@ class ClusterTls:
         self._insecure = insecure
 
     def with_client(self, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-        """Return the settings with a client certificate and key in PEM, if given.
+        """Return the TLS settings with a client certificate and key in PEM, if they are set.
 
-        It is None for plain HTTP.
+        Return None for plain HTTP.
 
         Raises:
-            ssl.SSLError: they, or the CA, are not PEM.
+            ssl.SSLError: the certificate, the key or the CA is not PEM.
             ValueError: the key is protected by a passphrase.
         """
         if not self._encrypted:
@@ -312,7 +313,7 @@ class ClusterTls:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if certificate:
-            # ssl reads a certificate from files only
+            # ssl can read a client certificate only from files.
             with tempfile.TemporaryDirectory() as directory:
                 files = Path(directory, "tls.crt"), Path(directory, "tls.key")
                 for file, content in zip(files, (certificate, key), strict=True):
@@ -323,7 +324,7 @@ class ClusterTls:
 
 
 def _no_pass_phrase() -> NoReturn:
-    """Refuse an encrypted key, for which OpenSSL would block on a prompt for its passphrase."""
+    """Refuse an encrypted key, because OpenSSL would block on a prompt for its passphrase."""
     raise ValueError(
         "the key is protected by a passphrase: use one without (openssl pkey -in KEY -out NEW)"
     )

@@ -1,8 +1,9 @@
 """Defines the errors of requests to the API server.
 
-The caller of a write has to know whether the request was executed. A Binding whose response was
-lost may have bound its pod, so the pod's GPUs must stay booked until this is known. A refused
-Binding has not bound it. Each error answers the question with ``may_have_been_executed``.
+The caller of a write has to know whether the API server executed the request. A Binding whose
+response was lost may have bound its pod, so the pod's GPUs must stay booked until the outcome is
+known. A refused Binding has not bound its pod. The attribute ``may_have_been_executed`` of each
+error distinguishes the two cases.
 """
 
 from collections.abc import Mapping
@@ -17,41 +18,42 @@ _REFUSED_FOR_GOOD = (400, 403, 413, 422)
 
 
 class KubeError(Exception):
-    """The base of all errors of a request."""
+    """The base class of all errors of requests."""
 
     may_have_been_executed: bool = False
-    retry_after: float = 0.0  # seconds; the API server asks to wait before the next attempt
+    retry_after: float = 0.0  # seconds that the API server asks to wait before the next attempt
 
 
 class ConfigError(KubeError):
-    """The kubeconfig, the service account or an exec plugin cannot be used. Nothing was sent."""
+    """The kubeconfig, the service account or an exec plugin cannot be used. No request was sent."""
 
 
 class PluginTimeout(ConfigError):
-    """An exec plugin returned no credential in time."""
+    """An exec plugin returned no credential within its time limit."""
 
 
 class ConnectionFailed(KubeError):
-    """No connection could be opened. Nothing was sent."""
+    """No connection could be opened. No request was sent."""
 
 
 class AnswerLost(KubeError):
-    """The request may have been executed: it has no complete response, as after a timeout."""
+    """The request has no complete response, as after a timeout. It may have been executed."""
 
     may_have_been_executed = True
 
 
 class BadAnswer(KubeError):
-    """The response is complete but not the expected JSON: a proxy's page, or a corrupt stream."""
+    """The response is complete, but it is not the expected JSON. A proxy may have answered."""
 
     may_have_been_executed = True
 
 
 class ApiError(KubeError):
-    """The API server refused the request or failed: HTTP ``status``, machine-readable ``reason``.
+    """The API server refused the request, or failed to execute it.
 
-    ``server_message`` is the message of the API server. ``message`` adds the request and a remedy.
-    ``details`` are those of the metav1.Status, not validated.
+    ``status`` is the HTTP status. ``reason``, ``details`` and ``server_message`` are copied from
+    the metav1.Status. ``details`` is not validated. ``message`` adds the request and a remedy to
+    the API server's message.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class ApiError(KubeError):
 
     @property
     def refused_for_good(self) -> bool:
-        """Whether a retry is pointless: validation, RBAC or admission refuses the write."""
+        """Whether a retry is pointless, because validation, RBAC or admission refused the write."""
         return self.status in _REFUSED_FOR_GOOD
 
 
@@ -82,19 +84,19 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: the credentials are known but lack a permission, or an admission plugin refused."""
+    """403: the credentials are valid but lack a permission, or an admission plugin refused."""
 
 
 class NotFound(ApiError):
-    """404: no such object, or no such kind of object."""
+    """404: the object does not exist, or the API server does not serve its kind."""
 
 
 class Conflict(ApiError):
-    """409: the object already exists (``reason`` AlreadyExists), or has changed (Conflict)."""
+    """409: the object already exists (``reason`` AlreadyExists), or has changed (``Conflict``)."""
 
 
 class Gone(ApiError):
-    """410: the resourceVersion or continue token is too old; a new list is necessary."""
+    """410: the resourceVersion or continue token is too old. A new list is necessary."""
 
 
 class Invalid(ApiError):
@@ -102,11 +104,11 @@ class Invalid(ApiError):
 
 
 class TooManyRequests(ApiError):
-    """429: the API server is overloaded, or refuses an eviction for now; see ``retry_after``."""
+    """429: the API server is overloaded, or a PodDisruptionBudget forbids an eviction for now."""
 
 
 class ServerError(ApiError):
-    """5xx: the API server or its backend failed, possibly after the change was stored."""
+    """5xx: the API server or its storage failed, possibly after it had stored the change."""
 
     may_have_been_executed = True
 
@@ -127,7 +129,7 @@ _STATUS = msgspec.json.Decoder(Status)
 def api_error(
     method: str, path: str, status: int, body: bytes, retry_after: float = 0.0
 ) -> ApiError:
-    """Return the error for a response, whose ``body`` is a metav1.Status or a proxy's text."""
+    """Return the error for a response whose ``body`` is a metav1.Status or a proxy's text."""
     try:
         said = _STATUS.decode(body)
     except msgspec.MsgspecError:
@@ -138,7 +140,7 @@ def api_error(
 def status_error(
     method: str, path: str, status: int, said: Status, retry_after: float = 0.0
 ) -> ApiError:
-    """Return the error for a metav1.Status of a failed request or watch."""
+    """Return the error for the metav1.Status of a failed request or watch."""
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
     parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
     if said.message:

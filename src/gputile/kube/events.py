@@ -1,8 +1,9 @@
-"""Sends events about pods and nodes for ``kubectl describe``. Scheduling never waits for them.
+"""Sends events about pods and nodes, which ``kubectl describe`` shows.
 
-An event that repeats within ten minutes increases the count of the stored one. Namespaces are
-served round-robin, and a full buffer drops the oldest event of the namespace with the most events,
-so that a namespace with thousands of events neither delays nor drops those of others.
+Scheduling never waits for an event. An event that repeats within ten minutes increases the count of
+the stored event. Namespaces are served round-robin. A full buffer drops the oldest event of the
+namespace with the most events. So a namespace with thousands of events neither delays nor displaces
+the events of other namespaces.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ _BACKOFF = Backoff()
 
 
 class EventKey(NamedTuple):
-    """Identifies an event. ``message`` is "" if repeated events may differ in their message."""
+    """The identity of an event. ``message`` is empty if repetitions may differ in their message."""
 
     about: ObjectReference
     type: str
@@ -41,17 +42,17 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event; ``stored_as`` names its Event object, if it was sent."""
+    """The occurrences of one event. ``stored_as`` is the name of the Event object after a send."""
 
     first: datetime
     last: datetime
-    seen_at: float  # monotonic
+    seen_at: float  # seconds on the monotonic clock
     count: int = 1
     stored_as: str = ""
     message: str = ""
 
     def repeat(self, when: datetime, now: float, message: str) -> None:
-        """Count one more occurrence; its message replaces the previous one."""
+        """Count one more occurrence. Its message replaces the previous message."""
         self.count += 1
         self.last, self.seen_at, self.message = when, now, message
 
@@ -60,13 +61,13 @@ _Queue = OrderedDict[EventKey, Occurrences]
 
 
 class EventBuffer:
-    """A queue of at most ``capacity`` unsent events, and a cache of as many sent ones."""
+    """A queue of unsent events and a cache of sent events, of at most ``capacity`` events each."""
 
     def __init__(self, capacity: int) -> None:
         self.dropped = 0
         self.recent = _Queue()  # sent events, oldest first
         self._capacity = capacity
-        # By namespace, in the order of service
+        # Unsent events by namespace. The first namespace is served next.
         self._waiting: OrderedDict[str, _Queue] = OrderedDict()
         self._count = 0
 
@@ -74,7 +75,7 @@ class EventBuffer:
         return self._count
 
     def add(self, key: EventKey, when: datetime, now: float, message: str) -> None:
-        """Add an occurrence at ``now`` (monotonic clock); drop an event if the buffer is full."""
+        """Add an occurrence at ``now`` (monotonic clock). If the buffer is full, drop an event."""
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
         if key in queue:
             queue[key].repeat(when, now, message)
@@ -93,7 +94,7 @@ class EventBuffer:
             self.dropped += 1
 
     def pop(self) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event of the next namespace; there must be one."""
+        """Remove and return the oldest event of the next namespace. There must be an event."""
         namespace = next(iter(self._waiting))
         oldest = self._pop_oldest(namespace)
         if namespace in self._waiting:
@@ -101,9 +102,9 @@ class EventBuffer:
         return oldest
 
     def requeue(self, key: EventKey, occurrences: Occurrences) -> None:
-        """Return an event that could not be sent to the head of its namespace's queue.
+        """Put an event that could not be sent at the head of its namespace's queue.
 
-        Other namespaces are served first: the API server may limit this one only.
+        Other namespaces are served first, because the API server may limit only this namespace.
         """
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
         since = queue.get(key)
@@ -116,7 +117,7 @@ class EventBuffer:
         queue.move_to_end(key, last=False)
 
     def record_sent(self, key: EventKey, occurrences: Occurrences) -> None:
-        """Cache a sent event, so that a repetition only increases the count of the stored one."""
+        """Cache a sent event, so that a repetition only increases the stored event's count."""
         since = self._waiting.get(key.about.namespace, _Queue()).get(key)
         if since is not None:
             since.count += occurrences.count
@@ -136,10 +137,10 @@ class EventBuffer:
 
 
 class EventRecorder:
-    """Accepts events at any rate, and sends ten a second with bursts of up to ``burst``.
+    """Accepts events at any rate, and sends ten a second with bursts of up to ``burst`` events.
 
-    ``instance`` identifies this process among its replicas. ``backoff`` is the pause after a
-    failure.
+    ``instance`` identifies this process among its replicas. ``backoff`` determines the pauses after
+    failures.
     """
 
     def __init__(
@@ -169,11 +170,11 @@ class EventRecorder:
         *,
         latest: bool = False,
     ) -> None:
-        """Queue an event about an object; return at once.
+        """Queue an event about an object, and return at once.
 
-        A repetition within ten minutes increases its count. ``reason`` is in CamelCase. The first
-        1024 bytes of ``message`` are sent. With ``latest``, events with the same reason are one
-        event, which has the latest message: for messages with amounts that change often.
+        ``reason`` is a word in CamelCase. The first 1024 bytes of ``message`` are sent. With
+        ``latest``, events that differ only in their message count as repetitions, and the latest
+        message is shown. Use ``latest`` for messages with amounts that change often.
         """
         text = shortened(message)
         key = EventKey(about, kind, reason, "" if latest else text)
@@ -182,7 +183,7 @@ class EventRecorder:
 
     async def run(self) -> NoReturn:
         failures = 0
-        # Each event costs 1 / _PER_SECOND; a burst may run ahead of the clock
+        # Each event costs 1 / _PER_SECOND seconds. A burst may run ahead of the clock.
         paid_until = self._clock.monotonic()
         while True:
             while not self.buffer:
@@ -254,7 +255,7 @@ class EventRecorder:
 
 
 def shortened(message: str) -> str:
-    """Return ``message`` as valid UTF-8 of at most 1024 bytes; a cut is marked by an ellipsis."""
+    """Return ``message`` as valid UTF-8 of at most 1024 bytes. An ellipsis marks a cut."""
     encoded = message.encode(errors="replace")
     if len(encoded) <= _MESSAGE_BYTES:
         return encoded.decode()

@@ -1,20 +1,21 @@
 """Elects one active replica by a Lease, without synchronized clocks.
 
-Nothing here renews by itself. A replica that is called by kube-scheduler calls
-``LeaseHolder.acquire``, and then ``LeaseHolder.renew`` while calls continue. A standby calls
-``LeaseHolder.observe`` regularly, so that it knows whether the holder is alive when it is called.
+This module starts no background task. A replica calls ``LeaseHolder.acquire`` to become active, and
+``LeaseHolder.renew`` to stay active. A standby replica calls ``LeaseHolder.observe`` regularly. So
+the standby knows whether the holder is alive as soon as it wants to take over.
 
 A replica never compares a timestamp of another machine with its own clock. It measures on its
-monotonic clock how long the record has been unchanged, and takes the Lease over when that exceeds
-both the record's duration and its own: a shorter duration may have been written by hand, without
-the holder's knowledge. The holder counts from before it sent its last successful renewal, and no
-replica can have observed the renewal earlier. So while clocks run at the same rate, no two replicas
-believe that they hold the Lease, however long requests take.
+monotonic clock how long the stored Lease has been unchanged. It takes the Lease over when that time
+exceeds both the duration in the Lease and its own configured duration. The configured duration
+counts because a shorter one may have been written by hand, without the holder's knowledge. The
+holder counts the duration from before it sent its last successful renewal. No replica can have
+observed the renewal earlier. So while clocks run at the same rate, no two replicas believe that
+they hold the Lease, however long requests take.
 
 A missing Lease may have been deleted while a replica held it. That replica believes that it holds
-the Lease until its duration ends. So the Lease is created without a real holder, and then taken
-over as if the holder had died. This requires the same duration in all replicas. A Lease that has no
-holder and was not released is taken over in the same way.
+the Lease until the Lease's duration ends. So the Lease is first created with a placeholder as its
+holder, and then taken over as if the holder had died. This requires the same duration in all
+replicas. A Lease whose holder is empty, but which was not released, is taken over in the same way.
 """
 
 import asyncio
@@ -33,26 +34,20 @@ from gputile.kube.errors import BadAnswer, Conflict, NotFound
 _LEASE = msgspec.json.Decoder(Lease)
 NEVER = -math.inf
 NOBODY_YET = "nobody yet: the Lease was made anew"
-"""The holder of a Lease that was just created; it is no identity of a replica."""
+"""The holder of a Lease that was just created. No replica has this identity."""
 RELEASED_S = 1.0
-"""The duration of a Lease that its holder released.
-
-An empty holder with another duration has another cause.
-"""
+"""The duration that marks a Lease with an empty holder as released by its holder."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """A stored Lease: its ``holder``, "" for none, and its ``duration`` in seconds, 0 if unset.
-
-    ``uid`` distinguishes it from a deleted Lease of the same name.
-    """
+    """The fields of a stored Lease that the election uses."""
 
     resource_version: str
-    holder: str
-    duration: float
+    holder: str  # empty without a holder
+    duration: float  # seconds, 0 if unset
     transitions: int = 0
-    uid: str = ""
+    uid: str = ""  # distinguishes the Lease from a deleted Lease of the same name
 
     @property
     def released(self) -> bool:
@@ -71,13 +66,13 @@ class LeaseStep(Enum):
 class LeaseState:
     """The state of a Lease as one replica knows it.
 
-    Times are those of the replica's monotonic clock. ``identity`` must be unique among running
-    processes; a process that restarts with the same identity resumes its Lease at once. The replica
-    stops acting ``margin`` seconds before the Lease ends, for clocks that differ slightly in rate
-    and for decisions in progress.
+    All times are seconds of the replica's monotonic clock. ``identity`` must be unique among
+    running processes. A process that restarts with the same identity resumes its Lease at once. The
+    replica stops acting ``margin`` seconds before the Lease ends. The margin covers clocks that
+    differ slightly in rate, and decisions in progress.
 
-    ``vacated`` is whether the previous holder had released the Lease, and so had no requests in
-    flight. ``given_up`` is whether this replica stops, and does not acquire the Lease again.
+    ``vacated`` states whether the previous holder had released the Lease, and so had no requests in
+    flight. ``given_up`` states whether this replica has given up the Lease for good.
     """
 
     def __init__(self, identity: str, duration: float, margin: float) -> None:
@@ -97,11 +92,11 @@ class LeaseState:
         self._seen_at = NEVER
 
     def valid(self, now: float) -> bool:
-        """Return whether this replica certainly holds the Lease."""
+        """Return whether this replica certainly holds the Lease at ``now``."""
         return now < self.valid_until
 
     def observe(self, record: LeaseRecord | None, now: float) -> None:
-        """Store the record read at ``now``. A new version restarts the time until a takeover."""
+        """Store the record read at ``now``. A new version restarts the wait before a takeover."""
         if (
             record is None
             or self.record is None
@@ -113,7 +108,7 @@ class LeaseState:
             self.valid_until = NEVER
 
     def next_step(self, now: float) -> LeaseStep:
-        """Return what to do to hold the Lease."""
+        """Return the step to take at ``now`` in order to hold the Lease."""
         if self.given_up:
             return LeaseStep.WAIT
         if self.record is None:
@@ -124,13 +119,13 @@ class LeaseState:
 
     @property
     def free_at(self) -> float:
-        """When the Lease can be taken over if its holder does not renew it."""
+        """The time at which the Lease can be taken over if its holder does not renew it."""
         if self.record is None or self.record.released:
             return NEVER
         return self._seen_at + max(self.duration, self.record.duration)
 
     def next_record(self) -> LeaseRecord:
-        """Return the record to write; the write must fail if its resourceVersion is outdated."""
+        """Return the record to write. The write must fail if the resourceVersion is outdated."""
         if self.record is None:
             return LeaseRecord("", NOBODY_YET, self.duration)
         transitions = self.record.transitions + (self.record.holder != self.identity)
@@ -148,7 +143,7 @@ class LeaseState:
             self.valid_until = NEVER if self.given_up else started + self.duration - self.margin
 
     def give_up(self) -> None:
-        """Stop holding the Lease, and never acquire it again."""
+        """Stop acting as the holder, and never acquire the Lease again."""
         self.given_up = True
         self.valid_until = NEVER
 
@@ -156,9 +151,9 @@ class LeaseState:
 class LeaseHolder:
     """Reads and writes one Lease for a ``LeaseState``, one request at a time.
 
-    ``within`` is the time limit of a request in seconds; it should be well below the Lease's
-    duration. If the Lease cannot be read or written, a ``KubeError`` is raised, and a Lease that is
-    held stays valid until its end.
+    ``within`` is the time limit of a request in seconds. It should be well below the Lease's
+    duration. Methods raise a ``KubeError`` if the Lease cannot be read or written. A Lease that
+    this replica holds then stays valid until its end.
     """
 
     def __init__(
@@ -182,14 +177,14 @@ class LeaseHolder:
 
     @property
     def holder(self) -> str:
-        """The holder when the Lease was last read or written, or ""."""
+        """The Lease's holder at the last read or write. It is empty without a holder."""
         return self._state.record.holder if self._state.record else ""
 
     @property
     def term(self) -> tuple[str, int]:
-        """The UID and the number of transitions when the Lease was last read or written.
+        """The UID and the number of transitions at the last read or write of the Lease.
 
-        While it stays the same, no other replica has held the Lease: a recreated Lease has another
+        While both stay the same, no other replica has held the Lease. A recreated Lease has another
         UID.
         """
         record = self._state.record
@@ -200,40 +195,40 @@ class LeaseHolder:
         return self._state.vacated
 
     def valid(self) -> bool:
-        """Return whether this replica is active now."""
+        """Return whether this replica holds the Lease now."""
         return self._state.valid(self._clock.monotonic())
 
     async def observe(self) -> None:
-        """Read the Lease."""
+        """Read the Lease without writing it."""
         async with self._lock:
             await self._read()
 
     async def acquire(self) -> bool:
         """Read the Lease, and take it if it is free, expired or this replica's own.
 
-        Return whether it is held. A missing Lease is created, and can be taken over after its
-        duration: see the module's docstring.
+        Return whether this replica holds the Lease. A missing Lease is created, and can be taken
+        over after its duration. The module's docstring explains why.
         """
         async with self._lock:
             await self._read()
             return await self._claim()
 
     async def renew(self) -> bool:
-        """Renew the Lease, and read it if another client changed it; return whether it is held."""
+        """Renew the Lease without reading it first. Return whether this replica holds it."""
         async with self._lock:
             return await self._claim()
 
     def give_up(self) -> None:
-        """Stop holding the Lease, and never acquire it again; it expires by itself."""
+        """Stop acting as the holder, and never acquire the Lease again. It expires by itself."""
         self._state.give_up()
 
     async def release(self) -> None:
         """Give up the Lease, so that another replica need not wait for its end.
 
-        Nothing is written if it is not held.
+        Nothing is written if this replica does not hold the Lease.
 
         Raises:
-            KubeError: it cannot be written. This replica stops acting nevertheless.
+            KubeError: the Lease cannot be written. This replica stops acting nevertheless.
         """
         self.give_up()
         async with self._lock:
@@ -244,7 +239,7 @@ class LeaseHolder:
                 nobody = replace(record, holder="", duration=RELEASED_S)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
-                # Possibly a renewal of this replica whose response was lost
+                # The cause may be a renewal by this replica whose response was lost.
                 except (Conflict, NotFound):
                     await self._read()
                     continue
@@ -289,7 +284,7 @@ class LeaseHolder:
                 self._collection, msgspec.json.encode(body), within=self._within
             )
         else:
-            # With the version, the patch is a Conflict if the Lease was changed in the meantime.
+            # With the version, the API server answers Conflict if the Lease has changed since.
             body["metadata"]["resourceVersion"] = record.resource_version
             answer = await self._connection.patch(
                 self._path, msgspec.json.encode(body), within=self._within

@@ -1,7 +1,7 @@
-"""Decodes lists and watch events into typed objects, and isolates objects that do not fit.
+"""Decodes lists and watch events into typed objects, and isolates malformed objects.
 
-One malformed object must not make the others unreadable. A list is decoded at once first; only if
-that fails, it is decoded object by object, and an object that does not fit becomes an
+One malformed object must not make other objects unreadable. A list is first decoded as a whole. If
+that fails, each object is decoded on its own, and a malformed object becomes an
 ``UnreadableObject``.
 """
 
@@ -16,7 +16,7 @@ from gputile.api.core import ListMeta, ObjectMeta, Status
 from gputile.kube.errors import BadAnswer, status_error
 
 PAGE_SIZE = 500
-# The errors of msgspec, of text that is not UTF-8, and of deep nesting.
+# Errors of msgspec, errors for text that is not UTF-8, and the error for deep nesting.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _STATUS: Final = msgspec.json.Decoder(Status)
 
@@ -25,7 +25,7 @@ NO_QUERY: Query = {}
 
 
 class KubeObject(Protocol):
-    """A msgspec struct with metadata, whose other fields all have defaults."""
+    """A msgspec struct with metadata. Its other fields all have defaults."""
 
     @property
     def metadata(self) -> ObjectMeta: ...
@@ -36,7 +36,7 @@ T = TypeVar("T", bound=KubeObject)
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object that exists but does not fit its type; ``why`` is the reason."""
+    """An object that exists but does not match its type. ``why`` is the reason."""
 
     namespace: str
     name: str
@@ -46,7 +46,7 @@ class UnreadableObject:
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Generic[T]):
-    """A complete, consistent list.
+    """A complete, consistent list of objects.
 
     An object that is in neither ``objects`` nor ``unreadable`` does not exist.
     """
@@ -64,7 +64,7 @@ class Applied(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Generic[T]):
-    """An object was deleted. If it was unreadable, only the identity in its ``metadata`` is set."""
+    """An object was deleted. Only the identity in ``metadata`` is set if it was unreadable."""
 
     object: T
 
@@ -73,10 +73,10 @@ WatchEvent = Replaced[T] | Applied[T] | Deleted[T] | UnreadableObject
 
 
 class WatchLine(NamedTuple, Generic[T]):
-    """A line of a watch: the resourceVersion reached, and the event (None for a bookmark)."""
+    """A line of a watch, with the resourceVersion that the watch has reached."""
 
     version: str
-    event: Applied[T] | Deleted[T] | UnreadableObject | None
+    event: Applied[T] | Deleted[T] | UnreadableObject | None  # None for a bookmark
 
 
 Item = TypeVar("Item")
@@ -110,7 +110,7 @@ class ObjectDecoder(Generic[T]):
         """Decode one page of a list.
 
         Raises:
-            BadAnswer: it is not a list.
+            BadAnswer: the page is not a list.
         """
         try:
             whole = self._list.decode(body)
@@ -136,11 +136,11 @@ class ObjectDecoder(Generic[T]):
         return raw.metadata, Replaced(objects, unreadable)
 
     def line(self, line: bytes, request: str) -> WatchLine[T]:
-        """Decode one line of the watch that ``request`` (its path) opened.
+        """Decode one line of a watch. ``request`` is the path of the watch.
 
         Raises:
-            BadAnswer: it is not a watch event, or is an ERROR event.
-            Gone: it is the ERROR event for a resourceVersion that is too old.
+            BadAnswer: the line is not a watch event, or is an ERROR event.
+            Gone: the line is the ERROR event for a resourceVersion that is too old.
         """
         try:
             event = self._event.decode(line)
@@ -185,7 +185,7 @@ class ObjectDecoder(Generic[T]):
 
 
 def _identity(raw: msgspec.Raw) -> ObjectMeta:
-    """Return the metadata that identifies the object, as far as it can be read."""
+    """Return an object's name, namespace, UID and resourceVersion. Unreadable fields are empty."""
     try:
         document: Any = msgspec.json.decode(raw)
     except UNREADABLE:

@@ -1,8 +1,8 @@
 """Lists and watches all objects of one kind, and reports each change to a consumer.
 
-It lists once, watches from the version of the list, and lists again if events may have been missed.
-Each ``Replaced`` gives the consumer a complete view, and the events after it are the changes in
-order. The reflector stores no objects.
+The reflector lists the objects once, and watches from the resourceVersion of the list. It lists
+again if it may have missed events. A ``Replaced`` gives the consumer all objects. The events after
+it report the changes in order. The reflector stores no objects.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ from gputile.support.telemetry import MetricsRegistry, Values
 
 log = logging.getLogger(__name__)
 
-_MOST_LOGGED = 1024  # unreadable objects that are remembered, so that each is logged once
+_MOST_LOGGED = 1024  # remembered unreadable objects; each of them is logged once
 _RESUMABLE = (ConnectionFailed, AnswerLost, TooManyRequests, ServerError, Unauthorized, Forbidden)
 
 
 @dataclass(slots=True)
 class ReflectorCounts:
-    """Counts since the start, for metrics."""
+    """The counters of a reflector since its start, for metrics."""
 
     lists: int = 0
     unreadable: int = 0
@@ -55,20 +55,18 @@ class ReflectorCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReflectorSettings:
-    """How a reflector lists and watches.
+    """The settings for lists and watches.
 
-    ``query`` selects objects (``fieldSelector``, ``labelSelector``). A page of ``page_size``
-    objects may take ``list_seconds``. A watch lasts a random time within ``watch_seconds``
-    (minimum, maximum), so that the agents of a cluster do not reconnect at the same time. It is
-    closed ``margin`` seconds later if the API server has not ended it. A kind that is not installed
-    has no objects, and is listed again after ``absent_seconds``; with 0 it is an error.
+    The duration of a watch is random, so that the agents of a cluster do not reconnect at the same
+    time. If ``absent_seconds`` is 0, a kind that is not installed is an error. Otherwise the
+    reflector reports no objects, and lists again after ``absent_seconds``.
     """
 
-    query: Query = field(default_factory=dict)
-    page_size: int = PAGE_SIZE
-    list_seconds: float = 60.0
-    watch_seconds: tuple[int, int] = (290, 590)
-    margin: float = 30.0
+    query: Query = field(default_factory=dict)  # a fieldSelector or labelSelector
+    page_size: int = PAGE_SIZE  # objects
+    list_seconds: float = 60.0  # the time limit of one page
+    watch_seconds: tuple[int, int] = (290, 590)  # the minimum and maximum duration of a watch
+    margin: float = 30.0  # extra seconds before the client closes a watch that has not ended
     absent_seconds: float = 0.0
     backoff: Backoff = field(default_factory=Backoff)
 
@@ -79,9 +77,10 @@ _SETTINGS = ReflectorSettings()
 class Reflector(Generic[T]):
     """Lists and watches ``path``, and calls ``on_event`` for each event.
 
-    ``on_list``, if given, receives the lists instead of ``on_event``; the watch begins when it has
-    returned. An exception of either ends ``run``. ``synced`` is whether the consumer has received a
-    complete list, ``last_error`` the error of the latest list or watch, None if it succeeded.
+    If ``on_list`` is set, it receives the lists instead of ``on_event``. The watch then begins
+    after ``on_list`` has returned. An exception of ``on_list`` or ``on_event`` ends ``run``.
+    ``synced`` states whether the consumer has received a complete list. ``last_error`` is the error
+    of the latest list or watch, or None after a success.
     """
 
     def __init__(
@@ -103,18 +102,18 @@ class Reflector(Generic[T]):
         self._on_event = on_event
         self._on_list = on_list
         self._settings = settings
-        self._version = ""  # where a watch can resume; empty if a list is needed
+        self._version = ""  # the version at which a watch can resume; empty if a list is needed
         self._waiting: list[asyncio.Future[None]] = []
         self._scope: asyncio.Timeout | None = None
-        self._failures = 0  # in a row, for the backoff
-        self._progressed = False  # whether the latest watch has delivered anything
+        self._failures = 0  # consecutive failures, for the back-off
+        self._progressed = False  # whether the latest watch has delivered a line
         self._logged: set[UnreadableObject] = set()
 
     async def relist(self) -> None:
         """List again, and return when the consumer has received the list.
 
-        The list starts after this call and reads from a quorum, so it has all changes made before
-        the call.
+        The list starts after this call and is read from a quorum of etcd. So it contains all
+        changes made before the call.
         """
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(asked)
@@ -134,7 +133,7 @@ class Reflector(Generic[T]):
                     asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
 
     async def _list_and_watch(self) -> float:
-        """List and watch until one ends or fails; return the seconds until the next attempt."""
+        """List and watch until one ends or fails. Return the seconds until the next attempt."""
         try:
             while self._waiting or not self._version:
                 await self._list()
@@ -239,7 +238,7 @@ class Reflector(Generic[T]):
             log.warning("cannot read %s of %s: %s", where, self._path, unreadable.why)
 
     async def _until_relist(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``; cancel it when ``relist`` is called."""
+        """Await ``work``, and cancel it when ``relist`` is called."""
         try:
             async with asyncio.timeout(None) as scope:
                 self._scope = scope
@@ -252,13 +251,13 @@ class Reflector(Generic[T]):
 
 
 class LineSplitter:
-    """Splits chunks into lines. A line of many chunks is joined once, when it is complete."""
+    """Splits chunks into lines. A line that spans many chunks is joined only once, at its end."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that ``chunk`` completes, without newlines and empty lines."""
+        """Return the non-empty lines that ``chunk`` completes, without their newlines."""
         lines = chunk.split(b"\n")
         rest = lines.pop()
         if lines and self._pieces:
@@ -271,7 +270,7 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume; after a 504 its version may be from the future."""
+    """Return whether the watch can resume. After a 504 its version may be ahead of the server's."""
     return isinstance(error, _RESUMABLE) and not (
         isinstance(error, ServerError) and error.status == 504
     )
@@ -280,7 +279,7 @@ def _resumable(error: KubeError) -> bool:
 def export_reflectors(
     registry: MetricsRegistry, component: str, reflectors: Mapping[str, Reflector[Any]]
 ) -> None:
-    """Export ``gputile_<component>_reflector_<count>_total{resource}`` for ``reflectors``."""
+    """Export ``gputile_<component>_reflector_<count>_total{resource}`` of each reflector."""
     registry.labelled_counter(
         f"gputile_{component}_reflector_lists",
         "Complete lists read from the API server. More than a few mean that watches cannot resume.",

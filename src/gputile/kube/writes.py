@@ -1,7 +1,9 @@
-"""Sends typed requests for single objects. All raise the errors of ``gputile.kube.errors``.
+"""Sends typed requests for single objects.
 
-A write to a pod carries the UID of the pod, and its resourceVersion if the decision depends on it.
-If they do not match, the API server answers 409, or 422 to a JSON patch.
+Failures raise the errors of ``gputile.kube.errors``. A write to a pod carries the pod's UID, except
+``annotate_pod_status``. A write whose content depends on the pod's state also carries the
+resourceVersion. If the UID or the version does not match the stored pod, the API server answers
+409, or 422 to a JSON patch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,7 @@ _POD = msgspec.json.Decoder(Pod)
 async def read_pod(
     connection: Connection, namespace: str, name: str, *, within: float | None = None
 ) -> Pod | None:
-    """Read a pod, by default its latest version in etcd; None if there is none."""
+    """Return the latest version of a pod in etcd, or None if the pod does not exist."""
     try:
         return _decoded(await connection.get(_pod_path(namespace, name), within=within))
     except NotFound:
@@ -30,7 +32,7 @@ async def read_pod(
 async def annotate_pod(
     connection: Connection, pod: Pod, annotations: Mapping[str, str | None]
 ) -> Pod:
-    """Set annotations of exactly this version of the pod (None removes); return the stored pod."""
+    """Set annotations of this version of the pod. The value None removes an annotation."""
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     body = {"metadata": {**known, "annotations": dict(annotations)}}
@@ -47,9 +49,10 @@ async def annotate_pod_status(
     *,
     within: float,
 ) -> Pod | None:
-    """Set annotations of the pod of this name; return the stored pod, None if there is none.
+    """Set annotations of the pod with this name, and return the stored pod.
 
-    It uses ``pods/status``, which does not allow changes of the pod's spec.
+    Return None if the pod does not exist. The request patches ``pods/status``, so its permission
+    does not allow changes of the pod's spec.
     """
     body = msgspec.json.encode({"metadata": {"annotations": dict(annotations)}})
     try:
@@ -61,7 +64,7 @@ async def annotate_pod_status(
 
 
 async def remove_scheduling_gate(connection: Connection, pod: Pod, gate: str) -> Pod:
-    """Remove one scheduling gate of the pod; return the stored pod."""
+    """Remove one scheduling gate of the pod, and return the stored pod."""
     meta = pod.metadata
     position = next(i for i, each in enumerate(pod.spec.scheduling_gates) if each.name == gate)
     path = f"/spec/schedulingGates/{position}"
@@ -91,10 +94,10 @@ async def write_reservation(
     *,
     within: float,
 ) -> Pod:
-    """Set annotations and ``nominatedNodeName`` of exactly this version of the pod.
+    """Set annotations and ``nominatedNodeName`` of this version of the pod.
 
-    Return the stored pod. None removes an annotation, an empty ``node`` the nomination. It uses
-    ``pods/status``.
+    Return the stored pod. The value None removes an annotation. An empty ``node`` removes the
+    nomination. The request patches ``pods/status``.
     """
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
@@ -112,7 +115,7 @@ async def evict_pod(
     """Create an Eviction of the pod with this UID.
 
     Raises:
-        TooManyRequests: a PodDisruptionBudget does not allow it now.
+        TooManyRequests: a PodDisruptionBudget does not allow the eviction now.
         Conflict: the pod of this name has another UID.
     """
     body = {
@@ -128,7 +131,7 @@ async def evict_pod(
 async def mark_preempted(
     connection: Connection, namespace: str, name: str, uid: str, message: str, *, within: float
 ) -> None:
-    """Write the condition DisruptionTarget of a pod, as kube-scheduler does for its victims."""
+    """Set the pod's condition DisruptionTarget, as kube-scheduler does for its victims."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",
@@ -143,13 +146,13 @@ async def create_job(connection: Connection, namespace: str, job: Mapping[str, A
 
 
 async def delete_job(connection: Connection, namespace: str, name: str) -> None:
-    """Delete a Job; its pods are garbage-collected."""
+    """Delete a Job. The API server then garbage-collects its pods."""
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     await connection.delete(f"{_jobs_path(namespace)}/{name}", msgspec.json.encode(options))
 
 
 async def mark_unschedulable(connection: Connection, pod: Pod, message: str) -> None:
-    """Write the condition that the pod with this UID is unschedulable, as a scheduler does."""
+    """Set the pod's condition PodScheduled to False, as kube-scheduler does."""
     condition = {
         "type": POD_SCHEDULED,
         "status": "False",

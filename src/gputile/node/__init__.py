@@ -1,1 +1,1 @@
-"""Contains the components of a GPU node: agent, kubelet gateway, arbiter, isolation and NVML."""
+"""Contains the components that run on a GPU node."""

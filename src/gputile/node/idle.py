@@ -1,18 +1,18 @@
-"""Waits for a GPU, and then becomes the given command.
+"""Waits until the node has a GPU, and then executes the given command in its own process.
 
 ``python -m gputile.node.idle ROOT PORT CLEANUP COMMAND...``
 
-The DaemonSet has a pod on every node, since no label reliably shows which nodes have GPUs. On a
-node without a GPU only this process runs. It uses 10 MiB of memory, checks the PCI bus twice a
-minute and answers probes; for that it imports almost nothing. The kernel shows whether there is a
-GPU, with or without a driver.
+The DaemonSet has a pod on every node, because no label reliably shows which nodes have GPUs. On a
+node without a GPU only this process runs. It asks the kernel for GPUs twice a minute, and answers
+probes. The kernel lists a GPU even if no driver is installed. This module must import almost
+nothing, so that the process needs only 10 MiB of memory.
 
-``CLEANUP`` is a command in JSON that removes from the node what an agent published about GPUs that
-were removed since; it is repeated until it succeeds. It is "[]" if there is none. Probes wait while
-it runs, for some seconds.
+``CLEANUP`` is a command as a JSON list. It removes what an earlier agent published about GPUs that
+are no longer in the node. It is repeated until it succeeds, and probes wait while it runs. An empty
+list means no command.
 """
 
-# pathlib would add a tenth to the memory of this process:
+# Importing pathlib would increase the memory of this process by a tenth.
 # ruff: noqa: PTH110, PTH115, PTH118, PTH119, PTH123, PTH208
 import json
 import os
@@ -22,15 +22,16 @@ import sys
 import time
 
 _VENDOR = b"0x10de"  # NVIDIA, in the PCI ID registry
-_DISPLAY = b"0x03"  # PCI base class of display and 3D controllers; a GPU's audio device is 0x04
+_DISPLAY = b"0x03"  # PCI base class of display and 3D controllers. A GPU's audio device has 0x04.
 _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtual machine
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return the evidence that there is a GPU, if any; ``root`` contains /sys, /proc and /dev.
+    """Return where the kernel lists a GPU, or None if the node has no GPU.
 
-    A GPU on the PCI bus counts even without a driver: the agent then reports that the driver is
-    missing (L1). The GPUs of WSL and of a Tegra are not on the PCI bus.
+    ``root`` is the directory that contains /sys, /proc and /dev. A GPU without a driver counts too,
+    because the agent must report that the driver is missing (L1). The GPUs of WSL and of a Tegra
+    are not on the PCI bus.
     """
     devices = os.path.join(root, "sys/bus/pci/devices")
     for name in _names(devices):
@@ -72,7 +73,7 @@ def _link(path: str) -> str:
 
 CHECK_EVERY_S = 30.0
 _BODY = (
-    b"# HELP gputile_agent_resting Whether the agent rests, since its node has no GPU.\n"
+    b"# HELP gputile_agent_resting Whether the agent waits because its node has no GPU.\n"
     b"# TYPE gputile_agent_resting gauge\ngputile_agent_resting 1\n"
 )
 _ANSWER = (
@@ -82,8 +83,8 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket that accepts a connection with data, or after about a second."""
-    both = socket.has_dualstack_ipv6()  # a cluster may have IPv6 only
+    """Return a listening socket that accepts a connection after its request, or after a second."""
+    both = socket.has_dualstack_ipv6()  # a cluster may have only IPv6
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
@@ -91,7 +92,7 @@ def listen(port: int) -> socket.socket:
 
 
 def answer(listening: socket.socket, until: float) -> None:
-    """Give every request the same response: a resting agent is alive, ready and has one metric."""
+    """Answer probes and ``/metrics`` until the monotonic time ``until``, all with the metric."""
     while (left := until - time.monotonic()) > 0:
         listening.settimeout(left)
         try:
@@ -116,7 +117,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     if gpu_evidence(root) is None:
-        _log(f"no NVIDIA GPU on this node: resting, and checking again every {CHECK_EVERY_S:g} s")
+        _log(f"no NVIDIA GPU on this node: waiting, with a check every {CHECK_EVERY_S:g} s")
         listening = listen(port) if port else None
         while (found := gpu_evidence(root)) is None:
             if cleanup and not os.spawnv(os.P_WAIT, cleanup[0], cleanup):  # noqa: S606

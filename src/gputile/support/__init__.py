@@ -1,1 +1,1 @@
-"""Provides what services and commands share: configuration file, HTTP, logs, ports, files, YAML."""
+"""Provides what several components share: configuration file, HTTP, logs, ports, files, YAML."""

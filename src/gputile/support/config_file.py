@@ -19,10 +19,11 @@ MOST_BYTES = 4 * MIB  # a ConfigMap has 1 MiB at most
 
 
 class ConfigFile:
-    """The configuration in force: the last valid content of the file (U9).
+    """The configuration in force, which is the last valid content of the file (U9).
 
-    Without a ``path`` it never changes. ``problem`` is the reason if the file's content is not in
-    force, None if it is. ``changed`` is called with each new configuration.
+    Without a ``path`` the configuration never changes. ``problem`` is the reason why the file's
+    content is not in force. It is None if the content is in force. ``changed`` is called with each
+    new configuration.
     """
 
     def __init__(
@@ -35,10 +36,10 @@ class ConfigFile:
         self.problem: str | None = None
         self._path = path
         self._changed = changed
-        self._content: bytes | None = None  # as last read
+        self._content: bytes | None = None  # the content that was last read
 
     async def run(self, every: float = RELOAD_EVERY_S) -> None:
-        """Poll the file until cancelled; return at once if there is none."""
+        """Poll the file until cancelled. Without a file, return at once."""
         while self._path is not None:
             await asyncio.sleep(every)
             await self.reload()
@@ -54,7 +55,7 @@ class ConfigFile:
             self._content = content
             document = await asyncio.to_thread(parse, content)
             if document is None and self.current != Configuration():
-                # A file for the defaults must set at least one of them
+                # To return to the defaults, a file must set at least one default explicitly.
                 raise ConfigurationError("it is empty")
             found = await asyncio.to_thread(load_configuration, document)
         except OSError as error:
@@ -84,7 +85,7 @@ def read(path: Path) -> Configuration:
     """Return the configuration in the file.
 
     Raises:
-        ConfigurationError: it cannot be read, is not YAML, or is not valid.
+        ConfigurationError: the file cannot be read, is not YAML, or is not valid.
     """
     try:
         return load_configuration(parse(read_bounded(path, MOST_BYTES)))
@@ -93,10 +94,10 @@ def read(path: Path) -> Configuration:
 
 
 def parse(content: str | bytes) -> Any:
-    """Parse a configuration's text; the value is not validated.
+    """Parse a configuration's text without validating the value.
 
     Raises:
-        ConfigurationError: it is not YAML.
+        ConfigurationError: the text is not YAML.
     """
     try:
         return load_document(content)

@@ -1,4 +1,4 @@
-"""Reads files of bounded size without blocking on pipes or devices; replaces files atomically."""
+"""Reads files with a size limit and without blocking on pipes. Replaces files atomically."""
 
 import errno
 import os
@@ -14,12 +14,14 @@ class UnusableFileError(OSError):
 
 
 def read_bounded(path: str | Path, most: int) -> bytes:
-    """Return the content of a file, pipe or device of at most ``most`` bytes (whole MiB).
+    """Return the content of a file, pipe or device with at most ``most`` bytes.
 
-    A pipe, such as a shell's ``<(...)``, is read to its end. A pipe without a writer is an error.
+    ``most`` must be whole MiB. A pipe, such as a shell's ``<(...)``, is read to its end. A pipe
+    without a writer is an error.
 
     Raises:
-        OSError: it does not exist, cannot be read, or is too large; ``strerror`` is the message.
+        OSError: the file does not exist, cannot be read, or is too large. ``strerror`` is the
+            reason.
         ValueError: ``path`` is not a valid file name.
     """
     with open(
@@ -36,7 +38,7 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 
 
 def _read(file: BinaryIO, most: int) -> bytes:
-    """Return at most ``most`` bytes, read in pieces, since one read would allocate them all."""
+    """Read up to ``most`` bytes in pieces, because one read would allocate ``most`` bytes."""
     pieces, left = [], most
     while left > 0 and (piece := file.read(min(left, MIB))):
         pieces.append(piece)
@@ -48,8 +50,8 @@ def read_whole(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes.
 
     Raises:
-        UnusableFileError: it is not a regular file, or is too large.
-        OSError: it does not exist, or cannot be read.
+        UnusableFileError: the path is not a regular file, or the file is too large.
+        OSError: the file does not exist, or cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -66,10 +68,10 @@ def read_whole(path: Path, most: int) -> bytes:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace a file atomically, with ``mode`` regardless of the umask.
+    """Replace a file atomically, and set its ``mode`` regardless of the umask.
 
     Raises:
-        OSError: it cannot be written; an existing file is unchanged.
+        OSError: the file cannot be written. An existing file is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(temporary, "wb", opener=_private) as file:
@@ -79,4 +81,4 @@ def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # private until it has its final mode
+    return os.open(path, flags, 0o600)  # private until the file has its final mode

@@ -1,10 +1,10 @@
 """Serves HTTP/1.1 with aiohttp, with limits that no client can exceed.
 
-aiohttp limits the request line, each header and their number, the pipelined requests of a
-connection, and the time that a connection may be idle or send headers. This module limits the rest:
-the total size of the headers and of pipelined data, the time and memory of request bodies, the time
-to send a response, and the number of connections, counted from their acceptance, before a TLS
-handshake.
+aiohttp limits the request line, the size and the number of headers, and the pipelined requests of a
+connection. It also limits the time for which a connection may be idle or send headers. This module
+limits what aiohttp does not: the total size of headers and of pipelined data, the time and memory
+for request bodies, the time to send a response, and the number of connections. A connection counts
+from its acceptance, before its TLS handshake.
 """
 
 import asyncio
@@ -33,27 +33,26 @@ LARGEST_HEAD: Final = 64 * 1024  # bytes of the headers, of trailers, or of pipe
 MOST_BODY_BYTES: Final = 64 * MIB  # of all bodies that a reader reads concurrently
 BODY_SECONDS: Final = 5.0
 SEND_SECONDS: Final = 30.0  # to send a response
-# Buffered bytes of a body at which reading from the connection pauses
+# bytes of a body that are buffered before reading from the connection pauses
 _READ_AHEAD: Final = 64 * 1024
-# for a client to read why its body was refused, before the connection is closed
+# the time for a client to read why its body was refused, before the connection is closed
 _LINGER_SECONDS: Final = 1.0
-# after a connection could not be accepted, for example for lack of file descriptors
+# the pause after a connection could not be accepted, for example for lack of file descriptors
 _PAUSE_SECONDS: Final = 0.1
 _HEAD_END: Final = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of a server.
+    """The limits of a server.
 
-    They are open connections, and seconds of idle connections, TLS handshakes and a graceful stop.
-    Go's HTTP client closes an idle connection after 90 s; the server must not close it earlier.
+    Go's HTTP client closes an idle connection after 90 s. The server must not close it earlier.
     """
 
-    connections: int = 512
-    idle_seconds: float = 120.0
-    handshake_seconds: float = 10.0
-    answer_seconds: float = 1.0
+    connections: int = 512  # open at the same time
+    idle_seconds: float = 120.0  # until an idle connection is closed
+    handshake_seconds: float = 10.0  # for a TLS handshake
+    answer_seconds: float = 1.0  # for the requests in progress when the server stops
 
 
 STANDARD_LIMITS: Final = ServerLimits()
@@ -80,13 +79,13 @@ class ServerConnection(web.RequestHandler):
         self.host = host
         self.opening: asyncio.Task[None] | None = None
         self.answering: asyncio.Task[object] | None = None
-        self.since = self.loop.time()  # when it was accepted, or its last request began or ended
+        self.since = self.loop.time()  # time of acceptance, or of the last request's start or end
         self.has_asked = False
         # the body of the latest request that a handler has received
         self._content: StreamReader | None = None
         self._content_read = 0
-        self._unread = 0  # bytes received since the request began or its body last grew
-        self._head_ended = False  # of the next request, which no handler has received yet
+        self._unread = 0  # bytes received since the request began, or since its body last grew
+        self._head_ended = False  # whether the headers of the next request are complete
         self._last = b""
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -94,7 +93,7 @@ class ServerConnection(web.RequestHandler):
         self.server.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data; abort the connection if headers or pipelined data are too large."""
+        """Parse received data. Abort the connection if headers or pipelined data are too large."""
         self._unread += len(data)
         content = self._content
         if content is None or content.is_eof():
@@ -123,7 +122,7 @@ class ServerConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer malformed requests without a log entry, since clients could fill the log."""
+        """Answer a malformed request without a log entry, so that clients cannot fill the log."""
         if status != 400:
             return super().handle_error(request, status, exc, message)
         answer = web.Response(status=400, text=f"{message}\n", headers={"Server": "gputile"})
@@ -135,13 +134,13 @@ class ServerConnection(web.RequestHandler):
             self.answering.cancel()
         if self.transport is not None:
             self.transport.abort()
-        else:  # makes the handshake fail; uvloop would leave the socket open after a cancellation
+        else:  # Fail the handshake. After a cancellation, uvloop would leave the socket open.
             with contextlib.suppress(OSError):
                 self.accepted.shutdown(socket.SHUT_RDWR)
 
 
 class Server:
-    """Serves ``handler`` on a port, which is bound in advance and set by ``option``."""
+    """Serves ``handler`` on a port. ``option`` is the command-line option that sets the port."""
 
     def __init__(
         self,
@@ -154,14 +153,14 @@ class Server:
         self._handler = handler
         self._option, self._host, self._port = option, host, port
         self.limits = limits
-        self._socket: socket.socket  # within ``bound``
+        self._socket: socket.socket  # set within ``bound``
         self._tls: ssl.SSLContext | None = None
         self._stopping = asyncio.Event()
         self.connections: set[ServerConnection] = set()
 
     @property
     def port(self) -> int:
-        """The bound port, also if port 0 was requested."""
+        """The bound port. If port 0 was requested, the kernel has chosen the port."""
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -170,24 +169,24 @@ class Server:
         """Bind the port within the context.
 
         Raises:
-            PortError: it cannot be bound.
+            PortError: the port cannot be bound.
         """
         with bind_port(self._option, self._host, self._port) as self._socket:
             yield
 
     def listen(self) -> None:
-        """Let clients connect. Their requests wait for ``answer``."""
+        """Let clients connect. Their requests wait until ``answer`` runs."""
         self._socket.listen(2048)
 
     def use_tls(self, context: ssl.SSLContext) -> None:
         self._tls = context
 
     def stop(self) -> None:
-        """Stop accepting connections; ``answer`` finishes the requests in progress and returns."""
+        """Accept no more connections. ``answer`` finishes the requests in progress and returns."""
         self._stopping.set()
 
     async def answer(self) -> None:
-        """Serve until ``stop``; if cancelled, abort all connections."""
+        """Serve requests until ``stop`` is called. A cancellation aborts all connections."""
         self.listen()
         self._socket.setblocking(False)
         requests = web.Server(self._respond)
@@ -197,8 +196,8 @@ class Server:
             accepting.cancel()
             self._socket.close()
             async with asyncio.timeout(self.limits.answer_seconds):
-                # Only afterwards: once aiohttp shuts a connection down, it does not read the rest
-                # of a body.
+                # These requests finish before the shutdown. After it, aiohttp would not read the
+                # rest of their bodies.
                 begun = [each.answering for each in self.connections if each.answering is not None]
                 await asyncio.gather(*begun, return_exceptions=True)
                 for each in requests.connections:
@@ -215,7 +214,7 @@ class Server:
                 connection.end()
 
     async def _accept(self, listener: socket.socket, requests: web.Server) -> None:
-        """Accept connections; asyncio's server would not count those in a handshake."""
+        """Accept connections. The server of asyncio would not count connections in a handshake."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -227,12 +226,12 @@ class Server:
             self._admit(ServerConnection(self, requests, accepted, address[0]))
 
     def _admit(self, new: ServerConnection) -> None:
-        """Start a connection.
+        """Start a connection. If there are too many connections, close another one first.
 
-        If there are too many, close a connection of the host that has the most. Of these,
-        connections without a request in progress are closed first: those that never sent one, then
-        the longest idle ones. So neither idle connections nor a client with very many connections
-        lock out others.
+        The closed connection belongs to the host with the most connections. Connections without a
+        request in progress are closed first. Among these, connections that never sent a request
+        come first, then the connections that have been idle longest. So neither idle connections
+        nor a client with very many connections can lock out other clients.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))
@@ -252,7 +251,7 @@ class Server:
         self.connections.add(new)
 
     async def _open(self, connection: ServerConnection) -> None:
-        """Perform the TLS handshake; then aiohttp reads requests."""
+        """Perform the TLS handshake. Afterwards, aiohttp reads requests."""
         loop, tls = asyncio.get_running_loop(), self._tls
         wait = self.limits.handshake_seconds if tls else None
         try:
@@ -274,7 +273,7 @@ class Server:
         try:
             answer = await self._handler(request)
             if not answer.prepared:
-                # instead of the versions of Python and aiohttp
+                # aiohttp would name the versions of Python and aiohttp.
                 answer.headers["Server"] = "gputile"
             try:
                 async with asyncio.timeout(SEND_SECONDS):
@@ -289,7 +288,7 @@ class Server:
 
 @contextlib.contextmanager
 def bound_ports(*servers: Server) -> Iterator[None]:
-    """Bind the ports of the servers within the context.
+    """Bind the ports of all servers within the context.
 
     Raises:
         PortError: one of the ports cannot be bound.
@@ -301,7 +300,7 @@ def bound_ports(*servers: Server) -> Iterator[None]:
 
 
 def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return a handler that dispatches by path to a method and handler; HEAD is served like GET."""
+    """Return a handler that selects a route by its path. A GET route also answers HEAD requests."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         found = routes.get(request.path)
@@ -320,7 +319,7 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return routes of probes and metrics; ``not_ready`` returns why the component is not ready."""
+    """Return routes of probes and metrics. ``not_ready`` returns a reason, or None if ready."""
 
     async def healthz(_: web.BaseRequest) -> web.Response:
         return web.Response(text="ok")
@@ -337,7 +336,7 @@ def monitoring_routes(
 
 
 class BodyRefused(Exception):
-    """The rest of the body is not read; ``status`` is the HTTP status of the response."""
+    """A body was not read to its end. ``status`` is the HTTP status of the response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -347,9 +346,9 @@ class BodyRefused(Exception):
 class BodyReader:
     """Limits the memory of all bodies that are being read.
 
-    Above the limit, the largest ones are aborted. So large, slow bodies cannot lock out small ones.
-    ``largest`` is the limit of one body and ``most`` of all together, in bytes; ``seconds`` is the
-    time limit of one body.
+    If the bodies together exceed ``most`` bytes, the largest bodies are aborted. So large, slow
+    bodies cannot lock out small bodies. One body may have at most ``largest`` bytes, and must
+    arrive within ``seconds``.
     """
 
     def __init__(
@@ -358,7 +357,7 @@ class BodyReader:
         self._largest = largest
         self._most = most
         self._seconds = seconds
-        self._sizes: dict[asyncio.Timeout, int] = {}  # of each body, by the timeout of its reading
+        self._sizes: dict[asyncio.Timeout, int] = {}  # bytes of each body, by its timeout
         self._aborted: set[asyncio.Timeout] = set()
         self.total = 0  # bytes
 
@@ -366,8 +365,8 @@ class BodyReader:
         """Return the body.
 
         Raises:
-            BodyRefused: it is too large or too slow, all bodies together are too large, or the
-                client disconnected.
+            BodyRefused: the body is too large or too slow, all bodies together are too large, or
+                the client disconnected.
         """
         parts: list[bytes] = []
         limit = asyncio.timeout(self._seconds)
@@ -398,12 +397,12 @@ class BodyReader:
         return b"".join(parts)
 
     def _abort_largest(self) -> None:
-        """Abort the largest bodies until the others fit."""
+        """Abort the largest bodies until the rest is within the limit."""
         going = [limit for limit in self._sizes if limit not in self._aborted]
         left = sum(self._sizes[limit] for limit in going)
         going.sort(key=self._sizes.__getitem__)
         while left > self._most:
-            worst = going.pop()  # the latest of equal ones
+            worst = going.pop()  # among equal sizes, the body that began last
             left -= self._sizes[worst]
             self._aborted.add(worst)
             if not worst.expired():

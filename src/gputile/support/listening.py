@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class PortError(Exception):
-    """A port cannot be bound; the text gives the reason and the option that selects the port."""
+    """A port cannot be bound. The message gives the reason and the option that sets the port."""
 
     def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
         address = f"{host} port {port}" if host else f"port {port}"
@@ -23,13 +23,13 @@ class PortError(Exception):
 
 
 def bind_port(option: str, host: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen yet.
+    """Return a socket that is bound but does not listen yet.
 
-    ``option`` is the command-line option of the port. A ``host`` of "" means all addresses,
-    including IPv6: pods of some clusters have only IPv6 addresses.
+    ``option`` is the command-line option that sets the port. An empty ``host`` means all addresses,
+    including IPv6, because pods of some clusters have only IPv6 addresses.
 
     Raises:
-        PortError: it cannot be bound.
+        PortError: the port cannot be bound.
     """
     is_dual_stack = not host and socket.has_dualstack_ipv6()
     bound = socket.socket(socket.AF_INET6 if is_dual_stack or ":" in host else socket.AF_INET)
@@ -45,12 +45,12 @@ def bind_port(option: str, host: str, port: int) -> socket.socket:
 
 
 class UnusableTls(Exception):
-    """The files cannot be read, or have no matching certificate and key."""
+    """TLS files cannot be read, or contain no matching certificate and key."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The server's certificate and key, and the CA of client certificates if these are required."""
+    """A server's certificate and key, and the CA of client certificates if they are required."""
 
     certificate: Path
     key: Path
@@ -60,7 +60,7 @@ class TlsFiles:
         """Return the content of the files.
 
         Raises:
-            UnusableTls: one of them cannot be read.
+            UnusableTls: a file cannot be read.
         """
         files = (self.certificate, self.key, self.client_authority)
         try:
@@ -69,10 +69,10 @@ class TlsFiles:
             raise UnusableTls(f"{error.filename}: {error.strerror}") from error
 
     def context(self) -> ssl.SSLContext:
-        """Return a server's TLS settings with these files.
+        """Return TLS settings for a server that uses the files.
 
         Raises:
-            UnusableTls: one of them cannot be read or used.
+            UnusableTls: a file cannot be read or used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -96,7 +96,7 @@ class TlsFiles:
 class TlsReloader:
     """Reloads the files when they change, and calls ``changed`` with the new settings.
 
-    Invalid files are ignored.
+    If the new files are invalid, the previous settings stay in use.
 
     Raises:
         UnusableTls: the files cannot be read or used at the start.
@@ -115,7 +115,7 @@ class TlsReloader:
             self.reload()
 
     def reload(self) -> None:
-        """Reload changed files. If only certificate or key is new, the next call has both."""
+        """Reload changed files. If certificate and key do not match yet, the next call retries."""
         try:
             content = self._files.content()
             if content != self._content:

@@ -13,8 +13,9 @@ log = logging.getLogger(__name__)
 class Restarts:
     """Restarts a process after a pause.
 
-    It is ``first`` seconds, doubled for each restart, up to ``longest``. After a run of more than
-    ``steady_after`` seconds the pause is ``first`` again. ``name`` is the process in the log.
+    After a run of more than ``steady_after`` seconds, the pause is ``first`` seconds. After a
+    shorter run, the previous pause is doubled, up to ``longest`` seconds. ``name`` names the
+    process in the log.
     """
 
     def __init__(self, name: str, *, first: float, longest: float, steady_after: float) -> None:
@@ -26,7 +27,7 @@ class Restarts:
         self._started = 0.0
 
     async def supervise(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Run a process, and restart it when it ends; ``run`` returns how it ended, for the log."""
+        """Restart ``run`` whenever it ends. It returns how the process ended, for the log."""
         while True:
             self.start()
             try:
@@ -39,7 +40,7 @@ class Restarts:
         self._started = asyncio.get_running_loop().time()
 
     async def wait(self, ended: str) -> None:
-        """Sleep before the next run; ``ended`` is how this one ended, for the log."""
+        """Sleep before the next run. ``ended`` says how the previous run ended, for the log."""
         steady = asyncio.get_running_loop().time() - self._started > self._steady_after
         self._pause = self._first if steady else min(2 * self._pause, self._longest)
         log.error("%s %s; restarting in %s s", self._name, ended, self._pause)
@@ -55,7 +56,7 @@ class RunningProcess(Protocol):
 
 
 async def end(process: RunningProcess, ask: Callable[[], None], within: float) -> None:
-    """Stop a process with ``ask``, kill it after ``within`` seconds; return when it has ended."""
+    """Call ``ask`` to stop a process, kill it after ``within`` seconds, and await its end."""
     ask()
     try:
         async with asyncio.timeout(within):
@@ -69,7 +70,7 @@ async def end(process: RunningProcess, ask: Callable[[], None], within: float) -
 def reap_orphans() -> None:
     """Reap all ended children. In a container, orphans become children of process 1.
 
-    It must not be called while a task waits for the exit status of a child.
+    During the call, no task may wait for the exit status of a child.
     """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:

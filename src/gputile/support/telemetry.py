@@ -16,28 +16,28 @@ MEASURE_LAG_EVERY_S = 0.25
 _LAG_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Values = Callable[[], Iterable[tuple[str, float]]]
-"""Returns a number for each value of a label."""
+"""A function that returns a number for each value of a label."""
 
 
 class MetricsRegistry(CollectorRegistry):
     """The metrics of one component. The number of series must not grow with the cluster."""
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a gauge; ``value`` is called for each scrape."""
+        """Export a gauge. ``value`` is called for each scrape."""
         Gauge(name, text, registry=self).set_function(value)
 
     def counter(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a counter ``name``_total, whose ``value`` is called for each scrape."""
+        """Export the counter ``name``_total. ``value`` is called for each scrape."""
         self.register(_Computed(lambda: CounterMetricFamily(name, text), lambda: [((), value())]))
 
     def labelled(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a gauge for each value of a label; ``values`` is called for each scrape."""
+        """Export a gauge with one series per label value. ``values`` is called for each scrape."""
         self.register(
             _Computed(lambda: GaugeMetricFamily(name, text, labels=[label]), _of_one_label(values))
         )
 
     def labelled_counter(self, name: str, text: str, label: str, values: Values) -> None:
-        """Export a counter ``name``_total for each value of a label, as ``labelled``."""
+        """Export the counter ``name``_total with one series per label value."""
         self.register(
             _Computed(
                 lambda: CounterMetricFamily(name, text, labels=[label]), _of_one_label(values)
@@ -46,7 +46,7 @@ class MetricsRegistry(CollectorRegistry):
 
 
 class _Computed(Collector):
-    """A metric whose values are computed for each scrape: label values, and a number."""
+    """A metric whose series are computed for each scrape, as pairs of label values and a number."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ def _of_one_label(values: Values) -> Callable[[], Iterable[tuple[Sequence[str], 
 
 
 class LoopLag:
-    """Measures ``gputile_<component>_event_loop_lag_seconds``, a histogram, while ``run`` runs.
+    """Measures the delay of timers in the event loop, as a histogram in seconds.
 
-    The caller registers ``seconds`` with the component's metrics.
+    ``run`` takes the measurements. The caller registers ``seconds`` with the component's metrics.
     """
 
     def __init__(self, component: str, *, every: float = MEASURE_LAG_EVERY_S) -> None:
@@ -121,7 +121,7 @@ class _JsonFormatter(logging.Formatter):
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        # Taken before formatting, which adds attributes to the record.
+        # The fields are read first, because formatting adds attributes to the record.
         fields = [f"{key}={value}" for key, value in vars(record).items() if key not in _ORDINARY]
         return " ".join([super().format(record), *fields])
 

@@ -1,8 +1,8 @@
 """Parses untrusted YAML and JSON into plain Python values.
 
-PyYAML parses, and resolves scalars as Kubernetes does (sigs.k8s.io/yaml). Ambiguous, dangerous or
-too large documents are refused with the line: duplicate keys, deep nesting, and aliases that expand
-to gigabytes.
+PyYAML parses the text. Scalars are resolved as in Kubernetes (sigs.k8s.io/yaml). A document is
+refused if it has duplicate keys, deep nesting, or aliases that expand to gigabytes. The error names
+the line.
 """
 
 import json
@@ -35,13 +35,13 @@ _INFINITE: Final = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 
 
 class DocumentError(ValueError):
-    """The text is not valid YAML or JSON of a manifest; the message says where and why."""
+    """The text is not a valid YAML or JSON document. The message gives the place and the reason."""
 
 
 def load_documents(text: str) -> Iterator[Any]:
-    """Yield the value of each document in ``text``; an empty document is None.
+    """Yield the value of each document in ``text``. An empty document has the value None.
 
-    As for kubectl, a line that begins with "---" begins a document, and JSON objects may follow
+    As with kubectl, a line that begins with "---" begins a document, and JSON objects may follow
     each other.
 
     Raises:
@@ -66,11 +66,10 @@ def load_documents(text: str) -> Iterator[Any]:
 
 
 def load_document(content: str | bytes) -> Any:
-    """Return the value of the one document in ``content``; an empty file is None.
+    """Return the value of the only document in ``content``. An empty file has the value None.
 
     Raises:
-        DocumentError: as for ``load_documents``, or it is not UTF-8 text, or there are several
-            documents.
+        DocumentError: the content cannot be parsed, is not UTF-8 text, or has several documents.
     """
     try:
         text = content if isinstance(content, str) else content.decode()
@@ -83,7 +82,7 @@ def load_document(content: str | bytes) -> Any:
 
 
 def why_no_text(error: UnicodeDecodeError, encoding: str = "UTF-8") -> str:
-    """Return why the content is not text in an encoding."""
+    """Return the reason why the content is not text in an encoding."""
     if error.object.startswith(b"\x1f\x8b"):
         return "it is compressed by gzip: unpack it first"
     return f"it is not {encoding} text: {error.reason} at byte {error.start}"
@@ -95,7 +94,7 @@ def _line(text: str, position: int) -> int:
 
 # -- JSON
 def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
-    """Yield each JSON object at the beginning of ``text``, and the position of its end."""
+    """Yield each JSON object at the beginning of ``text``, with the position of its end."""
     end, has_surrogates = 0, "\\ud" in text.lower()
     while found := _OBJECT.match(text, end):
         try:
@@ -103,7 +102,7 @@ def _json_objects(text: str) -> Iterator[tuple[Any, int]]:
             if has_surrogates:
                 json.dumps(value, ensure_ascii=False).encode()
         except json.JSONDecodeError:
-            return  # it may be YAML in flow style
+            return  # the text may be YAML in flow style
         except UnicodeEncodeError:
             raise DocumentError(
                 "an escape such as \\ud800 without its other half is not text"
@@ -138,7 +137,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | float:
-    """Return a number as Go's JSON does: an integer if it has no fraction."""
+    """Return a number as Go's JSON does. A number without a fraction becomes an integer."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{number} is not a finite number")
@@ -173,7 +172,7 @@ add_kubernetes_scalars(_Loader)
 
 
 def _load_yaml(text: str, before: int) -> Any:
-    """Return the value of one document; ``before`` is the number of lines before it."""
+    """Return the value of one document. ``before`` is the number of lines before the document."""
     try:
         if len(text) > _SHALLOW:
             _refuse_deep_events(text)
@@ -189,7 +188,7 @@ def _load_yaml(text: str, before: int) -> Any:
 
 
 def _refuse_deep_events(text: str) -> None:
-    """Refuse deep nesting by the parser's events, since libyaml's composer recurses."""
+    """Refuse deep nesting before the nodes are composed, because libyaml's composer recurses."""
     depth = 0
     for event in yaml.parse(text, _Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -201,7 +200,7 @@ def _refuse_deep_events(text: str) -> None:
 
 
 def _value(node: yaml.Node, depth: int, values: "count[int]") -> Any:
-    """Return the value of a node; ``values`` counts nodes, those of an alias for each use."""
+    """Return the value of a node. ``values`` counts all values, once for each use of an alias."""
     if next(values) > MOST_VALUES:
         raise _error(f"it has more than {MOST_VALUES} values, with aliases expanded", node)
     if isinstance(node, yaml.ScalarNode):
@@ -255,7 +254,7 @@ def _yaml_float(text: str) -> int | float | str:
     if re.fullmatch(_INFINITE, text):
         raise ValueError(f"{text} is not a finite number")
     text = text.replace("_", "")
-    return text if math.isinf(float(text)) else _number(text)  # 12e45678 is a commit
+    return text if math.isinf(float(text)) else _number(text)  # 12e45678 is a commit's hash
 
 
 _SCALARS: Final[dict[str, Callable[[str], bool | int | float | str | None]]] = {

@@ -1,1 +1,1 @@
-"""Contains the tools of users: simulator, replay of traces, node pools, views of commands."""
+"""Contains the tools for users: simulator, node pools, web page, and the output of commands."""

@@ -1,5 +1,6 @@
 """The gateway as a DRA driver, seen by a client that does what the kubelet does."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,9 +10,11 @@ import pytest
 
 from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.plugins import ClaimsPlugin, RefusedError
+from tests.conftest import HANGS_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B8")]
 PREPARE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+HEALTH = "/v1alpha1.DRAResourceHealth/NodeWatchResources", "/v1.DRAResourceHealth/NodeWatchResources"
 
 
 async def carry(method: str, resource: str, body: bytes) -> bytes:
@@ -24,7 +27,7 @@ async def carry(method: str, resource: str, body: bytes) -> bytes:
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[ClaimsPlugin]:
     plugin = ClaimsPlugin(directory, carry)
-    plugin.wanted = True
+    plugin.set_health(b"well")
     await plugin.reconcile()
     try:
         yield plugin
@@ -49,7 +52,7 @@ async def test_the_kubelet_finds_driver_and_versions_at_the_socket(short: Path) 
         info = channel.unary_unary("/pluginregistration.Registration/GetInfo")
         found = dra.PluginInfo.FromString(await info(b""))
         assert (found.type, found.name, found.endpoint) == ("DRAPlugin", "gpu.gputile.io", str(sockets(short)[0]))
-        assert found.supported_versions == ["v1.DRAPlugin"]
+        assert found.supported_versions[0] == "v1.DRAPlugin"
         status: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         status = channel.unary_unary("/pluginregistration.Registration/NotifyRegistrationStatus")
         for registered in (True, False):
@@ -64,6 +67,18 @@ async def test_calls_go_to_the_agent_and_its_refusals_back(short: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(b"away")
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("method", HEALTH)
+async def test_health_is_told_to_those_who_listen_when_it_changes(short: Path, method: str) -> None:
+    async with serving(short) as plugin, calling(short) as channel:
+        stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method)
+        heard = aiter(stream(b""))
+        async with asyncio.timeout(HANGS_S):
+            assert await anext(heard) == b"well"
+            plugin.set_health(b"well")
+            plugin.set_health(b"sick")
+            assert await anext(heard) == b"sick"
 
 
 async def test_a_socket_that_somebody_removed_is_there_again_under_another_name(short: Path) -> None:
@@ -85,7 +100,7 @@ async def test_what_a_dead_gateway_has_left_is_removed(short: Path) -> None:
 
 async def test_a_node_without_claims_is_forgotten_by_the_kubelet(short: Path) -> None:
     async with serving(short) as plugin:
-        plugin.wanted = False
+        plugin.set_health(None)
         await plugin.reconcile()
         assert sockets(short) == []
 
@@ -93,5 +108,5 @@ async def test_a_node_without_claims_is_forgotten_by_the_kubelet(short: Path) ->
 async def test_a_directory_that_is_not_there_ends_nothing(short: Path) -> None:
     async with serving(short / "none") as plugin:
         await plugin.reconcile()
-        plugin.wanted = False
+        plugin.set_health(None)
         await plugin.reconcile()

@@ -1,1 +1,1 @@
-"""Holds the configuration files, one module for each version."""
+"""Defines the configuration file. Each version of the file has one module."""

@@ -1,4 +1,4 @@
-"""Defines the section ``autoscaling`` of the configuration: the nodes that may be requested."""
+"""Defines the section ``autoscaling`` of the configuration: which nodes may be requested."""
 
 import re
 from typing import Annotated, Literal
@@ -19,9 +19,9 @@ _MOST_OFFERED = 2**53  # the largest integer that is exact in every JSON reader
 
 
 class NodeTypeGpus(Section, frozen=True, kw_only=True):
-    """The GPUs of one node of a type."""
+    """The GPUs of each node of a type."""
 
-    count: Annotated[int, described("Number of GPUs on each node; 1 to 64.", ge=1, le=64)] = 1
+    count: Annotated[int, described("Number of GPUs on each node, 1 to 64.", ge=1, le=64)] = 1
     memory: Annotated[
         MemorySize,
         described(
@@ -32,7 +32,7 @@ class NodeTypeGpus(Section, frozen=True, kw_only=True):
 
 
 class NodeTaint(Section, frozen=True, kw_only=True):
-    """A taint of the nodes of a type, in addition to ``nvidia.com/gpu:NoSchedule``."""
+    """A taint of a type's nodes, which also have the taint ``nvidia.com/gpu:NoSchedule``."""
 
     key: Annotated[str, described("The key of the taint.", min_length=1)]
     value: Annotated[str, described("The value of the taint.")] = ""
@@ -42,22 +42,23 @@ class NodeTaint(Section, frozen=True, kw_only=True):
 
 
 class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
-    """GPU nodes that the cluster's autoscaler can add."""
+    """A type of GPU nodes that the cluster's autoscaler can add."""
 
     label: Annotated[
         str,
         matching(
             f"{_LABEL_KEY}={_LABEL_NAME}",
             "KEY=VALUE of a node label",
-            "A label, as `KEY=VALUE`, that the nodes of this type have and no others, such as the "
-            "provider's label of their node pool.",
+            "A label, as `KEY=VALUE`, that only the nodes of this type have. The provider's label "
+            "of a node pool is such a label.",
         ),
     ]
     gpus: Annotated[NodeTypeGpus, described("The GPUs of each node.")]
     mode: Annotated[
         Mode,
         described(
-            "The mode with which the nodes join, as in the node label `ack.node.gpu.schedule`."
+            "The mode that the nodes have when they join the cluster, as in the node label "
+            "`ack.node.gpu.schedule`."
         ),
     ] = Mode.EXCLUSIVE
     labels: Annotated[
@@ -65,18 +66,18 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_KEY}$"})],
             Annotated[str, Meta(extra_json_schema={"pattern": f"^{_LABEL_VALUE}$"})],
         ],
-        described("Other labels that the nodes join with. Pods may select nodes by them."),
+        described("Other labels of the nodes when they join. Pods may select nodes by them."),
     ] = msgspec.field(default_factory=dict)
     taints: Annotated[
         tuple[NodeTaint, ...],
-        described("Taints that the nodes join with, in addition to `nvidia.com/gpu:NoSchedule`."),
+        described("Taints of the nodes when they join, besides `nvidia.com/gpu:NoSchedule`."),
     ] = ()
     resources: Annotated[
         dict[str, Amount | Annotated[int, Meta(ge=0, le=_MOST_OFFERED)]],
         described(
             "Other resources that each node offers, such as `vpc.amazonaws.com/efa: 4` or "
-            "`hugepages-2Mi: 4Gi`. CPU, "
-            "memory and ephemeral storage are assumed to suffice unless they are listed here."
+            "`hugepages-2Mi: 4Gi`. CPU, memory and ephemeral storage are assumed to be sufficient "
+            "unless they are listed here."
         ),
     ] = msgspec.field(default_factory=dict)
 
@@ -92,20 +93,20 @@ class NodeTypeConfiguration(Section, frozen=True, kw_only=True):
 
 
 class AutoscalingConfiguration(Section, frozen=True):
-    """Requests for nodes that the cluster's autoscaler does not add by itself (U8)."""
+    """How the controller requests nodes that the autoscaler does not add by itself (U8)."""
 
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller creates placeholder pods, so that the cluster's autoscaler "
-            "adds GPU nodes that it would not add by itself. Admission then also keeps GPU pods "
-            "off node types that they could never fit."
+            "Whether the controller creates placeholder pods. For these pods the cluster's "
+            "autoscaler adds GPU nodes that it would not add by itself. Admission then also "
+            "excludes GPU pods from the node types that they cannot fit."
         ),
     ] = False
     most_nodes: Annotated[
         int,
         described(
-            "The largest number of nodes that are requested at the same time; 1 to 100.",
+            "The largest number of nodes that are requested at the same time, 1 to 100.",
             ge=1,
             le=100,
         ),
@@ -113,8 +114,8 @@ class AutoscalingConfiguration(Section, frozen=True):
     wait_seconds: Annotated[
         LongSeconds,
         described(
-            "The time in seconds within which a requested node has to join, and after that the "
-            "time within which its agent has to report GPUs; 10 to 86400."
+            "The time in seconds within which a requested node must join the cluster, 10 to 86400. "
+            "After that, the node's agent has the same time to report GPUs."
         ),
     ] = 900
     node_types: Annotated[
@@ -123,17 +124,18 @@ class AutoscalingConfiguration(Section, frozen=True):
     ] = ()
 
     def check(self, unit_mib: int, unit: str) -> None:
-        """Check the node types; the memory unit is ``unit_mib``, written as ``unit``.
+        """Check the node types against the memory unit.
 
-        Raises:
-            ConfigurationError: a value is not valid, or two node types have the same label.
+        ``unit_mib`` is the memory unit in MiB, and ``unit`` is its text in the file. Raises
+        ConfigurationError if a value is not valid, or two node types have the same label.
         """
         labels: set[str] = set()
         for i, each in enumerate(self.node_types):
             where = f"autoscaling.nodeTypes[{i}]"
             if each.label in labels:
                 raise ConfigurationError(
-                    f"{where}.label: {each.label} is that of another node type: give each its own"
+                    f"{where}.label: {each.label} is also the label of another node type: give "
+                    f"each node type its own label"
                 )
             labels.add(each.label)
             mib = memory_mib(f"{where}.gpus.memory", each.gpus.memory)
@@ -144,8 +146,8 @@ class AutoscalingConfiguration(Section, frozen=True):
                 )
             if mib > LARGEST_UNIT_MIB:
                 raise ConfigurationError(
-                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU has {LARGEST_UNIT_MIB} MiB "
-                    f"at most"
+                    f"{where}.gpus.memory is {each.gpus.memory}: a GPU has at most "
+                    f"{LARGEST_UNIT_MIB} MiB"
                 )
             _check_labels(where, each)
             _check_resources(where, each)
@@ -155,7 +157,7 @@ def _check_resources(where: str, described: NodeTypeConfiguration) -> None:
     for resource, amount in described.resources.items():
         if resource in GPU_RESOURCES:
             raise ConfigurationError(
-                f"{where}.resources has {resource}: what the GPUs offer follows from gpus and mode"
+                f"{where}.resources has {resource}: remove it, because gpus and mode define it"
             )
         try:
             parse_amount(amount)
@@ -164,7 +166,7 @@ def _check_resources(where: str, described: NodeTypeConfiguration) -> None:
 
 
 def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
-    """Check the labels of a node type. Other fields determine some of them."""
+    """Check the labels of a node type. Labels that ``label`` or ``mode`` set must agree."""
     decided = {
         described.key: ("label", described.value),
         MODE_LABEL: ("mode", described.mode.value),
@@ -179,5 +181,5 @@ def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
         field, expected = decided.get(key, ("", value))
         if value != expected:
             raise ConfigurationError(
-                f"{where}.labels.{key} is {value}, and {field} says {expected}"
+                f"{where}.labels.{key} is {value}, but {field} requires {expected}"
             )

@@ -1,4 +1,4 @@
-"""Defines the base class, the error and the types of the configuration file's sections."""
+"""Defines the base class, the error and the field types of the configuration file's sections."""
 
 from typing import Annotated
 
@@ -16,20 +16,19 @@ Namespace = Annotated[
 
 
 class ConfigurationError(ValueError):
-    """The configuration is not valid; the text names the field, the rule and the valid values."""
+    """The configuration is not valid. The text names the field, the rule and the valid values."""
 
 
 class Section(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
 ):
-    """A section of the file. An unknown field is an error, since it may be a typo."""
+    """A section of the file. An unknown field is an error, because it may be a typing mistake."""
 
 
 def memory_mib(field: str, text: str) -> int:
-    """Parse ``text``, the value of ``field``, as a memory size in MiB.
+    """Parse the value of ``field`` as a memory size in MiB.
 
-    Raises:
-        ConfigurationError: it is not a memory size.
+    Raises ConfigurationError if ``text`` is not a memory size.
     """
     try:
         return parse_mib(text)

@@ -1,4 +1,4 @@
-"""Defines the configuration file with defaults and validation (``gputile.io/v1alpha1``)."""
+"""Defines the configuration file ``gputile.io/v1alpha1``: its fields, defaults and validation."""
 
 from typing import Annotated, Any, Literal
 
@@ -38,23 +38,24 @@ class Trust(Section, frozen=True):
     by: Annotated[
         Literal["namespace", "cluster"],
         described(
-            "Which pods may share a GPU without memory isolation: `namespace`, pods of the same "
-            "namespace, or of namespaces in the same group of `trust.groups`; `cluster`, all pods."
+            "Which pods may share a GPU without memory isolation. `namespace` allows pods of the "
+            "same namespace, or of namespaces in the same group of `trust.groups`. `cluster` "
+            "allows all pods."
         ),
     ] = "namespace"
     groups: Annotated[
         dict[str, list[Namespace]],
         described(
             "Groups of namespaces whose pods may share a GPU without memory isolation, by the name "
-            "of the group. A namespace may be in one group only. Ignored with `trust.by: cluster`."
+            "of the group. A namespace may be in only one group. `trust.by: cluster` ignores the "
+            "groups."
         ),
     ] = msgspec.field(default_factory=dict)
 
     def check(self) -> None:
         """Check that each namespace is in at most one group.
 
-        Raises:
-            ConfigurationError: a namespace is in two groups.
+        Raises ConfigurationError if a namespace is in two groups.
         """
         seen: dict[str, str] = {}
         for group, namespaces in self.groups.items():
@@ -62,14 +63,14 @@ class Trust(Section, frozen=True):
                 if seen.setdefault(namespace, group) != group:
                     raise ConfigurationError(
                         f"trust.groups: namespace {namespace} is in {seen[namespace]} and in "
-                        f"{group}: keep it in one"
+                        f"{group}: remove it from one of them"
                     )
 
     def group_of(self, namespace: str) -> str:
-        """Return the trust group of a namespace.
+        """Return the name of the trust group that a namespace belongs to.
 
-        It is "*" if trust is by cluster, ``group:NAME`` for a namespace in a configured group,
-        otherwise the name of the namespace.
+        With ``by`` "cluster", the name is "*". Otherwise it is ``group:NAME`` for a namespace in
+        ``groups``, and the name of the namespace itself for other namespaces.
         """
         if self.by == "cluster":
             return "*"
@@ -80,13 +81,13 @@ class Trust(Section, frozen=True):
 
 
 class AdmissionConfiguration(Section, frozen=True):
-    """The admission webhook; ``gangs`` enables the planning of gangs."""
+    """How the admission webhook works. ``gangs`` also lets the controller plan gangs."""
 
     trusted_users: Annotated[
         tuple[str, ...],
         described(
             "Users of the API server that may write the annotations of allocations and "
-            "reservations, and change the gang labels of pods that wait. The default is gputile's "
+            "reservations, and change the gang labels of pending pods. The default is gputile's "
             "ServiceAccounts in the namespace `gputile`."
         ),
     ] = (
@@ -98,33 +99,35 @@ class AdmissionConfiguration(Section, frozen=True):
     gangs: Annotated[
         bool,
         described(
-            "Whether gangs are planned: admission adds a scheduling gate to the pods of a gang, "
-            "and the controller removes the gates when it has reserved GPUs for the whole gang."
+            "Whether gangs are planned. If so, admission adds a scheduling gate to the pods of a "
+            "gang. The controller removes the gates when it has reserved GPUs for the whole gang."
         ),
     ] = False
     isolation: Annotated[
         Literal["none", "memory"],
         described(
-            "The value of `gputile.io/isolation` for GPU pods that do not set it: `memory` keeps "
-            "them off GPUs whose memory limits are not enforced; `none` does not."
+            "The value of `gputile.io/isolation` for GPU pods that do not set it. `memory` "
+            "excludes these pods from GPUs whose memory limits are not enforced. `none` allows "
+            "every GPU."
         ),
     ] = "none"
 
 
 class Features(Section, frozen=True):
-    """The features that nodes may use. Gangs are enabled by ``admission.gangs``."""
+    """The features that nodes may use. The field ``admission.gangs`` enables gangs."""
 
     sharing: Annotated[
         bool,
         described(
             "Whether nodes may use the modes `cgpu`, `core_mem`, `share` and `mps`, which offer "
-            "parts of GPUs. If not, such nodes offer whole GPUs."
+            "parts of GPUs. If not, nodes with these modes use the mode `default`."
         ),
     ] = True
     topology: Annotated[
         bool,
         described(
-            "Whether nodes may use the mode `topology`. If not, such nodes offer whole GPUs."
+            "Whether nodes may use the mode `topology`. If not, nodes with this mode use the "
+            "mode `default`."
         ),
     ] = True
     claims: Annotated[
@@ -137,26 +140,26 @@ class Features(Section, frozen=True):
 
 
 class GangConfiguration(Section, frozen=True):
-    """How gangs are planned, if ``admission.gangs`` is true."""
+    """How the controller plans gangs if ``admission.gangs`` is true."""
 
     hold_seconds: Annotated[
         Seconds,
         described(
-            "The time in seconds that the GPUs of a planned gang stay reserved. If the gang has "
-            "not begun to start by then, it is planned again; 1 to 86400."
+            "The time in seconds that the GPUs of a planned gang stay reserved, 1 to 86400. A gang "
+            "without a bound pod after that time is planned again."
         ),
     ] = 120
     patience_seconds: Annotated[
         Seconds,
         described(
-            "The time in seconds that other gangs may start before the first gang in the queue. "
-            "After that time, GPUs that become free are reserved for the first gang; 1 to 86400."
+            "The time in seconds that other gangs may start before the first gang in the queue, 1 "
+            "to 86400. After that time, GPUs that become free are reserved for the first gang."
         ),
     ] = 600
     keep_seconds: Annotated[
         Seconds,
         described(
-            "The longest time in seconds that GPUs stay reserved for the first gang in the queue; "
+            "The longest time in seconds that GPUs stay reserved for the first gang in the queue, "
             "1 to 86400. If it is unknown whether the gang can ever start, `gangs.patienceSeconds` "
             "applies instead. For a gang that preempts others, see `preemption.keepSeconds`."
         ),
@@ -164,66 +167,66 @@ class GangConfiguration(Section, frozen=True):
 
 
 class PreemptionConfiguration(Section, frozen=True):
-    """Preemption of GPU pods by priority."""
+    """How GPU pods and gangs preempt pods of lower priority."""
 
     enabled: Annotated[
         bool,
         described(
-            "Whether the controller evicts pods of lower priority for a pod or gang that does not "
-            "fit, and reserves their GPUs for it. If not, only kube-scheduler preempts."
+            "Whether the controller preempts for a pod or gang that does not fit. It evicts pods "
+            "of lower priority and reserves their GPUs. If not, only kube-scheduler preempts."
         ),
     ] = True
     keep_seconds: Annotated[
         LongSeconds,
         described(
             "The longest time in seconds that GPUs stay reserved for a pod or gang that preempts "
-            "others, counted from "
-            "the end of the longest grace period of the evicted pods; 10 to 86400."
+            "others, 10 to 86400. The time begins when the longest grace period of the evicted "
+            "pods ends."
         ),
     ] = 120
 
 
 class ControllerConfiguration(Section, frozen=True):
-    """The controller: taints, and nodes with a silent agent."""
+    """How the controller taints GPU nodes, and when it reports that an agent is silent."""
 
     taint_nodes: Annotated[
         bool,
         described(
             "Whether the controller adds the taint `nvidia.com/gpu:NoSchedule` to GPU nodes. If "
-            "not, it removes those that it has added."
+            "not, it removes the taints that it has added before."
         ),
     ] = True
     agent_silent_seconds: Annotated[
         Seconds,
         described(
-            "The time in seconds for which a GPU node may offer no GPUs before the controller sets "
-            "the condition `gputile.io/AgentSilent`; 1 to 86400."
+            "The time in seconds for which a GPU node may offer no GPUs, 1 to 86400. After that "
+            "time the controller sets the condition `gputile.io/AgentSilent`."
         ),
     ] = 120
 
 
 class GpuTime(Section, frozen=True):
-    """How time on GPUs is shared. By default all pods have the same weight."""
+    """How the containers on a GPU share its time. By default all pods have the same weight."""
 
     policy: Annotated[
         str | int,
         described(
-            "How the containers on a GPU of a `cgpu` node share its time: the name of a policy, or "
-            "its number in ACK. The label `gputile.io/gpu-time-policy` of a node overrides it. "
-            "`core_mem` nodes without the label use `fixed`.",
+            "The policy by which the containers on a GPU of a `cgpu` node share its time, as a "
+            "name or as the policy's number in ACK. The node label `gputile.io/gpu-time-policy` "
+            "overrides this field. `core_mem` nodes without the label use `fixed`.",
             extra_json_schema={
                 "enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]
             },
         ),
     ] = GpuTimePolicy.WEIGHTED.value
     quantum_ms: Annotated[
-        int, described("The length in ms of a container's turn on a GPU; 5 to 500.", ge=5, le=500)
+        int, described("The length in ms of a container's turn on a GPU, 5 to 500.", ge=5, le=500)
     ] = 30
     longest_wait_ms: Annotated[
         int,
         described(
             "The time in ms that a container waits for a GPU before it takes precedence over all "
-            "others; 100 to 60000.",
+            "others, 100 to 60000.",
             ge=100,
             le=60000,
         ),
@@ -231,7 +234,7 @@ class GpuTime(Section, frozen=True):
     max_weight: Annotated[
         int,
         described(
-            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`; 1 to 1000. "
+            "The largest allowed value of a pod's annotation `gputile.io/gpu-weight`, 1 to 1000. "
             "With 1, all pods have the same weight.",
             ge=1,
             le=MOST_WEIGHT,
@@ -239,16 +242,16 @@ class GpuTime(Section, frozen=True):
     ] = 1
     namespace_max_weight: Annotated[
         dict[Namespace, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
-        described("`gpuTime.maxWeight` for some namespaces, by the name of the namespace."),
+        described("Values that replace `gpuTime.maxWeight` in single namespaces, by namespace."),
     ] = msgspec.field(default_factory=dict)
 
     def most_weight(self, namespace: str) -> int:
-        """Return the largest allowed weight of a pod of a namespace."""
+        """Return the largest weight that the pods of a namespace may have."""
         return self.namespace_max_weight.get(namespace, self.max_weight)
 
 
 class Configuration(Section, frozen=True):
-    """The configuration. The descriptions of the fields are in the reference."""
+    """The whole configuration file. ``docs/reference/configuration.md`` lists all fields."""
 
     api_version: Annotated[
         Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")
@@ -256,23 +259,21 @@ class Configuration(Section, frozen=True):
     kind: Annotated[Literal["Configuration"], described("The kind of this file.")] = "Configuration"
     gpu_memory_unit: Annotated[
         MemorySize,
-        described(
-            "The memory of one unit of `aliyun.com/gpu-mem`; 64MiB or more. All nodes use it."
-        ),
+        described("The memory of one unit of `aliyun.com/gpu-mem` on all nodes, 64MiB or more."),
     ] = "1GiB"
     placement: Annotated[
         Placement,
         described(
-            "Which nodes and GPUs are preferred: `binpack`, the fullest; `spread`, the emptiest; "
-            "`packing`, those that leave most room for the kinds of pods that come. The node label "
-            "`ack.node.gpu.placement` overrides it for the GPUs of that node."
+            "Which nodes and GPUs are preferred. `binpack` prefers the fullest, and `spread` the "
+            "emptiest. `packing` leaves most room for the kinds of pods that usually arrive. The "
+            "node label `ack.node.gpu.placement` overrides this field for the GPUs of that node."
         ),
     ] = "binpack"
     max_pods_per_gpu: Annotated[
         int,
         described(
-            "The largest number of pods on a GPU with memory isolation (modes `cgpu`, `core_mem`, "
-            "`mps`); 1 to 1024.",
+            "The largest number of pods on a GPU with memory isolation (modes `cgpu`, `core_mem` "
+            "and `mps`), 1 to 1024.",
             ge=1,
             le=1024,
         ),
@@ -284,10 +285,10 @@ class Configuration(Section, frozen=True):
         AdmissionConfiguration()
     )
     features: Annotated[
-        Features, described("The features that nodes may use; a node asks for them by labels.")
+        Features, described("The features that nodes may use. A node selects them by its labels.")
     ] = Features()
     gangs: Annotated[
-        GangConfiguration, described("The planning of gangs, which `admission.gangs` enables.")
+        GangConfiguration, described("How gangs are planned if `admission.gangs` is true.")
     ] = GangConfiguration()
     preemption: Annotated[
         PreemptionConfiguration, described("Preemption of GPU pods by priority.")
@@ -302,8 +303,8 @@ class Configuration(Section, frozen=True):
     scheduler_name: Annotated[
         str,
         described(
-            "The scheduler that admission sets in GPU pods that name none, or name "
-            "`default-scheduler`. If it is empty, admission sets none."
+            "The scheduler that admission sets in GPU pods with no scheduler name, or with the "
+            "name `default-scheduler`. If this field is empty, admission sets no scheduler."
         ),
     ] = ""
 
@@ -330,25 +331,23 @@ class Configuration(Section, frozen=True):
     def unit_mib(self) -> int:
         """The memory unit in MiB.
 
-        Raises:
-            ConfigurationError: it is not a memory size.
+        Raises ConfigurationError if ``gpu_memory_unit`` is not a memory size.
         """
         return memory_mib("gpuMemoryUnit", self.gpu_memory_unit)
 
     def reserves_gpus(self, *, preemption: bool) -> bool:
-        """Return whether reservations are enabled: for pods that preempt, or for gangs."""
+        """Return whether reservations by preemption, or else reservations by gangs, are enabled."""
         return self.preemption.enabled if preemption else self.admission.gangs
 
     def trust_group(self, pod: Pod) -> str:
-        """Return the trust group of a pod."""
+        """Return the trust group of the pod's namespace."""
         return self.trust.group_of(pod.metadata.namespace)
 
 
 def load_configuration(data: Any) -> Configuration:
-    """Return the configuration in the parsed file ``data``; None is an empty file.
+    """Return the configuration in the parsed file ``data``, which is None for an empty file.
 
-    Raises:
-        ConfigurationError: a field is unknown, or its type or value is not valid.
+    Raises ConfigurationError if a field is unknown, or its type or value is not valid.
     """
     try:
         return convert({} if data is None else data, Configuration)

@@ -1,9 +1,9 @@
-"""Lists the kinds of Kubernetes, and the fields of those that create pods.
+"""Lists the kinds of Kubernetes, and the fields of those kinds that create pods.
 
 ``make fields`` generates ``fields.json`` from the OpenAPI documents of a kube-apiserver (Apache
-License 2.0). A type in it is ``bool``, ``int32``, ``int64``, ``string``, ``number``, ``any``, the
-name of another type, ``[]T`` for a list, or ``{}T`` for a map of strings to T. ``string(A|B)`` is
-an enum. A trailing "!" marks a required field.
+License 2.0). The file writes a type as ``bool``, ``int32``, ``int64``, ``string``, ``number`` or
+``any``, or as the name of another type. ``[]T`` is a list of T, and ``{}T`` a map from strings to
+T. ``string(A|B)`` is an enum. A trailing "!" marks a required field.
 """
 
 import functools
@@ -17,9 +17,10 @@ TIMES = ("meta.v1.Time", "meta.v1.MicroTime")
 
 
 class KubernetesKinds(msgspec.Struct, frozen=True):
-    """The kinds of the Kubernetes release ``version``, by apiVersion, and their types' fields.
+    """The kinds of the Kubernetes release ``version``, and their types.
 
-    The type of a kind is "" if only the kind is known.
+    ``kinds`` maps apiVersion and kind to the name of a type, which is "" if its fields are not
+    listed. ``types`` maps the name of a type to its fields.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Prints documents: the commands ``nodepool`` (G6), ``convert``, ``schema`` and ``version``."""
+"""Runs the commands that print documents: ``nodepool``, ``convert``, ``schema`` and ``version``."""
 
 import pkgutil
 import shlex
@@ -27,8 +27,8 @@ class NodepoolOptions:
         Path | None,
         option(
             "FILE",
-            "Manifests to read; a file with a gputile.io/v1alpha1 NodePool, or - for standard "
-            "input.",
+            "Manifests to read. FILE is a file with a gputile.io/v1alpha1 NodePool, or - for "
+            "standard input.",
             "--filename",
             "-f",
         ),
@@ -37,7 +37,8 @@ class NodepoolOptions:
         list[str] | None,
         option(
             "FIELD=VALUE",
-            "Set a field of the NodePool, instead of the value in the file: gpus.count=4.",
+            "Set a field of the NodePool, such as gpus.count=4. It overrides the value in the "
+            "file.",
             "--set",
         ),
     ] = None
@@ -47,10 +48,10 @@ class NodepoolOptions:
 def nodepool(options: NodepoolOptions) -> None:
     """Print commands and manifests for a GPU node pool, with labels, taint and autoscaler hints.
 
-    The output is a shell script to read and run; nothing is sent anywhere. gputile schema nodepool
-    lists the fields.
+    The output is a shell script to read and run. The command itself contacts no cloud and no
+    cluster. gputile schema nodepool lists the fields.
 
-    Exit code: 0, or 2 if the description cannot be used.
+    Exit code: 0, or 2 if the description is invalid.
     """
     from gputile.tools.nodepool.clouds import setup_for
     from gputile.tools.nodepool.pool import DescriptionError, load_nodepool
@@ -63,7 +64,7 @@ def nodepool(options: NodepoolOptions) -> None:
 
 
 def script(setup: "PoolSetup") -> str:
-    """Return a shell script that creates the pool, with the notes as comments."""
+    """Return a shell script that creates the node pool. Notes become comments."""
     import textwrap
 
     from gputile.tools.nodepool.clouds import File
@@ -93,7 +94,7 @@ def script(setup: "PoolSetup") -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    """Return the fields in a file or standard input, none without ``path``; exit on errors."""
+    """Return the fields in a file or standard input, or {} if ``path`` is None. Exit on errors."""
     from gputile.api.quantity import MIB
     from gputile.api.wording import kind_of
     from gputile.support.files import read_bounded
@@ -120,7 +121,7 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Set fields from the command line, whose values are YAML, in the description; return it."""
+    """Set the fields of ``--set`` in the description, and return it. Their values are YAML."""
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:
@@ -140,36 +141,34 @@ def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str
 
 
 class ObjectFormat(StrEnum):
-    """Output formats of manifests."""
-
     YAML = "yaml"
     JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """The options of the command, in the order of the help."""
-
     files: Annotated[
         list[str],
         option(
             "FILE",
-            "Manifests to read; a file, a directory, or - for standard input.",
+            "Manifests to read. FILE is a file, a directory, or - for standard input.",
             "--filename",
             "-f",
         ),
     ]
     unit: Annotated[
-        str, option("SIZE", "The memory unit, such as 128MiB; it is the chart's gpuMemoryUnit.")
+        str,
+        option("SIZE", "The memory unit, such as 128MiB. It is the gpuMemoryUnit of the chart."),
     ] = "1GiB"
     gpu_memory: Annotated[
         str | None,
         option(
             "SIZE",
-            "The memory of a GPU, such as 80GiB; without it, fractions of GPUs are not converted.",
+            "The memory of a GPU, such as 80GiB. Fractions of GPUs are converted only if it is "
+            "given.",
         ),
     ] = None
-    output: Annotated[ObjectFormat, typer.Option("--output", "-o", help="What to print.")] = (
+    output: Annotated[ObjectFormat, typer.Option("--output", "-o", help="The output format.")] = (
         ObjectFormat.YAML
     )
 
@@ -178,10 +177,10 @@ class ConvertOptions:
 def convert(options: ConvertOptions) -> None:
     """Convert manifests for HAMi, KAI, Run:ai, Volcano or time-slicing to gputile.
 
-    Prints all objects in their order, including those without GPUs. What cannot be converted stays
-    as it is, and a note says what to do. Comments are lost.
+    Prints all objects in their order, including objects without GPUs. A field that cannot be
+    converted stays unchanged, and a note says what to do. Comments are lost.
 
-    Exit code: 0, also if nothing had to be converted; 2 if the input cannot be used.
+    Exit code: 0, even if nothing had to be converted, or 2 if the input is invalid.
     """
     from gputile.tools.simulator.converted import converted
     from gputile.tools.simulator.manifests import ManifestError, Note, load_manifests, merged_notes
@@ -209,7 +208,7 @@ def convert(options: ConvertOptions) -> None:
     ):
         note(text)
     if not any(each.changed or each.told for each in found):
-        note("nothing to convert: no other system is asked for GPUs")
+        note("nothing to convert: no object requests GPUs from another system")
 
 
 def _size(name: str, text: str) -> int:
@@ -225,10 +224,10 @@ def _size(name: str, text: str) -> int:
 
 
 SCHEMAS: Final[Mapping[str, str]] = {
-    "cluster": "Input of --cluster: kind: Cluster.",
-    "configuration": "Input of --config, and in the chart: kind: Configuration.",
-    "nodepool": "Input of nodepool -f: kind: NodePool.",
-    "podkinds": "Input of --kinds: kind: PodKinds.",
+    "cluster": "Input of --cluster, kind Cluster.",
+    "configuration": "Input of --config and of the chart, kind Configuration.",
+    "nodepool": "Input of nodepool -f, kind NodePool.",
+    "podkinds": "Input of --kinds, kind PodKinds.",
     "explain": "Output of explain -o json.",
     "inspect": "Output of inspect -o json.",
     "selftest-isolation": "Output of selftest isolation -o json.",
@@ -237,7 +236,7 @@ SCHEMAS: Final[Mapping[str, str]] = {
     "top": "Output of top -o json.",
     "version": "Output of version -o json.",
 }
-"""What the schemas describe, by their names."""
+"""The names of the schemas, and what each schema describes."""
 
 
 def schema(
@@ -245,14 +244,14 @@ def schema(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="The schema; default: list them.",
+            help="The name of the schema. Without NAME, the names of all schemas are printed.",
             autocompletion=lambda: list(SCHEMAS),
         ),
     ] = None,
 ) -> None:
-    """Print the JSON Schema of an input file, or of a command's -o json.
+    """Print the JSON Schema of an input file, or of a command's output with -o json.
 
-    -o yaml has the same structure.
+    The output with -o yaml has the same structure.
     """
     if name is None:
         width = max(map(len, SCHEMAS))

@@ -1,4 +1,4 @@
-"""Runs ``gputile explain``, which explains why a pod is pending, and what would have to change."""
+"""Runs ``gputile explain``, which explains why a pod is pending and what would help."""
 
 import time
 from dataclasses import dataclass
@@ -49,21 +49,22 @@ class ExplainOptions(ClusterSource):
         str,
         typer.Argument(
             metavar="POD",
-            help="NAME, NAMESPACE/NAME or TYPE/NAME; of deployment/web, a pending pod if there is "
-            "one.",
+            help="NAME, NAMESPACE/NAME or TYPE/NAME. For a workload such as deployment/web, a "
+            "pending pod of the workload is preferred.",
         ),
     ]
     namespace: Annotated[
         str | None,
         namespace_option(
-            "The pods' namespace; default: the context's. NAMESPACE/NAME overrides it."
+            "The namespace of the pods. The default is the namespace of the context. "
+            "NAMESPACE/NAME overrides this option."
         ),
     ] = None
     cluster: ClusterFiles = None
     every_node: Annotated[
         bool,
         typer.Option(
-            "--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest."
+            "--all", help=f"Show every node, not only the {_NODES_SHOWN} that nearly fit."
         ),
     ] = False
     output: Printed = Output.TABLE
@@ -71,14 +72,14 @@ class ExplainOptions(ClusterSource):
 
 @takes(ExplainOptions)
 def explain(options: ExplainOptions) -> None:
-    """Explain where a pod runs, or why it is pending: by node and GPU, and what would help.
+    """Explain where a pod runs, or why it is pending, by node and GPU, and what would help.
 
-    The decision is computed again with the scheduler's own code. Nothing is changed.
+    The decision is computed again with the scheduler's own code. Nothing in the cluster is changed.
 
     If the pod does not exist because its controller could not create it, the reason is printed.
 
-    Exit code: 0 if the pod is placed or fits somewhere, 3 if it fits nowhere, 2 if the input cannot
-    be used or the pod does not exist, 1 if the cluster does not answer.
+    Exit code: 0 if the pod is placed or fits on a node, 3 if it fits on no node, 2 if the input is
+    invalid or the pod does not exist, 1 if the API server does not answer.
     """
     from gputile.tools.simulator.explanation import explain_pod
 
@@ -108,7 +109,7 @@ def explain(options: ExplainOptions) -> None:
 
 
 def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod | None":
-    """Return a pod of a workload, a pending one if possible; None if the workload has no pods."""
+    """Return a pod of a workload, preferably a pending pod, or None if there are no pods."""
     from gputile.tools.simulator.scenario import owners_of
 
     found = [
@@ -131,9 +132,9 @@ def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") ->
 def _not_there(
     namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None
 ) -> NoReturn:
-    """Exit because there is no such pod; give the reason, if Events of a ``live`` cluster have it.
+    """Exit because the pod does not exist. The message contains the reason or a similar name.
 
-    ``workload`` is TYPE/NAME if a pod of a workload was asked for, else "".
+    ``workload`` is TYPE/NAME if the user named a workload, or else "".
     """
     from gputile.api.wording import nearest
 
@@ -175,7 +176,7 @@ def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool)
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
-    """Print why each node does not fit, one row per distinct reason, or per node if ``every``."""
+    """Print why the nodes do not fit. Nodes with equal rows are merged unless ``every`` is set."""
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
         alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
@@ -190,11 +191,11 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
         rows += _gpu_rows(first)
     write_table(rows)
     if left := len(reports) - sum(map(len, shown)):
-        write(f"... and {left} more nodes, further from fitting; --all shows them\n")
+        write(f"... and {left} more nodes that are further from fitting. --all shows all nodes.\n")
 
 
 def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
-    """Return the rows of a node's GPUs; GPUs with equal cells share a row, labelled 0-3,6."""
+    """Return the rows of a node's GPUs. GPUs with equal cells share a row, such as 0-3,6."""
     indices: dict[tuple[str, ...], list[int]] = {}
     for gpu in report.gpus:
         indices.setdefault(_gpu_cells(gpu), []).append(gpu.index)
@@ -202,7 +203,7 @@ def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
 
 
 def _ranges(numbers: "Sequence[int]") -> str:
-    """Return ascending numbers as ranges: 0-3,6."""
+    """Return ascending numbers as ranges, such as 0-3,6."""
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n for n in numbers if n + 1 not in numbers]
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))

@@ -30,14 +30,21 @@ class InspectFormat(StrEnum):
 class InspectOptions(ClusterSource):
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NODE]...", help="Only these nodes; * is a wildcard."),
+        typer.Argument(
+            metavar="[NODE]...", help="Show only the nodes with these names. * is a wildcard."
+        ),
     ] = None
     details: Annotated[
         bool, typer.Option("--details", "-d", help="List the pods of each node.")
     ] = False
     selector: Annotated[
         str,
-        option("SELECTOR", "Only nodes with these labels: a=b,c in (d,e),!f.", "--selector", "-l"),
+        option(
+            "SELECTOR",
+            "Show only the nodes with these labels, such as a=b,c in (d,e),!f.",
+            "--selector",
+            "-l",
+        ),
     ] = ""
     namespace: PodsNamespace = ""
     all_namespaces: AllNamespaces = False
@@ -45,16 +52,16 @@ class InspectOptions(ClusterSource):
     cluster: ClusterFiles = None
     output: Annotated[
         InspectFormat,
-        typer.Option("--output", "-o", help="What to print; bars: draw each GPU with its pods."),
+        typer.Option("--output", "-o", help="The output format. bars draws each GPU and its pods."),
     ] = InspectFormat.TABLE
     plain: Plain = False
 
 
 @takes(InspectOptions)
 def inspect(options: InspectOptions) -> None:
-    """Show how much of each GPU is allocated, by node, in the memory unit in force.
+    """Show how much memory of each GPU is allocated, by node, in the cluster's memory unit.
 
-    A column PENDING(Allocated) appears if the GPUs of a pod on a node are not known yet.
+    The column PENDING(Allocated) appears if the GPUs of a pod on a node are still unknown.
     """
     from gputile.api.wording import nearest
     from gputile.cli.answers import InspectAnswer
@@ -101,10 +108,7 @@ def _nowhere(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The nodes to show, the memory unit of the table in MiB, and all pods of the cluster.
-
-    ``missing`` are the requested names that match no node.
-    """
+    """The nodes to show, and in ``missing`` the requested names that match no node."""
 
     nodes: "list[NodeSummary]"
     unit_mib: int

@@ -1,4 +1,4 @@
-"""Runs ``gputile top`` and ``gputile web``, which show bookings and usage of the GPUs live."""
+"""Runs ``gputile top`` and ``gputile web``, which show live bookings and usage of the GPUs."""
 
 import sys
 import time
@@ -39,7 +39,7 @@ _LINES_BESIDE = 3  # the number of hidden rows, a note on read errors, and the c
 
 
 class TopOrder(StrEnum):
-    """The sort key of the rows: names are ascending, all others descending."""
+    """The sort key of the rows. NAME sorts in ascending, every other key in descending order."""
 
     BOOKED = "booked"
     USED = "used"
@@ -56,10 +56,10 @@ class TopOf(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions(ClusterSource):
-    of: Annotated[TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="What the rows are.")] = (
-        TopOf.NODES
-    )
-    sort: Annotated[TopOrder, typer.Option("--sort", help="What rows are sorted by.")] = (
+    of: Annotated[
+        TopOf, typer.Argument(metavar="[nodes|gpus|pods]", help="The objects to list.")
+    ] = TopOf.NODES
+    sort: Annotated[TopOrder, typer.Option("--sort", help="The column to sort by.")] = (
         TopOrder.BOOKED
     )
     namespace: PodsNamespace = ""
@@ -69,7 +69,7 @@ class TopOptions(ClusterSource):
         typer.Option(
             "--once/--watch",
             " /-w",
-            help="Show it once; the default if the output is not a terminal.",
+            help="Print the table once and exit. This is the default if stdout is not a terminal.",
         ),
     ] = False
     cluster: ClusterFiles = None
@@ -78,11 +78,11 @@ class TopOptions(ClusterSource):
 
 @takes(TopOptions)
 def top(options: TopOptions) -> None:
-    """Show nodes, GPUs or pods, the most booked first, and refresh when they change.
+    """Show nodes, GPUs or pods, the most booked first, and refresh the table when it changes.
 
-    Booked amounts come from the ledger. Used amounts come from the agents of the nodes, which are
-    read through the API server: you need the right to get pods/proxy. Ctrl-C ends it. -o json
-    prints nodes, GPUs and pods once.
+    Booked amounts come from the pods' allocations. Used amounts come from the nodes' agents, which
+    are read through the API server. This requires the right to get pods/proxy. Ctrl-C ends the
+    command. -o json prints nodes, GPUs and pods once.
     """
     once = options.once or options.output.is_data or "-" in (options.cluster or ())
     live = not once and sys.stdout is not None and sys.stdout.isatty()
@@ -104,7 +104,7 @@ def top(options: TopOptions) -> None:
 
 
 class _Top:
-    """The rows of ``gputile top``; without the agents' usage if the cluster is read from files."""
+    """The rows of ``gputile top``. They contain no usage if the cluster is read from files."""
 
     def __init__(self, options: TopOptions) -> None:
         from gputile.tools.web.top_rows import UsageOfNodes
@@ -116,7 +116,7 @@ class _Top:
         )
 
     def answer(self, state: "ClusterObjects", *, twice: bool) -> "TopAnswer":
-        """Return all rows, of pods only the requested namespace's; ``twice``: see UsageOfNodes."""
+        """Return all rows. ``twice`` is passed to ``UsageOfNodes.read``."""
         import msgspec
 
         from gputile.tools.web.state import page_state
@@ -143,7 +143,7 @@ class _Top:
         return read_or_leave(read())
 
     def write(self, found: "TopAnswer", most: int | None) -> None:
-        """Print the rows in at most ``most`` lines; all of them if that is None."""
+        """Print the rows in at most ``most`` lines, or all rows if ``most`` is None."""
         from gputile.tools.web.top_rows import GPU_COLUMNS, NODE_COLUMNS, POD_COLUMNS, table_of
 
         match self._options.of:
@@ -174,7 +174,6 @@ class _Top:
         return self._usage.unknown if self._usage is not None else ""
 
     def write_why(self) -> None:
-        """Print why some usage is unknown, if it is."""
         if self._why:
             note(self._why)
 
@@ -183,21 +182,25 @@ class _Top:
 class WebOptions(LiveSource):
     port: Annotated[
         int,
-        option("PORT", "Port to listen on; on 127.0.0.1 only, 0: any free port.", min=0, max=65535),
+        option(
+            "PORT",
+            "The port to listen on. Without --tls-dir, only on 127.0.0.1. 0 selects any free port.",
+            min=0,
+            max=65535,
+        ),
     ] = PORT
     tls_dir: Annotated[
         Path | None,
         option(
             "DIR",
-            "Serve HTTPS on every address, with tls.crt and tls.key of DIR; viewers have to log "
-            "in.",
+            "Serve HTTPS on every address with DIR/tls.crt and DIR/tls.key. Viewers must log in.",
         ),
     ] = None
     health_port: Annotated[
         int,
         option(
             "PORT",
-            "Port of /healthz, /readyz and /metrics; HTTP, with --tls-dir alone.",
+            "The HTTP port of /healthz, /readyz and /metrics. It is used only with --tls-dir.",
             min=1,
             max=65535,
         ),
@@ -206,14 +209,15 @@ class WebOptions(LiveSource):
 
 @takes(WebOptions)
 def web(options: WebOptions) -> None:
-    """Serve a live web page of the cluster's GPUs, and print its address.
+    """Serve a live web page of the cluster's GPUs, and print the page's address.
 
-    It reads with your rights, as kubectl does, and changes nothing. It listens on loopback only,
-    and answers only to clients that have the address, which contains a new secret each time. Ctrl-C
-    ends it.
+    The command reads the cluster with your rights, as kubectl does, and changes nothing. The page
+    is served on loopback only. Its address contains a secret that is new each time, and requests
+    without the secret are refused. Ctrl-C ends the command.
 
-    With --tls-dir it serves inside the cluster: viewers log in with a token, must be allowed to
-    list nodes, and see the names of pods in the namespaces whose pods they may list.
+    With --tls-dir, the page is served inside the cluster, and viewers log in with a token. They
+    need the right to list nodes. They see the names of pods only in namespaces whose pods they may
+    list.
     """
     import uvloop
 
@@ -227,7 +231,7 @@ def web(options: WebOptions) -> None:
     live = read_cluster(options, read_given(options.config), options.installed_in)
     configuration = live.in_force()
     if (why := live.unlisted.get("ResourceClaims")) is not None:
-        note(f"the cluster's ResourceClaims are not known ({why}): what they hold is not shown")
+        note(f"the cluster's ResourceClaims are unknown ({why}): the GPUs of claims are not shown")
     set_up_logging(LogFormat.TEXT, verbose=False)
     login = (
         LoginSettings(options.tls_dir, options.health_port) if options.tls_dir is not None else None
@@ -246,7 +250,7 @@ def web(options: WebOptions) -> None:
 
 def _ready(address: str) -> None:
     write(f"{address}\n")
-    note("open this address in a browser; Ctrl-C ends the page")
+    note("open this address in a browser; Ctrl-C stops the server")
 
 
 def _serving(address: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs ``gputile selftest``, which proves that isolation holds on this machine."""
+"""Runs ``gputile selftest``, which tests on this machine that limits of containers hold."""
 
 import math
 import os
@@ -22,18 +22,16 @@ from gputile.node.isolation.selftest import MemoryRow, TimeRow
 
 MISSED = ExitCode.FAILED
 SAY_AFTER_S = 1.0
-WORK = "taking memory and time of a GPU, which takes up to a minute"
+WORK = "using memory and time of a GPU, which takes up to a minute"
 LIMIT_MIB = 2048
 LONGEST_S = 3600
 
 
 class IsolationAnswer(msgspec.Struct, frozen=True):
-    """``gputile selftest isolation -o json``."""
-
     memory: Annotated[
-        list[MemoryRow], described("The memory limit, for each way to allocate memory.")
+        list[MemoryRow], described("The tests of the memory limit, one for each kind of memory.")
     ]
-    time: Annotated[list[TimeRow], described("The shares of GPU time.")]
+    time: Annotated[list[TimeRow], described("The tests of shares of GPU time.")]
 
 
 selftest = typer.Typer(
@@ -50,14 +48,19 @@ def isolation(
     seconds: Annotated[
         float,
         option(
-            "SECONDS", "How long each measurement of GPU time takes; 0: none.", min=0, max=LONGEST_S
+            "SECONDS",
+            "The duration of each measurement of GPU time. 0 skips these measurements.",
+            min=0,
+            max=LONGEST_S,
         ),
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
-    """Test limits: allocate memory of the first GPU in every way, and share its time by an arbiter.
+    """Test the limits of containers on the first GPU.
 
-    Exit code: 0 if every limit held, 1 if one did not.
+    Allocates memory in every supported way, and shares the GPU's time by an arbiter.
+
+    Exit code: 0 if every limit held, or 1 if a limit did not hold.
     """
     from gputile.node.isolation.library import LibraryMissing
     from gputile.node.isolation.selftest import memory_rows, time_rows
@@ -85,10 +88,10 @@ def isolation(
 
 
 def _kill_children() -> None:
-    """Kill all child processes, including one that is just being started."""
+    """Kill all child processes, including a process that is being started at this moment."""
     for thread in Path("/proc/self/task").iterdir():
         for child in (thread / "children").read_text(encoding="ascii").split():
-            # Only this process reaps it, so the PID is not reused.
+            # Only this process reaps the child, so the PID cannot have been reused.
             os.kill(int(child), signal.SIGKILL)
 
 
@@ -96,8 +99,8 @@ def _kill_children() -> None:
 def _unwinding_on_signals() -> Iterator[None]:
     """On a termination signal, kill the child processes, and exit through all open contexts.
 
-    Further signals are ignored during the clean-up. A signal that the parent process ignores stays
-    ignored.
+    Further signals are ignored during the clean-up. A signal that is ignored when the context is
+    entered stays ignored.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -121,7 +124,7 @@ def _unwinding_on_signals() -> Iterator[None]:
 
 @contextmanager
 def _temporary_root() -> Iterator[None]:
-    """Create all temporary directories within one that is removed even after an interrupt."""
+    """Create all temporary directories in one directory, which is removed at the end."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gputile-") as root:
         tempfile.tempdir = root
@@ -132,16 +135,16 @@ def _temporary_root() -> Iterator[None]:
 
 
 def _first_gpu() -> tuple[str, dict[str, str]]:
-    """Return the UUID of the first GPU, and the environment in which a process sees only it."""
+    """Return the UUID of the first GPU, and an environment in which processes see only this GPU."""
     from gputile.node.nvml.nvml_probe import open_real
     from gputile.node.nvml.probe import NvmlError
 
     try:
         gpus = open_real().inventory().gpus
     except NvmlError as error:
-        fail(f"no GPU was found ({error}): run it on a GPU node")
+        fail(f"no GPU was found ({error}): run this test on a GPU node")
     if not gpus:
-        fail("no GPU was found: run it on a GPU node")
+        fail("no GPU was found: run this test on a GPU node")
     return gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}
 
 

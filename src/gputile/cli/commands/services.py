@@ -25,28 +25,43 @@ if TYPE_CHECKING:
 ServiceKubeconfig = Annotated[
     Path | None,
     option(
-        "FILE",
-        "The kubeconfig; default: the one that kubectl uses, then the pod's service account.",
+        "FILE", "The kubeconfig file. By default, kubectl's, or else the pod's service account."
     ),
 ]
 FollowedConfig = Annotated[
-    Path | None, option("FILE", "A gputile.io/v1alpha1 Configuration; reloaded when it changes.")
+    Path | None,
+    option(
+        "FILE", "A file with a gputile.io/v1alpha1 Configuration. It is reloaded when it changes."
+    ),
 ]
 Identity = Annotated[
-    str | None, option("NAME", "Name of this replica in the Lease; default: the host's name.")
+    str | None,
+    option("NAME", "The name of this replica in the Lease. By default, the host's name."),
 ]
 LeaseNamespace = Annotated[
     str | None,
     option(
-        "NAMESPACE", "Where the Lease is; default: the context's namespace.", callback=namespace
+        "NAMESPACE",
+        "The namespace of the Lease. By default, the context's namespace.",
+        callback=namespace,
     ),
 ]
-LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="Format of the logs.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="The format of the logs.")]
+HealthPort = Annotated[
+    int,
+    option(
+        "PORT",
+        "The HTTP port of /healthz, /readyz and /metrics. It listens on every address. 0 disables "
+        "it.",
+        min=0,
+        max=65535,
+    ),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages too.")]
 
 
 def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
-    """Return the access to the API server; exit if there is no usable configuration."""
+    """Load the credentials for the API server. Exit if they are missing or unusable."""
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError
 
@@ -57,7 +72,7 @@ def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
-    """Run a service until it ends; exit with an error if it cannot listen on a port."""
+    """Run a service until it ends. Exit with an error if it cannot listen on a port."""
     import uvloop
 
     from gputile.support.listening import PortError
@@ -76,51 +91,53 @@ class AgentOptions:
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
-    device_plugin_dir: Annotated[Path, option("DIR", "Where kubelet.sock is.")] = Path(
+    device_plugin_dir: Annotated[Path, option("DIR", "The directory of kubelet.sock.")] = Path(
         "/var/lib/kubelet/device-plugins"
     )
     pod_resources_socket: Annotated[Path, option("FILE", "The kubelet's PodResources socket.")] = (
         Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     )
     state_dir: Annotated[
-        Path, option("DIR", "Where the agent stores its state; at the same path on the host.")
+        Path,
+        option(
+            "DIR", "The directory of the agent's state, mounted from the same path on the host."
+        ),
     ] = Path("/var/lib/gputile")
     usage_dir: Annotated[
         Path,
         option(
             "DIR",
-            "Where containers record their use; mounted nosuid, at the same path on the host.",
+            "The directory in which containers record their usage. It must be mounted nosuid, from "
+            "the same path on the host.",
         ),
     ] = Path("/run/gputile")
     cdi_dir: Annotated[
         Path | None,
         option(
             "DIR",
-            "Pass devices by CDI too, with specifications in DIR; /var/run/cdi for most runtimes.",
+            "Pass devices by CDI too, with specifications in DIR. Most runtimes use /var/run/cdi.",
         ),
     ] = None
     host_root: Annotated[
-        Path, option("DIR", "Where the host's /usr and /proc/driver are, for CDI.")
+        Path, option("DIR", "The directory with the host's /usr and /proc/driver, for CDI.")
     ] = Path("/")
     machine_root: Annotated[
-        Path, option("DIR", "Where the /sys, /proc and /dev are that show the GPUs.")
+        Path, option("DIR", "The directory with the /sys, /proc and /dev that show the GPUs.")
     ] = Path("/")
     rest: Annotated[
         bool,
         typer.Option(
-            "--rest/--no-rest", help="Wait idle on a node without NVIDIA GPUs until it has one."
+            "--rest/--no-rest", help="Wait idle on a node without NVIDIA GPUs until a GPU appears."
         ),
     ] = True
-    health_port: Annotated[
-        int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
-    ] = 0
+    health_port: HealthPort = 0
     log_format: LogFormatOption = LogFormat.JSON
     verbose: Verbose = False
 
 
 @takes(AgentOptions)
 def agent(options: AgentOptions) -> None:
-    """Serve this node's GPUs as the kubelet's device plugin.
+    """Serve this node's GPUs to the kubelet as a device plugin.
 
     Each container gets the GPUs that are booked for its pod.
     """
@@ -172,7 +189,7 @@ def agent(options: AgentOptions) -> None:
             json.dumps(leave),
         ]
         command = [sys.executable, *resting, *command]
-    # Replace this process, so that the modules of the command line do not stay in memory.
+    # Replace this process, so that the modules of the command line do not remain in memory.
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
 
 
@@ -180,10 +197,8 @@ def agent(options: AgentOptions) -> None:
 class ControllerOptions:
     config: FollowedConfig = None
     lease_namespace: LeaseNamespace = None
-    lease: Annotated[str, option("NAME", "The Lease's name.")] = CONTROLLER_LEASE
-    health_port: Annotated[
-        int, option("PORT", "Port of /healthz, /readyz and /metrics; 0: none.", min=0, max=65535)
-    ] = 8082
+    lease: Annotated[str, option("NAME", "The name of the Lease.")] = CONTROLLER_LEASE
+    health_port: HealthPort = 8082
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     identity: Identity = None
@@ -191,7 +206,7 @@ class ControllerOptions:
         int,
         option(
             "SECONDS",
-            "Duration of the Lease; the next replica waits so long if one dies.",
+            "The duration of the Lease. If the leader dies, the next replica waits this long.",
             min=2,
             max=600,
         ),
@@ -205,7 +220,7 @@ def controller(options: ControllerOptions) -> None:
     """Plan gangs and preemption, request nodes from autoscalers, taint GPU nodes, and report silent
     agents.
 
-    Only the replica that holds the Lease acts; the others wait for it. Ends on SIGTERM.
+    Only the replica that holds the Lease acts. The others wait for it. SIGTERM ends the service.
     """
     from gputile.controlplane.controller.controller import ControllerSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -227,29 +242,21 @@ def controller(options: ControllerOptions) -> None:
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
     host: Annotated[
-        str, option("ADDRESS", "Address to listen on; any but loopback requires TLS.")
+        str, option("ADDRESS", "The address to listen on. TLS is required unless it is loopback.")
     ] = "127.0.0.1"
-    port: Annotated[int, option("PORT", "Port to listen on.", min=1, max=65535)] = 8888
+    port: Annotated[int, option("PORT", "The port to listen on.", min=1, max=65535)] = 8888
     config: FollowedConfig = None
     kubeconfig: ServiceKubeconfig = None
     context: Context = None
     identity: Identity = None
     lease_namespace: LeaseNamespace = None
     lease_seconds: Annotated[
-        int, option("SECONDS", "Duration of the Lease; 0: no Lease.", min=0, max=600)
+        int, option("SECONDS", "The duration of the Lease. 0 disables the Lease.", min=0, max=600)
     ] = 15
-    events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = (
+    events: Annotated[bool, typer.Option("--events/--no-events", help="Record Events on pods.")] = (
         True
     )
-    health_port: Annotated[
-        int,
-        option(
-            "PORT",
-            "Port of /healthz, /readyz and /metrics; on every address; 0: none.",
-            min=0,
-            max=65535,
-        ),
-    ] = 0
+    health_port: HealthPort = 0
     tls_cert: Annotated[Path | None, option("FILE", "The certificate to serve HTTPS with.")] = None
     tls_key: Annotated[Path | None, option("FILE", "The private key of --tls-cert.")] = None
     client_ca: Annotated[
@@ -261,10 +268,10 @@ class ExtenderOptions:
 
 @takes(ExtenderOptions)
 def extender(options: ExtenderOptions) -> None:
-    """Answer kube-scheduler which nodes fit a pod, how well, and which GPUs it gets; bind the pods.
+    """Tell kube-scheduler which nodes fit a pod and how well, choose its GPUs, and bind the pod.
 
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET).
-    Ends on SIGTERM after the Bindings in progress.
+    SIGTERM ends the service after the Bindings in progress.
     """
     from gputile.controlplane.extender.server import ExtenderSettings, serve
     from gputile.controlplane.leader_election import default_identity
@@ -288,7 +295,7 @@ def extender(options: ExtenderOptions) -> None:
 
 
 def _tls(options: ExtenderOptions) -> "TlsFiles | None":
-    """Return the files for HTTPS, or None for HTTP on loopback; exit if they cannot be used."""
+    """Return the files for HTTPS, or None for HTTP on loopback. Exit if the options are invalid."""
     from gputile.support.listening import TlsFiles, UnusableTls
 
     certificate, key, client_ca = options.tls_cert, options.tls_key, options.client_ca
@@ -323,23 +330,30 @@ class WebhookOptions:
         str,
         option(
             "NAMESPACE",
-            "Where gputile is installed; its Service and Secret are there.",
+            "The namespace in which gputile is installed. It contains the webhook's Service and "
+            "Secret.",
             callback=namespace,
         ),
     ]
     service: Annotated[
         str, option("NAME", "The Service through which the API server reaches the webhook.")
     ]
-    secret: Annotated[str, option("NAME", "The Secret with its certificate; created if missing.")]
+    secret: Annotated[str, option("NAME", "The Secret of the certificate. Created if missing.")]
     configuration: Annotated[
         str,
-        option("NAME", "Name of both webhook configurations; their caBundle is kept up to date."),
+        option(
+            "NAME", "The name of both webhook configurations. The webhook updates their caBundle."
+        ),
     ]
     config: FollowedConfig = None
-    host: Annotated[str, option("ADDRESS", "Address to listen on; default: every one.")] = ""
-    port: Annotated[int, option("PORT", "Port to listen on; HTTPS.", min=1, max=65535)] = 9443
+    host: Annotated[
+        str, option("ADDRESS", "The address to listen on. By default, every address.")
+    ] = ""
+    port: Annotated[
+        int, option("PORT", "The port to listen on. It serves HTTPS.", min=1, max=65535)
+    ] = 9443
     health_port: Annotated[
-        int, option("PORT", "Port of /healthz, /readyz and /metrics; HTTP.", min=1, max=65535)
+        int, option("PORT", "The HTTP port of /healthz, /readyz and /metrics.", min=1, max=65535)
     ] = 8083
     dns_name: Annotated[
         list[str] | None,
@@ -355,10 +369,10 @@ class WebhookOptions:
 
 @takes(WebhookOptions)
 def webhook(options: WebhookOptions) -> None:
-    """Complete and validate GPU pods before they are stored; convert old forms.
+    """Complete and validate GPU pods before they are stored, and convert old forms.
 
-    Serves the certificate of its Secret, and creates one if there is none. Ends on SIGTERM, after
-    the reviews in progress.
+    The webhook serves HTTPS with the certificate in its Secret. If there is no certificate, the
+    webhook creates one. SIGTERM ends the service after the reviews in progress.
     """
     from gputile.controlplane.webhook.server import WebhookSettings, serve
 

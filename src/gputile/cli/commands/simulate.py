@@ -1,4 +1,4 @@
-"""Runs ``gputile simulate``, which shows what would happen to workloads on a cluster."""
+"""Runs ``gputile simulate``, which shows where the pods of workloads would run on a cluster."""
 
 import dataclasses
 import time
@@ -38,28 +38,29 @@ if TYPE_CHECKING:
 _NAMES_SHOWN = 5
 _REFUSED_SHOWN = 50
 _ASSUMED = {
-    "ResourceClaims": "none holds a GPU",
-    "PodGroups": "there are only those of -f FILE",
-    "PriorityClasses": "pods that name one have the priority 0, and none is the default",
-    "PodDisruptionBudgets": "none protects the pods that are preempted",
-    "namespaces": f"none has the label {UNSAFE_ACCESS_LABEL}",
+    "ResourceClaims": "no claim has a GPU",
+    "PodGroups": "the only PodGroups are those in -f FILE",
+    "PriorityClasses": "pods that name one have the priority 0, and there is no default",
+    "PodDisruptionBudgets": "no PodDisruptionBudget protects the pods that are preempted",
+    "namespaces": f"no namespace has the label {UNSAFE_ACCESS_LABEL}",
 }
 _NO_WORKLOADS = (
-    "no workloads are given, so there is nothing to place: use -f FILE; gputile "
-    "inspect -o bars draws a cluster alone"
+    "no workloads are given, so there is nothing to place: use -f FILE, or draw the cluster with "
+    "gputile inspect -o bars"
 )
 
 
 @takes(SimulateOptions)
 def simulate(options: SimulateOptions) -> None:
-    """Show which node and GPUs the pods of manifests would get, by the scheduler's own code.
+    """Show on which nodes and GPUs the pods of manifests would run, using the scheduler's own code.
 
-    Draws each GPU with its pods, and prints where the pods of each workload are placed, or why not
-    and what would help. With --from-cluster or --validate=server, the API server validates each
-    object by a dry run. Nothing is stored in any cluster.
+    Draws each GPU with its pods. Prints where the pods of each workload are placed, or why they are
+    not placed and what would help. With --from-cluster or --validate=server, the API server
+    validates each object by a dry run. Nothing is stored in any cluster.
 
-    Exit code: 0 if every pod was placed, 3 if one was not (with --fit: if not even one copy fits),
-    2 if the input cannot be used or the cluster would refuse it, 1 if the cluster does not answer.
+    Exit code: 0 if every pod was placed, 3 if a pod was not placed or not even one copy of --fit
+    fits, 2 if the input is invalid or the API server would refuse it, 1 if the API server does not
+    answer.
     """
     from gputile.cli.simulation_report import write_result
     from gputile.tools.simulator.manifests import merged_notes
@@ -105,11 +106,11 @@ def _check(options: SimulateOptions) -> None:
     if options.compare is not None and options.output is DecisionFormat.INSPECT:
         fail("--compare cannot be used with -o inspect, which shows one policy")
     if options.output is DecisionFormat.HTML and (options.compare is not None or options.fit):
-        fail("-o html cannot be used with --compare or --fit: it shows one result")
+        fail("-o html cannot be used with --compare or --fit: the page shows only one result")
 
 
 def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live":
-    """Return the objects of kubectl's current cluster; exit if any of them cannot be decoded."""
+    """Read the objects of kubectl's current cluster. Exit if an object cannot be decoded."""
     from gputile.cli.reads.live_cluster import read_cluster
 
     live = read_cluster(options, given, options.installed_in, groups=True)
@@ -132,7 +133,6 @@ def _add_nodes(
 
 
 def _is_unplaced(result: "SimulationResult") -> bool:
-    """Return whether a pod was not placed, or not even one copy fits."""
     return result.placed < len(result.outcomes) or (
         result.count is not None and not result.count.copies
     )
@@ -141,7 +141,7 @@ def _is_unplaced(result: "SimulationResult") -> bool:
 def _simulated(
     configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]"
 ) -> "SimulationResult":
-    """Simulate the scenario, and count how many copies of ``more``, if any, fit afterwards."""
+    """Simulate the scenario. If ``more`` is not empty, count how many copies fit afterwards."""
     from gputile.cli.answers import SimulationResult
     from gputile.tools.simulator.simulation import Simulation
 
@@ -157,7 +157,7 @@ def _simulated(
 def _read(
     options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None"
 ) -> "Scenario":
-    """Build the scenario from the files and from the live cluster's nodes, PodGroups and claims."""
+    """Build the scenario from the files, and from the nodes, PodGroups and claims in ``live``."""
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, load_files, read_scenario
 
@@ -199,7 +199,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
 
 
 def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
-    """Add the live cluster's PriorityClasses, and its namespaces that allow unsafe GPU access."""
+    """Apply the live cluster's PriorityClasses, and its labels of namespaces, to admission."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
     admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))
@@ -209,7 +209,7 @@ def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
 
 
 def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "Intake") -> "Intake":
-    """Have the API server validate the objects; exit if it refuses any."""
+    """Have the API server validate the objects. Exit if the API server refuses an object."""
     from gputile.cli.reads.dry_run import ask_server
 
     ways = {Validation.WARN: "Warn", Validation.IGNORE: "Ignore"}
@@ -230,7 +230,7 @@ def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "I
 def _make_pods(
     options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None"
 ) -> "list[Pod]":
-    """Add the pods of the files and of the live cluster; return the pods of --fit."""
+    """Add the pods of the files and of the live cluster. Return the pods of ``--fit``."""
     from gputile.tools.simulator.foreign_cluster import adopted
     from gputile.tools.simulator.manifests import ManifestError, Note
     from gputile.tools.simulator.scenario import load_pods, make_pods, recognise
@@ -239,7 +239,7 @@ def _make_pods(
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
             more = load_pods(options.fit, scenario, expansion.intake) if options.fit else []
-        # these options have running pods placed again
+        # With these options, running pods are placed again.
         leaving = (
             options.without_node or options.without_nodes is not None or options.mode is not None
         )
@@ -262,7 +262,7 @@ def _make_pods(
 def _configuration(
     scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None"
 ) -> "Configuration":
-    """Return the configuration for the scenario; print what is assumed about a live cluster."""
+    """Return the configuration for the scenario. Print what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
 
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
@@ -270,12 +270,11 @@ def _configuration(
         configuration = assumed(configuration, live.configuration.why)
     for kind, why in live.unlisted.items() if live is not None else ():
         if kind != "PodGroups" or configuration.admission.gangs:
-            note(f"the cluster's {kind} are not known ({why}). Assumed: {_ASSUMED[kind]}")
+            note(f"the cluster's {kind} are unknown ({why}). Assumed: {_ASSUMED[kind]}")
     return configuration
 
 
 def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Configuration":
-    """Apply --unit and --no-preemption to the configuration."""
     import msgspec
 
     from gputile.api.config.section import ConfigurationError
@@ -293,7 +292,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
 def _imagine(
     options: SimulateOptions, scenario: "Scenario", configuration: "Configuration"
 ) -> None:
-    """Remove the nodes of --without-node and --without-nodes; apply --unit, --mode and --need."""
+    """Apply the what-if options ``--without-node(s)``, ``--unit``, ``--mode`` and ``--need``."""
     from gputile.api.wording import nearest
     from gputile.tools.simulator.outcomes import workload_name
     from gputile.tools.simulator.what_if import (
@@ -331,8 +330,8 @@ def _imagine(
         workloads = {workload_name(owner_of(pod)) for pod in scenario.pending}
         if unknown := sorted(needs.of_workload.keys() - workloads):
             fail(
-                f"--need {unknown[0]}: no running pod is of that "
-                f"workload{nearest(unknown[0], workloads)}",
+                f"--need {unknown[0]}: the workload has no running "
+                f"pod{nearest(unknown[0], workloads)}",
                 BAD_INPUT,
             )
 
@@ -347,7 +346,7 @@ def _needs(options: SimulateOptions) -> "MemoryNeeds":
         try:
             of_workload[workload] = parse_mib(size)
         except QuantityError as error:
-            fail(f"--need {text}: {error}; say 8GiB, or deployment/NAME=8GiB", BAD_INPUT)
+            fail(f"--need {text}: {error}; use 8GiB or deployment/NAME=8GiB", BAD_INPUT)
     return MemoryNeeds(of_workload, of_workload.pop("", 0))
 
 

@@ -1,4 +1,4 @@
-"""Runs ``gputile status``, which shows whether the installation is deployed (U11)."""
+"""Runs ``gputile status``, which shows whether the installation is completely deployed."""
 
 import time
 from dataclasses import dataclass
@@ -31,24 +31,26 @@ LOOK_EVERY_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions(Reach):
     installed_in: Annotated[
-        str, option("NAMESPACE", "Where gputile is installed.", callback=namespace)
+        str, option("NAMESPACE", "The namespace in which gputile is installed.", callback=namespace)
     ] = INSTALLED_IN
-    release: Annotated[str, option("NAME", "The Helm release; default: every one there.")] = ""
+    release: Annotated[
+        str, option("NAME", "The Helm release. By default, every release in the namespace.")
+    ] = ""
     output: Printed = Output.TABLE
     wait: Annotated[
         str,
-        option("TIME", "How long to wait until it is deployed: 300, 5m.", "--wait", "--timeout"),
+        option("TIME", "How long to wait until it is deployed, such as 5m.", "--wait", "--timeout"),
     ] = "0"
     watch: Watch = False
 
 
 @takes(StatusOptions)
 def status(options: StatusOptions) -> None:
-    """Show whether gputile is Deployed, still Deploying, or Failed and why, and the mode and unit
-    of each GPU node.
+    """Show whether gputile is Deployed, Deploying or Failed, and the mode and memory unit of each
+    GPU node.
 
-    Exit code: 0 if every component is ready, or runs outside of pods; 3 if one is not, or if an
-    upgrade has failed or has not ended; 1 if the cluster does not answer.
+    Exit code: 0 if every component is ready or runs outside of pods, 3 if a component is not ready
+    or an upgrade has failed or has not ended, 1 if the API server does not answer.
     """
     from gputile.cli.reads.installation import read_installation
     from gputile.tools.views.status import RolloutPhase, table

@@ -1,4 +1,4 @@
-"""Reads the cluster's objects for a command, live or from files, and again for ``--watch``."""
+"""Reads the objects of a live cluster or of files for a command, repeatedly with ``--watch``."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 Watch = Annotated[
     bool,
-    typer.Option("--watch", "-w", help="Show it again whenever it changes, until interrupted."),
+    typer.Option("--watch", "-w", help="Show the output again whenever it changes, until Ctrl-C."),
 ]
 T = TypeVar("T")
 
@@ -46,10 +46,10 @@ class ClusterObjects:
     claims: "Sequence[ResourceClaim]" = ()
 
     def again(self, source: "ClusterSource") -> "ClusterObjects":
-        """Read the cluster again, with the known configuration; exit if it cannot be read.
+        """Read the cluster again, but reuse the configuration. Exit if the cluster is unreadable.
 
         Raises:
-            Unreadable: instead of exiting, if files are read, or within ``rereading``.
+            Unreadable: within ``rereading``, or for files, instead of exiting.
         """
         from gputile.cli.configuration import GivenConfiguration
 
@@ -61,9 +61,9 @@ class ClusterObjects:
 def read_state(
     source: "ClusterSource", given: "GivenConfiguration | None" = None
 ) -> ClusterObjects:
-    """Return the state of a cluster; exit if it cannot be read.
+    """Read the cluster that the options select. Exit if the cluster cannot be read.
 
-    ``given`` is the configuration if it is known from an earlier read.
+    ``given`` is the configuration of an earlier read. After an earlier read, no notes are printed.
     """
     from gputile.core.ledger.node_info import unit_in_force
 
@@ -78,8 +78,8 @@ def read_state(
                 note(each)
             if (why := live.unlisted.get("ResourceClaims")) is not None:
                 note(
-                    f"the cluster's ResourceClaims are not known ({why}): what they hold is not "
-                    f"counted"
+                    f"the cluster's ResourceClaims are unknown ({why}): the GPUs of claims are "
+                    f"not counted"
                 )
         found = ClusterObjects(
             live.nodes, live.pods, live.in_force(), live.namespace, live.claims or ()
@@ -96,7 +96,7 @@ def read_state(
                 source.cluster, configured_mib=given.unit_mib if given is not None else None
             )
     except ManifestError as error:
-        if looked_before:  # the file may be in the middle of a write
+        if looked_before:  # another process may be writing the file
             from gputile.cli.reads.live_cluster import Unreadable
 
             raise Unreadable(f"cannot read the cluster: {error}") from error
@@ -114,7 +114,7 @@ def read_state(
 
 
 def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
-    """Add the GPUs of nodes that gputile does not serve; print notes about them if ``told``."""
+    """Add the GPUs of nodes that gputile does not serve. If ``told``, print notes about them."""
     from gputile.tools.simulator.foreign_cluster import adopted
 
     found = adopted(state.nodes, state.pods, state.configuration.unit_mib)
@@ -126,8 +126,8 @@ def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
 def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redraw: bool) -> None:
     """Show ``first``, then each new result of ``read``, until an interrupt ends the process.
 
-    If ``redraw`` is set, a terminal shows only the latest result. Otherwise results follow one
-    another. While the cluster cannot be read, a note below the result gives the reason.
+    If ``redraw`` is set and stdout is a terminal, the terminal is cleared before each result. While
+    the cluster cannot be read, a note below the result states the reason.
     """
     found, why, clear = first, "", redraw and redraws()
     is_new = True
@@ -148,7 +148,7 @@ def watched(first: T, read: Callable[[], T], show: Callable[[T], None], *, redra
 
 
 def refreshed(read: Callable[[], T], known: T) -> tuple[T, str]:
-    """Return the state and ""; if the cluster cannot be read, return ``known`` and the reason."""
+    """Return the result of ``read`` and "", or ``known`` and the reason why reading failed."""
     from gputile.cli.reads.live_cluster import Unreadable, rereading
 
     try:

@@ -1,9 +1,10 @@
-"""Validates manifests by dry runs on the API server, with the user's own rights; stores nothing.
+"""Validates manifests by dry runs on the API server, with the user's own rights.
 
-Like ``kubectl apply``, it first reads each object. It creates a missing object, and changes an
-existing one by server-side apply. With ``dryRun=All`` the API server does everything except storing
-the object. There is one request for each object, and one for a pod of each pod template, since an
-API server admits the pods of a template only when their controller creates them.
+Like ``kubectl apply``, this module first reads each object. A missing object is sent as a create
+request, and an existing object as a server-side apply. All requests have ``dryRun=All``, so the API
+server validates and admits the object but does not store it. A further request is made for a pod of
+each pod template, because admission would otherwise see this pod only when its controller creates
+it.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ _PREAMBLE: Final = re.compile(r'^\S+ "[^"]*" is (?:forbidden|invalid): ')
 # The wording of RBAC, which admission does not use: User "ci" cannot create resource "pods" in API
 # group "" ...
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot \w+ (?:resource|path) "')
-# characters; the message about an immutable field contains its whole value
+# In characters. The message about an immutable field contains the field's whole value.
 _LONGEST_CAUSE: Final = 300
 _NEEDED: Final = ("Namespace", "PriorityClass", "RuntimeClass", "ServiceAccount")
 _NOT_FOUND: Final = re.compile(r"not found|was found")
@@ -57,7 +58,7 @@ _NOT_FOUND: Final = re.compile(r"not found|was found")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The object of a dry-run request: the manifest's, or a pod of the template at ``path``."""
+    """The object of a dry run: the manifest itself, or a pod of the pod template at ``path``."""
 
     manifest: Manifest
     api_version: str
@@ -67,17 +68,16 @@ class Question:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the request, if the kind is namespaced."""
         return self.manifest.namespaced_name[0]
 
     @property
     def name(self) -> str:
-        """The object's name; "" if the API server generates it."""
+        """The object's name, or "" if the API server generates the name."""
         return "" if self.path else self.manifest.namespaced_name[1]
 
 
 def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
-    """Yield the requests for all objects that neither describe a cluster nor are running pods."""
+    """Yield the dry runs for manifests, except descriptions of clusters and running pods."""
     for manifest in manifests:
         if manifest.described or manifest.runs:
             continue
@@ -93,7 +93,7 @@ def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Ques
 
 
 def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Json]]:
-    """Yield each pod template of a known kind, and its path."""
+    """Yield the path and the value of each pod template in a manifest of a known kind."""
     found = kinds.find(manifest)
     if manifest.api_version == MAKERS.get(manifest.kind) and manifest.kind != "Pod":
         steps = template_path(manifest.kind)
@@ -111,13 +111,13 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
 
 
 def _claims(beside: Any) -> Json:
-    """Return the ``volumeClaimTemplates`` next to a pod template."""
+    """Return the ``volumeClaimTemplates`` field of the object that contains a pod template."""
     found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
 
 def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
-    """Build a template's pod as a controller does, with ``volumeClaimTemplates`` as volumes."""
+    """Build the pod of a template as a controller does, with volumes for its claim templates."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
@@ -145,12 +145,12 @@ def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
 
 
 def lacks_right(said: str) -> bool:
-    """Return whether RBAC refused the request, which says nothing about the object."""
+    """Return whether RBAC refused the request. In this case the object may still be valid."""
     return _NO_RIGHT.search(said) is not None
 
 
 def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the refusal names a missing object that is in the files' ``names`` by kind."""
+    """Return whether the refusal is due to a missing object that is among the files' ``names``."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
     return _NOT_FOUND.search(said) is not None and any(
         re.search(rf"\b{re.escape(name)}\b", said) for name in found
@@ -158,7 +158,7 @@ def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return a line per cause of the API server's refusal; ``details`` are its Status's."""
+    """Return a line for each cause of a refusal. ``details`` is a field of its Status."""
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None
@@ -175,7 +175,7 @@ def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
 
 
 def _shortened(message: str) -> str:
-    """Return an error message; if it is long, most of the value that it contains is cut."""
+    """Shorten a long error message by cutting most of the value that the message quotes."""
     if len(message) <= _LONGEST_CAUSE:
         return message
     why = message.rpartition(": ")[2][-_LONGEST_CAUSE // 2 :]
@@ -184,7 +184,7 @@ def _shortened(message: str) -> str:
 
 @dataclass(slots=True)
 class ServerVerdict:
-    """The API server's answer about manifests: why it refuses some, and which it would store."""
+    """The result of the dry runs. ``notes`` name the objects that could not be validated."""
 
     refused: list[str] = field(default_factory=list)
     accepted: frozenset[Origin] = frozenset()
@@ -193,7 +193,7 @@ class ServerVerdict:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The state of a run: which kinds the API server serves, and why objects were not validated."""
+    """The state of the dry runs. ``unjudged`` contains why objects could not be validated."""
 
     connection: "Connection"
     strictness: str
@@ -202,7 +202,7 @@ class _Inquiry:
     unjudged: dict[Origin, str] = field(default_factory=dict)
 
     async def learn(self, version: str) -> None:
-        """Read which kinds the API server serves in an API version."""
+        """Record in ``served`` which kinds the API server serves in an API version."""
         path = "/".join(
             (
                 "/apis" if "/" in version else "/api",
@@ -216,16 +216,16 @@ class _Inquiry:
         except Forbidden:
             self.served[version] = None
         except ConversionError as error:
-            raise BadAnswer(f"GET {path}: the answer is no list of kinds ({error})") from error
+            raise BadAnswer(f"GET {path}: the answer is not a list of kinds ({error})") from error
         else:
             self.served[version] = {
                 each.kind: each for each in found.resources if "/" not in each.name
             }
 
     async def answer(self, question: Question) -> list[str]:
-        """Return why the API server refuses an object.
+        """Return the reasons why the API server refuses an object.
 
-        The result is empty if it would store the object, or cannot validate it.
+        The result is also empty if the object cannot be validated.
 
         Raises:
             KubeError: the API server fails.
@@ -233,7 +233,7 @@ class _Inquiry:
         origin, kinds = question.manifest.origin, self.served[question.api_version]
         served = (kinds or {}).get(question.kind)
         if kinds is None:
-            self.unjudged[origin] = f"you may not ask which kinds {question.api_version} has"
+            self.unjudged[origin] = f"you may not list the kinds of {question.api_version}"
             return []
         if served is None:
             if question.kind in self.names["CustomResourceDefinition"]:
@@ -252,7 +252,7 @@ class _Inquiry:
             if isinstance(error, Forbidden) and lacks_right(error.server_message):
                 self.unjudged[origin] = error.server_message
             elif comes_with_files(error.server_message, self.names):
-                self.unjudged[origin] = f"what it needs is in the files ({error.server_message})"
+                self.unjudged[origin] = f"it needs an object in the files ({error.server_message})"
             else:
                 return refusal_lines(question, error.server_message, error.details)
         return []
@@ -287,9 +287,9 @@ class _Inquiry:
 def ask_server(
     reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
 ) -> ServerVerdict:
-    """Have the API server validate manifests and the pods of their templates.
+    """Have the API server validate manifests and pods of their templates. Exit if it fails.
 
-    ``strictness`` is the value of ``fieldValidation``. Exits if the API server fails.
+    ``strictness`` is the value of the query parameter ``fieldValidation``.
     """
     asked = list(questions(manifests, kinds))
     return (
@@ -308,7 +308,7 @@ async def _ask(
         done = 0
         await asyncio.gather(*map(inquiry.learn, {question.api_version for question in asked}))
         with Progress(
-            "Asking the API server about objects:", len(asked), piped=SAY_AFTER_PIPED_S
+            "Validating objects by dry runs:", len(asked), piped=SAY_AFTER_PIPED_S
         ) as progress:
 
             async def one(question: Question) -> list[str]:
@@ -329,7 +329,7 @@ async def _ask(
 
 
 def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
-    """Return one note about all objects that the API server did not validate, if there are any."""
+    """Return one note about all objects that were not validated, or no note if there are none."""
     if not unjudged:
         return []
     (origin, why), *others = unjudged.items()
@@ -338,7 +338,7 @@ def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
-    """Return the names of the files' objects by kind; for CRDs, the kinds that they define."""
+    """Return the names in the files by kind. A CustomResourceDefinition is named by its kind."""
     found: dict[str, list[str]] = {"CustomResourceDefinition": []}
     for manifest in manifests:
         if manifest.kind == "CustomResourceDefinition":

@@ -46,10 +46,7 @@ from gputile.tools.views.status import (
 
 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
-    """Return the installation's state in a namespace, of one Helm release if ``release`` is not "".
-
-    Exits if the cluster cannot be read.
-    """
+    """Read the state of the installation. ``release`` "" means every release. Exit on errors."""
 
     async def read() -> Installation:
         async with connected(reach) as connection:
@@ -92,7 +89,7 @@ async def _installation(connection: Connection, namespace: str, release: str) ->
 def _unread_configuration(
     given: GivenConfiguration | UnknownConfiguration, maps: Iterable[ConfigMap]
 ) -> Iterable[InstallationProblem]:
-    """Yield a problem if the release has a configuration that cannot be read."""
+    """Yield a problem if the installed configuration is invalid."""
     if isinstance(given, UnknownConfiguration) and any(
         CONFIG_MAP_KEY in each.data for each in maps
     ):
@@ -100,7 +97,7 @@ def _unread_configuration(
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
-    """Return the traces of programs that run outside of pods, as far as the user may read them."""
+    """Read the traces of services outside of pods. Kinds that the user may not list are omitted."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     leases, configurations = await asyncio.gather(
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
@@ -109,8 +106,8 @@ async def _traces(connection: Connection, namespace: str) -> Traces:
     return traces_of(leases, configurations, namespace, time.time())
 
 
-# Helm's record of a revision contains the whole chart. If all revisions are complete, no record is
-# read.
+# The Secret in which Helm records a revision contains the whole chart. If all revisions are
+# complete, no Secret matches this selector.
 _NOT_ENDED = "owner=helm,status notin (deployed,superseded,uninstalled)"
 _DEPLOYED = "owner=helm,status=deployed"
 
@@ -123,11 +120,13 @@ async def installation_problems(
     selector: str,
     scheduler_name: str,
 ) -> list[InstallationProblem]:
-    """Return the problems of the installation in ``namespace``, as far as its objects are readable.
+    """Return the problems of the installation in ``namespace``.
 
-    ``release`` is the Helm release that the user named; "" stands for the releases of the objects
-    found. ``selector`` is the label selector of the objects. ``scheduler_name`` is the scheduler
-    that admission sets in pods, "" if unknown.
+    Kinds that the user may not list are skipped.
+
+    ``release`` is the Helm release that the user named. If it is "", the releases in the labels of
+    the objects are checked. ``selector`` is the label selector of the installation's objects.
+    ``scheduler_name`` is the scheduler that admission sets in pods, or "" if unknown.
 
     Raises:
         KubeError: the cluster cannot be read.
@@ -147,7 +146,7 @@ async def installation_problems(
             )
         ),
     )
-    # While Helm installs or removes a release, it may have service accounts but no workloads.
+    # While Helm installs or removes a release, there may be service accounts but no workloads.
     labelled = [each.metadata.labels for each in (*workloads, *accounts)]
     names = {release} if release else {labels.get(RELEASE_LABEL, "") for labels in labelled}
     return [
@@ -158,7 +157,7 @@ async def installation_problems(
 
 
 async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
-    """Return the revisions that Helm did not complete; if there are any, also the deployed ones."""
+    """Return incomplete Helm revisions. If there are any, also return the deployed revisions."""
     found = await readable(connection, path, HelmRevision, {"labelSelector": _NOT_ENDED})
     return (
         [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})]
@@ -173,10 +172,10 @@ _MOST_S = 5.0
 async def unready_reasons(
     connection: Connection, namespace: str, pods: Iterable[RunningPod]
 ) -> dict[str, str]:
-    """Ask each running pod that is not ready for the reason; return the reasons by pod name.
+    """Return why running pods are not ready, by pod name.
 
-    The requests go through the API server. A pod has no entry if it does not answer, or if the user
-    lacks the right to reach pods this way.
+    The reason is the response of the pod's /readyz, which is read through the API server's proxy. A
+    pod without a response has no entry, for example if the user may not use the proxy.
     """
     asked = [
         (pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)
@@ -209,7 +208,7 @@ async def _reason(connection: Connection, namespace: str, name: str, port: int) 
     try:
         await connection.get(path, within=_MOST_S)
     except ApiError as error:
-        # A reason: the API server answered, not the pod.
+        # An error with a ``reason`` comes from the API server and not from the pod.
         return None if error.reason else error.server_message
     except KubeError:
         return None

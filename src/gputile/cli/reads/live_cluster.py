@@ -1,4 +1,4 @@
-"""Reads a live cluster for commands, once and within a time limit."""
+"""Reads the objects of a live cluster for commands, within a time limit."""
 
 import asyncio
 import functools
@@ -57,12 +57,12 @@ _rereading: Final = ContextVar("rereading", default=False)
 
 
 class Unreadable(Exception):
-    """A cluster that could be read before cannot be read now; the text gives the reason."""
+    """A cluster cannot be read again. The message states the reason."""
 
 
 @asynccontextmanager
 async def connected(reach: Reach) -> AsyncIterator[Connection]:
-    """Open a connection to the API server; a terminal shows after a second what it waits for.
+    """Open a connection to the API server, and show a progress line while it is slow.
 
     Raises:
         KubeError: there is no usable kubeconfig or credential.
@@ -81,16 +81,17 @@ async def connected(reach: Reach) -> AsyncIterator[Connection]:
 
 @functools.cache
 def _access(kubeconfig: Path | None, context: str | None, plugin_s: float) -> Access:
-    """Return the access to the API server; cached, so that a credential plugin runs only once."""
+    """Load the credentials. The result is cached, so that a credential plugin runs only once."""
     return load_access(kubeconfig, context, plugin_s=plugin_s)
 
 
 async def listed(
     connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY
 ) -> tuple[Replaced[T] | None, str | None]:
-    """Return the objects at ``path`` and None; if listing is forbidden, None and the reason.
+    """List the objects at ``path``.
 
-    If ``path`` is not served, both are None.
+    Return the objects and None, or None and the reason if listing is forbidden. If the API server
+    does not serve ``path``, return None and None.
 
     Raises:
         KubeError: the API server fails.
@@ -106,7 +107,7 @@ async def listed(
 async def readable(
     connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY
 ) -> Sequence[T]:
-    """Return the objects at ``path``; empty if listing them is forbidden or ``path`` is not served.
+    """List the objects at ``path``, or none if that is forbidden or ``path`` is not served.
 
     Raises:
         KubeError: the API server fails.
@@ -116,10 +117,10 @@ async def readable(
 
 
 def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
-    """Return the result of ``reading``; if the cluster cannot be read, print the reason and exit.
+    """Run ``reading``, and return its result. If the cluster is unreadable, exit with the reason.
 
     Raises:
-        Unreadable: instead of exiting, within ``rereading``.
+        Unreadable: within ``rereading``, instead of exiting.
     """
     try:
         return asyncio.run(reading)
@@ -127,20 +128,20 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
         why = f"cannot read the cluster: {error}"
         if isinstance(error, PluginTimeout):
             why += (
-                "; run it by itself to see what it waits for, or give it more time with "
+                "; run the plugin by itself to see what it waits for, or set a longer "
                 "--request-timeout"
             )
         if isinstance(error, AnswerLost):
-            why += "; --request-timeout gives it more time"
+            why += "; set a longer --request-timeout"
         if _rereading.get():
             raise Unreadable(why) from error
-        # BadAnswer: the server that the kubeconfig names is probably no API server
+        # After a BadAnswer, the server in the kubeconfig is probably not an API server.
         fail(why, BAD_INPUT if isinstance(error, ConfigError | BadAnswer) else UNREACHABLE)
 
 
 @contextmanager
 def rereading() -> Iterator[None]:
-    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for refreshed views."""
+    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for refreshed output."""
     before = _rereading.set(True)
     try:
         yield
@@ -149,8 +150,7 @@ def rereading() -> Iterator[None]:
 
 
 _MOST_NAMED: Final = 20  # unreadable objects of a kind
-# The user may lack a right, or the kind may not be served. Other failures say nothing about the
-# objects.
+# The user may not read the objects, or the API server does not serve their kind.
 _NOT_FOR_US: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
@@ -161,33 +161,28 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The nodes and pods of a cluster, and its configuration, or the reason why it is unknown.
-
-    ``groups``, ``namespaces``, ``priority_classes`` and ``budgets`` are read only on request.
-    ``claims`` are the ResourceClaims, None if they could not be listed. ``unlisted`` has the reason
-    for each kind that is unknown. ``unread`` are messages about objects that could not be decoded;
-    the GPUs that these use are unknown. ``namespace`` is that of the kubeconfig's context.
-    """
+    """The objects of a live cluster and its configuration, as read by a command."""
 
     nodes: list[Node]
     pods: list[Pod]
     configuration: GivenConfiguration | UnknownConfiguration
+    # The next four fields are read only on request.
     groups: "PodGroups | None" = None
     namespaces: Sequence[Namespace] = ()
     priority_classes: "PriorityClasses | None" = None
     budgets: Sequence[PodDisruptionBudget] = ()
+    # The reasons why kinds could not be listed, by the name of the kind.
     unlisted: Mapping[str, str] = field(default_factory=dict)
-    namespace: str = "default"
-    unread: tuple[str, ...] = ()
-    claims: Sequence[ResourceClaim] | None = ()
+    namespace: str = "default"  # of the kubeconfig's context
+    unread: tuple[str, ...] = ()  # messages about objects that could not be decoded
+    claims: Sequence[ResourceClaim] | None = ()  # None if they could not be listed
 
     @property
     def given(self) -> GivenConfiguration | None:
-        """The configuration, None if it is unknown."""
         return self.configuration if isinstance(self.configuration, GivenConfiguration) else None
 
     def in_force(self) -> "Configuration":
-        """Return the configuration in force; if it is unknown, print what is assumed."""
+        """Return the configuration. If it is unknown, assume one and print the assumptions."""
         found = in_force(self.given, None, unit_in_force(self.nodes))
         return (
             found
@@ -199,11 +194,11 @@ class Live:
 def read_cluster(
     reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False
 ) -> Live:
-    """Return the objects of the cluster; exit if it cannot be read.
+    """Read the objects of the cluster. Exit if the cluster cannot be read.
 
-    The configuration is ``given``, else the one in the namespace ``installed_in`` if the user may
-    read it. With ``groups``, PodGroups, namespaces, PriorityClasses and PodDisruptionBudgets are
-    read too.
+    The configuration is ``given``. If that is None, the configuration is read from the namespace
+    ``installed_in``. With ``groups``, also read PodGroups, namespaces, PriorityClasses and
+    PodDisruptionBudgets.
     """
 
     async def read() -> Live:
@@ -232,7 +227,7 @@ def read_cluster(
 
 
 async def _with_groups(connection: Connection, read: Live) -> Live:
-    """Add the objects that a simulation needs besides nodes, pods and claims."""
+    """Read the other objects that a simulation needs, and add them to ``read``."""
     from gputile.tools.simulator.admission import listed_classes
 
     groups, no_groups = await read_groups(connection)
@@ -257,7 +252,7 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
 
 
 def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
-    """Return a namespace's Events about pods that could not be created, if they may be listed."""
+    """Return Events about pods that could not be created, or none if listing is forbidden."""
 
     async def read() -> Sequence[Event]:
         async with connected(reach) as connection:
@@ -270,7 +265,7 @@ def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
 
 
 def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
-    """Return messages on the first ``_MOST_NAMED`` objects, and one that counts the others."""
+    """Return a message for each of the first ``_MOST_NAMED`` objects, and the number of others."""
     names = [f"{each.namespace}/{each.name}" if each.namespace else each.name for each in objects]
     found = [
         f"{kind} {name} cannot be read: {each.why}"
@@ -283,7 +278,7 @@ def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
 async def _configuration(
     connection: Connection, given: GivenConfiguration | None, namespace: str
 ) -> GivenConfiguration | UnknownConfiguration:
-    """Return ``given`` or, if that is None, the installed configuration, or why it is unknown.
+    """Return ``given``, or the configuration in ``namespace`` if ``given`` is None.
 
     Raises:
         KubeError: the API server fails.
@@ -303,14 +298,16 @@ async def _configuration(
 
 
 def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may use GPUs. If not, a missing right to list them is no problem."""
+    """Return whether claims may use GPUs, so that a missing right to list claims matters."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
         pod.spec.resource_claims for pod in pods
     )
 
 
 async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
-    """Return the PodGroups, empty without their kind; and the reason if they are unknown.
+    """Return the PodGroups, and the reason if they are unknown.
+
+    The PodGroups are empty if the kind PodGroup is not installed.
 
     Raises:
         KubeError: the API server fails.
@@ -329,7 +326,7 @@ async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
 
 
 async def read_budgets(connection: Connection) -> Sequence[PodDisruptionBudget] | None:
-    """Return the PodDisruptionBudgets; None if they cannot be listed."""
+    """Return the PodDisruptionBudgets, or None if the user may not list them."""
     budgets, _ = await listed(connection, _BUDGETS, PodDisruptionBudget)
     return budgets.objects if budgets is not None else None
 
@@ -345,7 +342,7 @@ def unsafe_namespaces(namespaces: Iterable[Namespace]) -> frozenset[str]:
 async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
     """Return the names of the namespaces whose pods may use GPUs without a booking.
 
-    The result is empty if listing is forbidden.
+    The result is empty if the user may not list namespaces.
 
     Raises:
         KubeError: the API server fails.
@@ -355,7 +352,7 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:
-    """Return whether the kind PodGroup may be installed; a 403 for its objects does not show it."""
+    """Return whether the kind PodGroup may exist. RBAC answers 403 even for unknown kinds."""
     try:
         await connection.get(POD_GROUP_API_PATH)
     except NotFound:

@@ -17,9 +17,9 @@ JsonPatch = list[dict[str, Any]]
 
 
 class ApiServerWriter:
-    """The controller's requests to the API server; placeholders are created in ``namespace``.
+    """The controller's requests to the API server. Placeholders are created in ``namespace``.
 
-    Errors are those of ``gputile.kube.errors``.
+    Methods raise the errors of ``gputile.kube.errors``.
     """
 
     def __init__(self, connection: Connection, events: EventRecorder, namespace: str) -> None:
@@ -34,13 +34,13 @@ class ApiServerWriter:
         await writes.patch_node_status(self._connection, name, patch)
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
-        """Write ``text`` as the reservation of this version of the pod; return the stored pod.
+        """Write ``text`` as the reservation of the pod, and return the stored pod.
 
-        A ``text`` of None removes it. ``nominated`` is the nominated node to write, "" to remove
-        it, None to leave it unchanged.
+        If ``text`` is None, the reservation is removed. ``nominated`` is the nominated node to
+        write. An empty ``nominated`` removes the nomination, and None leaves it unchanged.
 
         Raises:
-            Conflict: the pod has changed.
+            Conflict: the stored pod has another version than ``pod``.
         """
         reservation = {RESERVATION_ANNOTATION: text}
         if nominated is None:
@@ -53,9 +53,9 @@ class ApiServerWriter:
         return await writes.remove_scheduling_gate(self._connection, pod, GANG_GATE)
 
     async def evict(self, namespace: str, name: str, uid: str, why: str) -> None:
-        """Evict the pod with this UID, and mark it as preempted in its status."""
+        """Evict the pod with this UID, then mark the pod as preempted in its status."""
         await writes.evict_pod(self._connection, namespace, name, uid, within=_WRITE_SECONDS)
-        # The eviction is accepted, and the pod may be gone already
+        # The eviction has been accepted, so the pod may already be gone.
         with contextlib.suppress(KubeError):
             await writes.mark_preempted(
                 self._connection, namespace, name, uid, why, within=_WRITE_SECONDS

@@ -1,8 +1,8 @@
 """Stores the controller's view of the cluster: the ledger, kube-scheduler's predicates, and gangs.
 
-It is updated by watches and by the responses to the controller's own writes, so that each round
-sees the writes of the previous one. A version of a pod that is older than the known one is ignored,
-unless it is from a list.
+The state is updated by watches and by the responses to the controller's own writes. So each round
+sees the writes of the previous round. A version of a pod that is older than the known version is
+ignored, unless it comes from a list.
 """
 
 import asyncio
@@ -35,28 +35,25 @@ from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, W
 
 @dataclass(slots=True)
 class ClusterPlacement:
-    """A cluster as gputile and kube-scheduler see it.
+    """The nodes of a cluster with their free GPUs, and the rules that kube-scheduler checks."""
 
-    ``engine`` has the free GPUs, ``predicates`` the resources and rules that kube-scheduler checks.
-    """
-
-    engine: PlacementEngine
-    predicates: Predicates
+    engine: PlacementEngine  # the free GPUs
+    predicates: Predicates  # the resources and rules that kube-scheduler checks
 
     def snapshot(self) -> "ClusterPlacement":
         return ClusterPlacement(self.engine.snapshot(), self.predicates.snapshot())
 
 
 class ClusterState:
-    """The state of the cluster, for one event loop.
+    """The state of the cluster. Only one event loop may change it.
 
     ``changed`` is called after changes that may let a gang start. Rounds are planned on a
-    ``snapshot`` in another thread: maps and arrays are copied, their contents are immutable.
+    ``snapshot`` in another thread. A snapshot copies maps and arrays, whose contents are immutable.
 
-    ``placement`` has all pods. ``empty_placement`` has only static pods and pods of DaemonSets:
-    what does not fit there needs other nodes. Memory is bounded by the nodes, PodGroups, versions
-    of all pods, running pods, and pods of unfinished gangs in the cluster. Placeholders are only
-    recognised in ``namespace``.
+    ``placement`` contains all pods. ``empty_placement`` contains only static pods and pods of
+    DaemonSets. A pod that does not fit there needs other nodes. Placeholder pods are recognized
+    only in ``namespace``. Memory is bounded by the nodes, the PodGroups, the versions of all pods,
+    the running pods, and the pods of unfinished gangs.
     """
 
     def __init__(
@@ -65,7 +62,7 @@ class ClusterState:
         changed: Callable[[], None] = lambda: None,
         namespace: str = "",
     ) -> None:
-        self.listing = asyncio.Lock()  # held while a list is applied, with pauses for other work
+        self.listing = asyncio.Lock()  # locked while a list is applied, which lets other tasks run
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
@@ -85,7 +82,7 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy to plan on; writes expected on it are not expected on the original."""
+        """Return a copy for planning. An ``expect`` on the copy does not change this state."""
         twin: ClusterState = copy(self)
         twin.nodes = self.nodes.copy()
         twin.groups = self.groups.copy() if self.groups is not None else None
@@ -119,7 +116,8 @@ class ClusterState:
     def reserved_pods(self) -> list[Pod]:
         """Return the unbound pods that have a reservation in force and no nominated node.
 
-        kube-scheduler and autoscalers count pods with a nominated node on that node themselves.
+        Pods with a nominated node are excluded, because kube-scheduler and autoscalers already
+        count each of them on its nominated node.
         """
         found = (
             self._pods[uid]
@@ -129,7 +127,7 @@ class ClusterState:
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return when an unbound pod's reservation expires or has expired (Unix ns), 0 for none."""
+        """Return the end of an unbound pod's reservation in Unix ns, or 0. It may have passed."""
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -153,8 +151,8 @@ class ClusterState:
             with spared_by_garbage_collection():
                 async for uid in taking_turns(self._versions.keys() - kept):
                     self._forget(uid)
-                # Finished pods are only stored if others of their gang have not finished: apply
-                # unfinished pods first.
+                # Unfinished pods are applied first, because a finished pod is stored only if other
+                # pods of its gang have not finished.
                 for finished in (False, True):
                     async for pod in taking_turns(event.objects):
                         if pod.finished is finished:
@@ -219,7 +217,7 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns`` (Unix), even backwards, and expire reservations."""
+        """Set the time to ``now_ns`` (Unix), also to an earlier time, and expire reservations."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.set_time(self.now_ns)
@@ -234,13 +232,13 @@ class ClusterState:
     # -- the controller's own writes
 
     def has_changed(self, pod: Pod) -> bool:
-        """Return whether the pod is gone, or its known version is another one."""
+        """Return whether the pod is gone, or its known version is not the version of ``pod``."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """Apply the write of a reservation before it is executed; return the expected pod.
+        """Apply the write of a reservation before it is executed. Return the expected pod.
 
-        A ``reservation`` of None is removed.
+        If ``reservation`` is None, the reservation is removed.
         """
         annotations = {
             key: text
@@ -325,7 +323,7 @@ class ClusterState:
         )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Set the state of the pod with this UID in the empty cluster; None removes the pod."""
+        """Set the state of the pod with this UID in the empty cluster. None removes the pod."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -364,10 +362,10 @@ def _schedulable(node: Node) -> tuple[object, ...]:
 
 
 def _is_on_every_node(pod: Pod) -> bool:
-    """Return whether this is a pod of a DaemonSet or a static pod.
+    """Return whether this is a static pod or a pod of a DaemonSet.
 
-    A label is no proof, since any tenant may write it. An owner reference is one, since Kubernetes
-    deletes pods whose owner does not exist.
+    A label is no proof, because any tenant may write it. An owner reference is a proof, because
+    Kubernetes deletes pods whose owner does not exist.
     """
     meta = pod.metadata
     daemon = any(
@@ -377,6 +375,6 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return the pod's resourceVersion as a number, 0 if it is none; later versions are higher."""
+    """Return a pod's resourceVersion as a number that grows with each change, or 0."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

@@ -42,21 +42,18 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of this process.
-
-    ``config`` is reloaded when it changes. A ``health_port`` of 0 opens no port.
-    """
+    """The settings of this process."""
 
     namespace: str
     lease: str
     identity: str
     lease_seconds: float = 15.0
-    health_port: int = 8082
-    config: Path | None = None
+    health_port: int = 8082  # for probes and metrics; 0 opens no port
+    config: Path | None = None  # reloaded when the file changes
 
 
 class Controller:
-    """A controller with one configuration, on one connection."""
+    """A controller with one configuration."""
 
     def __init__(
         self, connection: Connection, configuration: Configuration, settings: ControllerSettings
@@ -104,7 +101,7 @@ class Controller:
         self._pod_watch = Reflector(
             connection, "/api/v1/pods", Pod, self._pod_changed, on_list=self.cluster_state.pod_event
         )
-        # Readiness does not depend on this watch: no pod is evicted before budgets are listed.
+        # Readiness does not wait for this watch. No pod is evicted before budgets are listed.
         self._budget_watch = Reflector(
             connection,
             "/apis/policy/v1/poddisruptionbudgets",
@@ -123,7 +120,7 @@ class Controller:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Watch and act while the context lasts; release the Lease at the end."""
+        """Watch the cluster and act on it within the context. Release the Lease at the end."""
         work: list[Coroutine[Any, Any, Any]] = [
             self._lag.run(),
             self._events.run(),
@@ -211,7 +208,7 @@ class Controller:
         )
         gauge(
             "gputile_controller_silent_since_timestamp_seconds",
-            "When the oldest of these conditions became True, Unix time; 0 if no node has it.",
+            "Start of the oldest condition gputile.io/AgentSilent, Unix time; 0 without one.",
             lambda: min(silent.since(), default=0.0),
         )
 
@@ -256,7 +253,7 @@ def _new_name() -> str:
 async def serve(access: Access, configuration: Configuration, settings: ControllerSettings) -> None:
     """Run the controller until SIGTERM or SIGINT.
 
-    A changed configuration restarts it within the process.
+    When the configuration changes, a new ``Controller`` replaces the old one in this process.
 
     Raises:
         PortError: ``health_port`` cannot be opened.

@@ -1,12 +1,12 @@
-"""Tracks each preemptor's victims and the results of their evictions, and selects the due ones.
+"""Tracks the victims of each preemptor, and selects the evictions that are due.
 
 Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server
 also refuses evictions for reasons that no budget shows, such as an admission webhook. A refused
-eviction is tried again after some seconds, and other preemptors do not choose the pod for a while.
+eviction is retried after some seconds. Other preemptors do not choose the pod for ``REFUSED_S``.
 
-A gang that must leave as a whole does so even if some of its evictions are refused and the
-preemptor's reservation is given up: the evictions of its remaining pods are tried again, unless no
-pod of the gang has left, or enough of its pods run again. A new leader does not know of these
+A gang that must leave as a whole leaves even if some evictions are refused and the preemptor's
+reservation is given up. The evictions of its remaining pods are retried. The retries stop if no pod
+of the gang has left, or if enough pods of the gang run again. A new leader does not know of these
 evictions.
 """
 
@@ -28,20 +28,21 @@ from gputile.core.scheduling.eviction_rules import (
 from gputile.kube.errors import ApiError, KubeError
 
 _SECOND = 10**9
-_RETRY_NS = 5 * _SECOND  # after an eviction that was refused
-# An accepted eviction that the watch has not shown by then counts as failed
+_RETRY_NS = 5 * _SECOND  # the pause after a refused eviction
+# An accepted eviction counts as failed if the watch has not shown it after this time.
 _EVICTED_NS = 60 * _SECOND
-REFUSED_S = 60  # how long a pod is not chosen after its eviction was refused
-# How long the rest of a gang is evicted after the last preemptor has given up
+REFUSED_S = 60  # the time for which a pod is not chosen after its eviction was refused
+# the time for which the rest of a gang is evicted after the last preemptor has given up
 _LASTS_NS = 900 * _SECOND
-_OF_THE_SERVER = (401, 503, 504)  # these concern the server, not the pod
+_OF_THE_SERVER = (401, 503, 504)  # statuses that concern the server, not the pod
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
-    """An eviction to request, and its reason.
+    """An eviction to request. ``why`` is its reason.
 
     ``preemptor`` is None if the pod must leave because other pods of its gang have left. If the
-    eviction is refused, the pods in ``about`` get an event; if it is empty, the evicted pod does.
+    eviction is refused, the pods in ``about`` get an event. If ``about`` is empty, the evicted pod
+    gets the event.
     """
 
     preemptor: GangName | None
@@ -54,48 +55,43 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class PreemptorVictims:
-    """The victims of one preemptor, and the reason of their eviction (``why``).
-
-    ``has_evicted`` is whether an eviction was accepted. ``refused`` is why one was last refused,
-    and ``retry_ns`` is the end of the back-off after that (Unix time).
-    """
+    """The victims of one preemptor."""
 
     uids: tuple[str, ...] = ()
-    why: str = ""
-    has_evicted: bool = False
-    retry_ns: int = 0
-    refused: str = ""
+    why: str = ""  # the reason for their eviction
+    has_evicted: bool = False  # whether an eviction was accepted
+    retry_ns: int = 0  # the end of the back-off after a refused eviction, Unix time
+    refused: str = ""  # why an eviction was last refused
 
 
 @dataclass(slots=True)
 class _LeavingGang:
-    """A gang that must leave as a whole; ``uids`` are its pods that have not left.
+    """A gang that must leave as a whole, unless ``needed`` of its pods run.
 
-    It may stay if ``needed`` of its pods run. ``leave_for_others`` are pods that were evicted for
-    other preemptors, by UID, with the time; the watch has not confirmed it yet. ``since_ns`` is
-    when pods of the gang were last victims of a preemptor, ``refused_ns`` when an eviction was last
-    refused.
+    ``uids`` contains the pods that have not left. ``leave_for_others`` contains pods that were
+    evicted for other preemptors, with the time of the eviction. The watch has not shown these
+    evictions yet.
     """
 
     name: GangName
     needed: int
     why: str
-    since_ns: int
+    since_ns: int  # when pods of the gang were last victims of a preemptor
     uids: dict[str, None] = field(default_factory=dict)
     leave_for_others: dict[str, int] = field(default_factory=dict)
-    refused_ns: int = -_RETRY_NS
+    refused_ns: int = -_RETRY_NS  # when an eviction was last refused
 
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """The time of an accepted eviction (Unix ns); not ``certain`` if the response was lost."""
+    """An accepted eviction. ``certain`` is False if the API server's response was lost."""
 
-    at_ns: int
+    at_ns: int  # Unix time
     certain: bool
 
 
 class Evictions:
-    """The evictions for all preemptors. A preemptor is a gang; a single pod is a gang of one.
+    """The evictions for all preemptors. A preemptor is a gang, or a single pod as a gang of one.
 
     ``accepted`` counts evictions since the start. Memory is bounded by the preemptors and the bound
     pods.
@@ -103,14 +99,14 @@ class Evictions:
 
     def __init__(self, configuration: Configuration) -> None:
         self.accepted = 0
-        self._state = ClusterState(configuration)  # that of the latest round
+        self._state = ClusterState(configuration)  # the snapshot of the latest round
         self._victims: dict[GangName, PreemptorVictims] = {}  # by preemptor
         self._evicted: dict[str, _Eviction] = {}
         self._refused_at: dict[str, int] = {}  # Unix time, ns
         self._leaving: dict[GangName, _LeavingGang] = {}
 
     def begin(self, state: ClusterState, preemptors: Collection[GangName]) -> None:
-        """Begin a round on a snapshot."""
+        """Begin a round on the snapshot ``state``. Forget preemptors and pods that are gone."""
         self._state, bound = state, state.evictable.facts
         self._victims = {
             name: victims for name, victims in self._victims.items() if name in preemptors
@@ -123,9 +119,10 @@ class Evictions:
     ) -> EvictionRules:
         """Return the rules of evictions.
 
-        The victims of preemptors other than ``preemptor`` count as gone. Terminating pods count as
-        gone, too: all of them for a ``preemptor``, whose GPUs are reserved, otherwise only those
-        that leave soon. ``refused_too`` allows pods whose eviction was refused recently.
+        The victims of preemptors other than ``preemptor`` count as gone. Terminating pods also
+        count as gone. With a ``preemptor``, whose GPUs are reserved, all terminating pods count.
+        Without a ``preemptor``, only pods that leave soon count. ``refused_too`` allows pods whose
+        eviction was refused recently.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
@@ -152,7 +149,7 @@ class Evictions:
         )
 
     def _size_of_group(self, name: GangName) -> int:
-        """Return the ``minMember`` of the gang's PodGroup, 0 if it has none, or an unknown one."""
+        """Return the ``minMember`` of the gang's PodGroup, or 0 if no PodGroup is known."""
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
@@ -167,7 +164,7 @@ class Evictions:
     # -- the victims of one preemptor
 
     def choose(self, preemptor: GangName, uids: Sequence[str], why: str) -> None:
-        """Set the victims of a preemptor. The results of earlier evictions stay."""
+        """Set the victims of a preemptor. The results of earlier evictions remain recorded."""
         victims = self._victims.setdefault(preemptor, PreemptorVictims())
         if uids and tuple(uids) != victims.uids:
             facts, rules = self._state.evictable.facts, self.rules(preemptor)
@@ -183,7 +180,11 @@ class Evictions:
         self._victims.pop(preemptor, None)
 
     def due(self, preemptor: GangName, about: tuple[Pod, ...]) -> list[Eviction]:
-        """Return the due evictions; those refused before come first: no pod leaves in vain."""
+        """Return the due evictions of a preemptor's victims.
+
+        Evictions that were refused before come first. If one of them is refused again, no other pod
+        has been evicted in vain.
+        """
         victims, facts = self.victims(preemptor), self._state.evictable.facts
         if 0 < victims.retry_ns - self._state.now_ns <= _RETRY_NS:
             return []
@@ -196,8 +197,8 @@ class Evictions:
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
         """Return when the terminating pods on ``gpus`` of a node must be gone.
 
-        The times are Unix time in seconds; ``gpus`` are UUIDs. With ``below``, only pods of a lower
-        priority are considered.
+        The times are Unix time in seconds. ``gpus`` contains UUIDs. With ``below``, only pods of a
+        lower priority are considered.
         """
         facts = self._state.evictable.facts
         return [
@@ -239,9 +240,9 @@ class Evictions:
         gang.uids |= dict.fromkeys([*staying, *told])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
-        """Return, gang by gang, the due evictions of the rest of gangs that must leave as a whole.
+        """Return the due evictions of gangs that must leave as a whole, as a list for each gang.
 
-        A gang with victims of a preemptor is left out, since it is evicted for that preemptor.
+        A gang with victims of a preemptor is excluded, because it is evicted for that preemptor.
         """
         leaving = {
             uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)
@@ -266,7 +267,7 @@ class Evictions:
         return found
 
     def _rest_of(self, gang: _LeavingGang, leaving: Collection[str]) -> list[str] | None:
-        """Return the pods of a gang to evict now; None if the gang has left, or may stay.
+        """Return the pods of a gang to evict now, or None if the gang has left or may stay.
 
         The pods in ``leaving`` are victims of preemptors, and do not count as running.
         """
@@ -298,7 +299,7 @@ class Evictions:
         self._accept(eviction, certain=True)
 
     def was_gone(self, eviction: Eviction) -> None:
-        """Record that the pod no longer exists; the watch will show it."""
+        """Record that the pod no longer exists. The watch will show the deletion."""
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
     def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:

@@ -1,11 +1,12 @@
-"""Plans a round: which reservations let the first gangs of the queue start. No I/O, no clock.
+"""Plans a round: decides which reservations let gangs start. Does no I/O and reads no clock.
 
 Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later
-gangs see them. A gang that does not fit is passed by later ones for ``gangs.patienceSeconds``.
-After that, GPUs that become free are reserved for it, and later gangs start only on nodes that it
-could not use, until it fits or until this has lasted too long (``GangPatience``). Only one gang at
-a time has GPUs reserved that it cannot use yet, so no two gangs wait for each other. If the
-eviction of pods of lower priority makes room for a gang, it preempts them (``preemption``).
+gangs see these reservations. If a gang does not fit, later gangs may pass it for
+``gangs.patienceSeconds``. After that, GPUs that become free are reserved for the gang, and later
+gangs start only on nodes that the waiting gang could not use. This state ends when the gang fits,
+or after a limited time (``GangPatience``). At most one gang at a time has reserved GPUs that it
+cannot use yet, so no two gangs wait for each other. If the eviction of pods of lower priority makes
+room for a gang, the gang preempts these pods (``preemption``).
 """
 
 from collections.abc import Callable
@@ -33,12 +34,12 @@ from gputile.core.scheduling.gang_plan import GangPlan
 _SECOND = 10**9
 _REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
 _NODES_NAMED = 10
-# how long the creation of a gang's pods may take before missing pods are reported
+# the time in which a gang's pods may be created before missing pods are reported
 _SETTLING_SECONDS = 5.0
 
 
 class GangPlanner:
-    """Plans rounds; its memory is bounded by the gangs with unbound pods."""
+    """Plans rounds. Its memory is bounded by the number of gangs with unbound pods."""
 
     def __init__(self, configuration: Configuration, new_plan_name: Callable[[], str]) -> None:
         self._configuration = configuration
@@ -49,15 +50,15 @@ class GangPlanner:
         self.preemption = Preemption(configuration)
         self._pod_preemption = PodPreemption(self.preemption, configuration, new_plan_name)
         self.evictions = self.preemption.evictions
-        # Why the API server refused a reservation, and when
+        # why and when (Unix ns) the API server refused a reservation
         self._refused: dict[GangName, tuple[str, int]] = {}
         self._now_ns = 0
-        # Of the latest round; of each gang only as many pods as must start together
+        # the pods without room in the latest round; of each gang, as many as must start together
         self.without_room: list[Pod] = []
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
-        """Plan a round; return the writes, which are also applied to ``state``, a snapshot."""
+        """Plan a round on the snapshot ``state``, apply the writes to it, and return them."""
         gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._now_ns = state.now_ns
@@ -81,7 +82,7 @@ class GangPlanner:
                 each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None
             )
             if gang.name.by_object and state.groups is None:
-                continue  # its size is not known yet: only started plans continue
+                continue  # The gang's size is not known yet, so only started plans continue.
             try:
                 advanced = not gang.unreserved or self._advance(gang, turn)
             except LedgerError as error:  # an error of one gang must not block the others
@@ -93,23 +94,23 @@ class GangPlanner:
         if self._configuration.preemption.enabled:
             self._pod_preemption.plan(state, result)
             result.evictions += self.evictions.rest_of_gangs()
-        # Gangs for which victims free GPUs are left out.
+        # Gangs for which victims free GPUs are excluded.
         self.without_room = self.searches.without_room(state, self.preemption.plan_of)
         if not result.unfinished:
             self.searches.all_had_their_turn()
         return result
 
     def abandon(self) -> None:
-        """Record that a round is not written, so that the next one records its events again."""
+        """Record that a round is not written, so that the next round records its events again."""
         self.reports.forget()
 
     def refused(self, pod: Pod, why: str) -> None:
-        """Record that the API server refused the reservation of ``pod``: its gang backs off."""
+        """Record that the API server refused the reservation of ``pod``. Its gang backs off."""
         if (gang := gang_of(pod)) is not None:
             self._refused[gang] = why, self._now_ns
 
     def _advance(self, gang: Gang, turn: GangTurns) -> bool:
-        """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
+        """Reserve GPUs for the unreserved pods of a gang if they fit. Return whether they fit."""
         state, result = turn.state, turn.result
         if not self._is_complete(gang, turn):
             if self.preemption.plan_of(gang.name) is not None:
@@ -174,7 +175,7 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang waits. Reserve what fits if others may no longer pass it."""
+        """Report why a gang waits. Reserve the GPUs that fit once others may not pass the gang."""
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = (
                 f"{gang.together} wait for gang {turn.head.name}, which has waited longer than "
@@ -215,9 +216,9 @@ class GangPlanner:
         return False
 
     def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
-        """Return whether GPUs must be reserved for a gang.
+        """Return whether GPUs must be reserved for a gang that has waited too long.
 
-        The gang has to be complete, have waited long, and fit an empty cluster.
+        The gang must be complete, and must fit an empty cluster.
         """
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use
@@ -238,23 +239,23 @@ def _has_reservation(gang: Gang, state: ClusterState) -> bool:
 
 
 def _remedy(gang: Gang) -> str:
-    """Return the advice for a gang whose missing pods may or may not still be created."""
+    """Return the advice for a gang with missing pods, which may never be created."""
     fewer = (
         "lower spec.minMember of the PodGroup"
         if gang.name.by_object
-        else "create a Job without gang labels for it"
+        else "create a Job without gang labels for the rest"
     )
     return (
-        "if no more are created, see the events of their Job (such as those about a "
-        f"ResourceQuota); if the other pods have already succeeded, {fewer}"
+        "if no more pods are created, see the events of their Job, for example about a "
+        f"ResourceQuota; if the other pods have already succeeded, {fewer}"
     )
 
 
 def _unbegun(gang: Gang, seconds: int) -> str:
     return (
         f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none "
-        "of the pods; see its events on them (such as those about volumes); the GPUs are free for "
-        "other pods now, and reserved again later"
+        "of the pods; see the events of kube-scheduler for the pods, for example about volumes; "
+        "the GPUs are now free for other pods, and will be reserved again later"
     )
 
 

@@ -1,4 +1,4 @@
-"""Describes the waiting gangs: pods, reservations, order, and how long others may pass them."""
+"""Describes waiting gangs: their pods and reservations, their order, and how long they wait."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -30,34 +30,27 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The state of a gang in one round.
-
-    ``size`` is how many pods start together, 0 if neither label, PodGroup nor started plan defines
-    it. ``running`` is the number of pods that have started (see ``gang_membership.started``).
-    ``begun`` is true if some of these use GPUs; pods without GPUs do not wait for the extender.
-    ``reserved`` are unbound pods with a usable reservation, ``unreserved`` are the other unbound
-    pods. ``ending`` are reserved pods of a started plan whose reservations must be extended or
-    corrected. ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
-    ``reserved_since_ns`` is when GPUs were first reserved for plans that have not begun, or 0.
-    ``unbegun`` is true if one of these plans may begin.
-    """
+    """The state of a gang in one round."""
 
     name: GangName
-    size: int
-    unreserved: tuple[Pod, ...]
+    size: int  # pods that start together; 0 if no label, PodGroup or started plan defines it
+    unreserved: tuple[Pod, ...]  # unbound pods without a usable reservation
     priority: int
     oldest: str
-    complete_at: float = 0.0
-    running: int = 0
+    complete_at: float = 0.0  # when the newest unbound pod was created, Unix seconds
+    running: int = 0  # the number of pods that have started (``gang_membership.started``)
+    # whether running pods use GPUs; pods without GPUs start without the extender
     begun: bool = False
-    reserved: tuple[Pod, ...] = ()
+    reserved: tuple[Pod, ...] = ()  # unbound pods with a usable reservation
+    # reserved pods of a started plan whose reservations must be extended or corrected
     ending: tuple[Pod, ...] = ()
+    # when GPUs were first reserved for plans that have not begun, or 0
     reserved_since_ns: int = 0
-    unbegun: bool = False
+    unbegun: bool = False  # whether a plan that has not begun may begin
 
     @property
     def needed(self) -> int:
-        """How many of the unreserved pods must get reservations together."""
+        """The number of unreserved pods that must get reservations together."""
         return needed_members(self.size, self.running + len(self.reserved))
 
     @property
@@ -72,29 +65,29 @@ class Gang:
 
     @property
     def started(self) -> bool:
-        """Whether the gang has started, but has lost pods since."""
+        """Whether the gang has started, and has lost pods since then."""
         return self.below_min_member and (self.begun or bool(self.reserved))
 
     @property
     def is_single(self) -> bool:
-        """Whether this is a pod that preempts by itself (``gang_of_one``)."""
+        """Whether this is a single pod that preempts (``gang_of_one``)."""
         return not self.name.namespace
 
     @property
     def pod(self) -> Pod:
-        """The pod of a gang of one."""
+        """The only pod of a gang of one."""
         (pod,) = self.unreserved
         return pod
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs, unstarted ones, surplus pods; then by priority and age."""
+        """The sort key. Started gangs come first, surplus pods last, each by priority and age."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
 
 def gang_of_one(pod: Pod) -> Gang:
-    """Return a pod that preempts by itself as a gang; no other gang has an empty namespace."""
+    """Wrap a single pod that preempts in a ``Gang``, whose namespace is empty."""
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
@@ -105,7 +98,7 @@ def gang_of_one(pod: Pod) -> Gang:
 
 
 def waiting_gangs(state: ClusterState) -> list[Gang]:
-    """Return the gangs, in order of the queue, with unbound pods that ask for GPUs or are gated."""
+    """Return the gangs with unbound pods that request GPUs or are gated, in queue order."""
     found = (_gang(state, name, state.members.pods(name)) for name in state.members.waiting())
     return sorted((gang for gang in found if gang is not None), key=lambda gang: gang.queue_order)
 
@@ -158,7 +151,7 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _reserved_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when GPUs have been reserved in vain, 0 for never.
+    """Return since when (Unix ns) GPUs have been reserved in vain for the gang, or 0.
 
     Only the time after the latest pause counts (see ``GangPatience``).
     """
@@ -176,8 +169,9 @@ def _started_plans(
 ) -> set[str]:
     """Return the plans of a gang that have begun.
 
-    The labels of the plan's first pod may have changed since. A plan begins when the extender binds
-    one of its pods. Pods without GPUs start without the extender.
+    A plan begins when the extender binds one of its pods. Pods without GPUs start without the
+    extender. The ledger is checked as well, because the first pod of a plan may have lost its gang
+    labels since then.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -196,10 +190,10 @@ def _plan_of(pod: Pod) -> str:
 
 
 def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
-    """Return the size with which a gang started, 0 if it has not started.
+    """Return the size with which a gang started, or 0 if it has not started.
 
-    It is used if the PodGroup is gone or not known yet: otherwise a partly started gang could never
-    become complete.
+    This size applies if the PodGroup is gone or not known yet. Without it, a partly started gang
+    could never become complete.
     """
     reservations = (reservation_of(pod) for pod in pods)
     return max(
@@ -215,10 +209,10 @@ def _reserved(
 ) -> set[str]:
     """Return the UIDs of the pods that may use their reservations.
 
-    ``running`` has the number of running pods by plan. As in the extender (``reserved_node``), all
-    reservations of a plan must be usable unless the plan has started. A reservation of a started
-    plan is used while it is valid, since a started plan cannot be planned again. It is also used if
-    its node accepts no pods for a moment: otherwise other pods would get the GPUs.
+    ``running`` contains the number of running pods by plan. As in the extender (``reserved_node``),
+    all reservations of a plan must be usable unless the plan has started. A started plan cannot be
+    planned again, so each of its reservations is used while it is valid. The reservation is also
+    used if its node temporarily accepts no pods. Otherwise other pods would get the GPUs.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -243,7 +237,7 @@ def _reserved(
 
 
 def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a reservation can be used, and expires neither soon nor implausibly late."""
+    """Return whether a reservation is usable, and expires neither soon nor implausibly late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _is_available(cluster_state, pod, reservation)
 
@@ -252,7 +246,7 @@ def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | N
     whole = cluster_state.ledger.configuration.gangs.hold_seconds * _SECOND
     margin = whole // _RENEW_PART
     reservation = cluster_state.reservation(pod)
-    # A reservation that expires later than possible was written by a clock that was wrong.
+    # A reservation that expires later than possible was written by a wrong clock.
     return (
         reservation
         if reservation is not None
@@ -284,7 +278,7 @@ def _is_available(cluster_state: ClusterState, pod: Pod, reservation: Reservatio
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
     """Return whether the pod may use its reservation now.
 
-    In a started plan, it is enough if the pod may use it once its node accepts pods.
+    In a started plan, the reservation is also usable if a closed node is the only obstacle.
     """
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if _is_available(cluster_state, pod, reservation):
@@ -298,19 +292,20 @@ def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) 
 
 @dataclass(slots=True)
 class _ReservedInVain:
-    """Since when GPUs have been reserved in vain for a gang, and when that last ended, 0: never."""
+    """The times at which GPUs were reserved for a gang that did not start, in Unix nanoseconds."""
 
-    since_ns: int | None = None
-    ended_ns: int = 0
+    since_ns: int | None = None  # the start of the reservation that still lasts
+    ended_ns: int = 0  # the end of the last reservation, or 0
 
 
 class GangPatience:
     """Limits how long other gangs may pass a gang, and how long GPUs are reserved in vain.
 
     A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's
-    first pod in time. After ``gangs.keepSeconds``, the gang pauses for as long again, or for
-    ``gangs.patienceSeconds`` if that is longer. Reservations contain the time since which GPUs have
-    been reserved, so a new leader continues with it. Times are Unix time in nanoseconds.
+    first pod in time. After ``gangs.keepSeconds``, the gang loses its reservations and pauses. The
+    pause lasts ``gangs.keepSeconds`` or ``gangs.patienceSeconds``, whichever is longer. A
+    reservation contains the time since which GPUs have been reserved, so a new leader continues
+    with that time. Times are Unix time in nanoseconds.
     """
 
     def __init__(self, settings: GangConfiguration) -> None:
@@ -322,7 +317,7 @@ class GangPatience:
         self._now_ns = 0
 
     def begin(self, gangs: Collection[GangName], now_ns: int) -> None:
-        """Begin a round: forget gangs that are gone, and begin the pauses that are due."""
+        """Begin a round. Forget gangs that are gone, and begin the pauses that are due."""
         self._now_ns = now_ns
         for name in self._accounts.keys() - gangs:
             del self._accounts[name]
@@ -334,7 +329,7 @@ class GangPatience:
         self._noted = set()
 
     def pauses(self, gang: GangName) -> bool:
-        """Return whether a gang pauses, without reservations. A clock set back ends the pause."""
+        """Return whether a gang pauses. A clock that is set back ends the pause."""
         account = self._accounts.get(gang)
         return (
             account is not None
@@ -342,16 +337,16 @@ class GangPatience:
         )
 
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether others may no longer pass a gang.
+        """Return whether other gangs may no longer pass a gang.
 
-        ``complete_at`` is when the gang became complete, in Unix seconds.
+        ``complete_at`` is the time at which the gang became complete, in Unix seconds.
         """
         return not self.pauses(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
-        """Record, in each round, since when GPUs have been reserved in vain for a gang.
+        """Record that GPUs are reserved for a gang that does not start. Call this in each round.
 
-        ``since_ns`` is 0 if that time is unknown.
+        ``since_ns`` is the time since which GPUs have been reserved, or 0 if it is unknown.
         """
         account = self._accounts.setdefault(gang, _ReservedInVain())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]

@@ -21,14 +21,11 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ReservationPatch:
-    """A write of a pod's reservation; None removes it.
-
-    ``nominated`` is the nominated node to write, "" to remove it, None to leave it unchanged.
-    """
+    """A write of a pod's reservation."""
 
     pod: Pod
-    reservation: Reservation | None
-    nominated: str | None = None
+    reservation: Reservation | None  # None removes the reservation
+    nominated: str | None = None  # "" removes the nominated node, None leaves it unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +42,12 @@ class GangEvent:
 class GangRound:
     """The result of a round.
 
-    ``gates`` are pods with earlier reservations, whose scheduling gates are removed. ``evictions``
-    are for reservations that were written in an earlier round: a list for each preemptor, and for
-    each gang that has left in part.
+    ``gates`` contains pods with reservations of earlier rounds, whose scheduling gates are removed.
+    ``evictions`` also belong to reservations of earlier rounds. They are grouped by preemptor, or
+    by gang if the gang has partly left.
 
-    ``unfinished`` is true if another round must follow at once: some gangs or pods were not
-    searched, or victims will be due. ``contradictions`` name gangs that were skipped because the
+    If ``unfinished`` is True, another round must follow at once: some gangs or pods were not
+    searched, or victims will be due. ``contradictions`` names gangs that were skipped because the
     known states of their pods contradict each other.
     """
 
@@ -66,9 +63,10 @@ class GangRound:
 class GangTurns:
     """A round in progress. Writes are added to ``result`` and applied to ``state`` at once.
 
-    ``new_plan_name`` returns a unique name. ``several_started`` is true if several gangs have
-    started and lost pods. ``head`` is the gang that has waited too long to be passed; ``closed``
-    are the nodes that later gangs must not use, since ``head`` could use them.
+    ``new_plan_name`` returns a unique name. ``several_started`` is True if several gangs have
+    started and lost pods. ``head`` is a gang that has waited too long, so that later gangs may no
+    longer pass it. ``closed`` contains the nodes that ``head`` could use. Later gangs must not use
+    these nodes.
     """
 
     state: ClusterState
@@ -79,10 +77,10 @@ class GangTurns:
     closed: frozenset[str] = frozenset()
 
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
-        """Write the reservations of ``plan``; ``pod_count`` is how many pods start together.
+        """Write the reservations of ``plan``, with which ``pod_count`` pods start together.
 
-        Unreserved pods that are not in the plan lose their reservations. Unless the plan
-        ``starts``, the extender binds none of its pods.
+        Unreserved pods that are not in the plan lose their reservations. If ``starts`` is False,
+        the extender binds no pods of the plan.
         """
         name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
@@ -107,7 +105,7 @@ class GangTurns:
         self._add(writes)
 
     def renew(self, gang: Gang) -> None:
-        """Extend reservations of started plans that end soon, and correct implausible ends."""
+        """Extend the reservations of ``gang.ending``, which end soon or implausibly late."""
         reservations = [
             (pod, reservation)
             for pod in gang.ending
@@ -123,9 +121,9 @@ class GangTurns:
         )
 
     def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
-        """Reserve what fits for a gang that has waited too long.
+        """Reserve the GPUs that fit for a gang that has waited too long.
 
-        Do so only if that is more than before, or if some of it expires.
+        Reservations are written only if there are more than before, or if some old ones expire.
         """
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
@@ -154,7 +152,7 @@ class GangTurns:
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the plan's first pod with GPUs in kube-scheduler's order, "" for none."""
+    """Return the UID of the pod with GPUs that kube-scheduler tries first, or "" for none."""
     with_gpus = [
         pod
         for pod in pods
@@ -174,7 +172,7 @@ STATES: Final = (EventReason.GANG_PLANNED, EventReason.GANG_INCOMPLETE, *_LACKS_
 
 
 class GangReports:
-    """Reports the states of gangs by events. An event that repeats the previous one is left out."""
+    """Reports the state of each gang by an event, except repetitions of the previous event."""
 
     def __init__(self) -> None:
         self._now_ns = 0
@@ -192,11 +190,11 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return the start of the longest wait of a gang in Unix seconds; 0 if no gang waits."""
+        """Return the start of the longest wait of a gang in Unix seconds, or 0 without a wait."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:
-        """Forget the reported events, so that each is recorded again."""
+        """Forget the reported events, so that each event is recorded again."""
         self._reported.clear()
 
     def report(

@@ -1,7 +1,7 @@
-"""Searches GPUs for gangs on a snapshot, and remembers failed searches.
+"""Searches for GPUs for gangs on a snapshot, and remembers failed searches.
 
 A failed search is not repeated until GPUs become free or the gang's pods change. The number of
-searches per round is limited; the next round searches for the remaining gangs.
+searches per round is limited. The next round searches for the remaining gangs.
 """
 
 from collections.abc import Callable, Collection
@@ -17,41 +17,37 @@ from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of,
 MOST_SEARCHES = 256
 _ROOM_STANDS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
-# The UIDs of a gang's pods, and how many of them start together
+# the UIDs of a gang's pods, and the number of pods that start together
 _Question = tuple[frozenset[str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedSearch:
-    """A search that found too few GPUs, with its input.
-
-    ``plan`` is the result without the nodes in ``closed``, ``room`` the result with all nodes.
-    ``freed`` is the cluster's counter of freed room, ``turn`` the number of the pass over all
-    gangs.
-    """
+    """A search that found too few GPUs, with its input."""
 
     question: _Question
     closed: frozenset[str]
-    freed: int
-    turn: int
+    freed: int  # the cluster's counter of freed room
+    turn: int  # the number of the pass over all gangs
     at_ns: int
-    plan: GangPlan
-    room: GangPlan
+    plan: GangPlan  # the result without the nodes in ``closed``
+    room: GangPlan  # the result with all nodes
 
     def stands(self, now_ns: int) -> bool:
         """Return whether the result is still valid.
 
-        It expires if ``room`` fits, since others may use that room.
+        If ``room`` fits, the result expires after ``_ROOM_STANDS``, because other pods may use that
+        room.
         """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
 
 class GangSearches:
-    """The searches of all gangs. Memory is bounded by the gangs with unbound pods."""
+    """The searches of all gangs. Memory is bounded by the number of gangs with unbound pods."""
 
     def __init__(self) -> None:
         self._failed: dict[GangName, _FailedSearch] = {}
-        # Searches in the empty cluster: the question, ``grown`` of the cluster, and the result.
+        # searches in the empty cluster: the question, ``grown`` of the cluster, and the result
         self._alone: dict[GangName, tuple[_Question, int, GangPlan]] = {}
         self._freed, self._left, self._turn = 0, 0, 0
 
@@ -67,10 +63,10 @@ class GangSearches:
     def find(
         self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None
     ) -> GangPlan | None:
-        """Return the plan for a gang, without nodes in ``closed``.
+        """Return the plan for a gang, or None if the search is left to a later round.
 
-        It is None if the search is left to a later round. ``kept`` is how many pods have
-        reservations although the gang does not fit, None if no pod may have one.
+        Nodes in ``closed`` are excluded. ``kept`` is the number of pods that have reservations
+        although the gang does not fit. It is None if no pod may have a reservation.
 
         Raises:
             RequestError: the GPU request of a pod can never be served.
@@ -112,7 +108,7 @@ class GangSearches:
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:
-        """Return the plan in the empty cluster if the gang does not fit even there, else None."""
+        """Return the plan in the empty cluster if the gang does not fit even there, or None."""
         alone = self._alone.get(gang.name)
         return alone[-1] if alone is not None and not alone[-1].fits else None
 
@@ -122,9 +118,9 @@ class GangSearches:
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
-        """Return the pods without room in the latest searches.
+        """Return the pods for which the latest searches found no room.
 
-        Of each gang, these are only as many as must start together. A gang is left out if
+        Of each gang, only as many pods are returned as must start together. A gang is excluded if
         ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []
@@ -145,12 +141,12 @@ class GangSearches:
 
 
 def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
-    """Return the nodes that any unreserved pod of a gang could use if the cluster were empty."""
+    """Return the nodes that an unreserved pod of the gang could use if the cluster were empty."""
     empty, found = state.empty_placement, set[str]()
     try:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]
     except RequestError:
-        return NOWHERE  # no node takes the pod
+        return NOWHERE  # no node accepts the pod
     for each in kinds_of(members, ()).asking:
         names = empty.predicates.open_alone(each.pod)
         found.update(

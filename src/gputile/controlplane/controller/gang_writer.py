@@ -1,12 +1,14 @@
-"""Writes the result of a round: reservations first, then the gates of reserved pods, and evictions.
+"""Writes the result of a round: reservations, the removal of scheduling gates, and evictions.
 
-A crash in between does no harm. While reservations of a plan are missing, the extender binds none
-of its pods; the next leader finds the other reservations in the API server and completes the plan,
-or makes a new one.
+Gates are removed and pods are evicted only for reservations that an earlier round has stored. So a
+crash between two writes does no harm. While reservations of a plan are missing, the extender binds
+none of the plan's pods. The next leader finds the stored reservations in the API server. It
+completes the plan or makes a new one.
 
-The extender must not start a plan while it is being changed. So the writes of a gang have an order:
-the first pods of old plans, then the first pod of the new plan, then all other pods. Each write is
-conditional on the known version of its pod, and if one fails, the later ones are not sent.
+The extender must not start a plan while the plan is being changed. So the writes of a gang have an
+order: the first pods of old plans, then the first pod of the new plan, then all other pods. Each
+write is conditional on the known version of its pod. If a write fails, the later writes of the gang
+are not sent.
 """
 
 import asyncio
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class GangWriter:
-    """Writes while this replica is ``active``; calls ``changed`` if a round should follow soon."""
+    """Writes while this replica is ``active``. Calls ``changed`` if a round should follow soon."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class GangWriter:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def write(self, result: GangRound, before_gates: Awaitable[None] | None = None) -> None:
-        """Write the result of a round; gates are removed after ``before_gates``."""
+        """Write the result of a round. Gates are removed after ``before_gates`` has ended."""
         if result.unfinished or any(
             event.reason is EventReason.GANG_PREEMPTING for event in result.events
         ):
@@ -69,7 +71,7 @@ class GangWriter:
         )
 
     async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
-        """Apply a gang's writes to the state; return whether no pod has changed since the plan."""
+        """Apply a gang's writes to the state. Return False if a pod has changed since the plan."""
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
@@ -156,7 +158,7 @@ class GangWriter:
 
 
 def _stage(write: ReservationPatch) -> int:
-    """Return a write's position in the order of its gang's writes; see the module's docstring."""
+    """Return a write's position in the order that the module's docstring defines for a gang."""
     before = reservation_of(write.pod)
     if before is not None and before.first:
         return 0

@@ -1,14 +1,15 @@
 """Reconciles what the controller writes to nodes: the taint, and the condition of a silent agent.
 
 The taint ``nvidia.com/gpu:NoSchedule``, without a value, keeps pods without GPUs off GPU nodes
-(G7). An existing taint stays unchanged. A taint that the controller sets is recorded in an
-annotation of the node by the same write, and only such a taint is removed again.
+(G7). The controller does not change an existing taint. When it adds the taint, the same write
+records this in an annotation of the node. The controller removes the taint only if the node has
+this annotation.
 
-The condition reports problems of a GPU node that its agent cannot report because it is absent or
-silent. The agent itself reports what it delays or refuses (modes, units, GPUs, drivers). If it is
-silent, its inventory stays on the node, while the kubelet, which has noticed that the device plugin
-is gone, offers nothing. This is visible in the Node object alone, and depends on no clock of the
-agent.
+The condition reports problems of a GPU node that its agent cannot report, because the agent is
+absent or silent. The agent itself reports what it delays or refuses (modes, units, GPUs, drivers).
+If an agent is silent, its inventory is still on the node. But the kubelet has noticed that the
+device plugin is gone, and offers no resources. The Node object alone shows this, so the diagnosis
+depends on no clock of the agent.
 """
 
 import asyncio
@@ -61,7 +62,7 @@ class NodeDiagnosis:
 
 
 def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
-    """Return a problem of the node that its agent does not report, None if there is none."""
+    """Return a problem of the node that its agent does not report, or None."""
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
@@ -122,9 +123,9 @@ def _offers_nothing(
 def condition_patch(
     node: Node, found: NodeDiagnosis | None, now: datetime
 ) -> dict[str, Any] | None:
-    """Return the strategic merge patch of the node's status for a diagnosis; None for no change.
+    """Return the strategic merge patch of the node's status, or None if nothing changes.
 
-    A node that never had the condition does not get it with the status False.
+    A node that never had the condition does not get the condition with the status False.
     """
     silent = ConditionType.AGENT_SILENT
     if found is not None:
@@ -138,14 +139,14 @@ def condition_patch(
 
 
 class SilentNodes:
-    """Records since when nodes have been AgentSilent; updated when metrics are read."""
+    """Records since when nodes have been AgentSilent. Each scrape of metrics updates the record."""
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
         self._nodes, self._unix_time = nodes, unix_time
         self._since: dict[str, float] = {}
 
     def since(self) -> list[float]:
-        """Return since when each silent node has been silent, Unix time in seconds."""
+        """Return the Unix times of the first scrapes that found the silent nodes to be silent."""
         now, silent = self._unix_time(), ConditionType.AGENT_SILENT
         self._since = {
             name: self._since.get(name, now)
@@ -165,7 +166,7 @@ _ANNOTATION_PATH = (
 def is_gpu_node(node: Node) -> bool:
     """Return whether gputile serves GPUs on the node, now or once its problems are fixed.
 
-    A node whose whole GPUs are offered by another device plugin is not tainted.
+    A node does not count if another device plugin offers its whole GPUs.
     """
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     if text is not None:
@@ -177,10 +178,10 @@ def is_gpu_node(node: Node) -> bool:
 
 
 def taint_patch(node: Node, wanted: bool) -> JsonPatch:
-    """Return the JSON patch that adds or removes the node's taint; empty if nothing changes.
+    """Return the JSON patch that adds or removes the node's taint. It may be empty.
 
-    ``wanted`` is whether GPU nodes are tainted at all. The patch is conditional on this version of
-    the node.
+    ``wanted`` states whether GPU nodes are tainted at all. The patch is conditional on this version
+    of the node.
     """
     taints = node.spec.taints
     ours = TAINTED_ANNOTATION in node.metadata.annotations
@@ -230,8 +231,8 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 class WorkQueue:
     """Calls ``work`` for every added key.
 
-    A key that is added while it is processed is processed once more. After any ``KubeError`` the
-    key is retried with a back-off.
+    A key that is added while it is processed is processed once more. After a ``KubeError`` the key
+    is retried with a back-off.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class WorkQueue:
         self.add_later(key, 0.0)
 
     def add_later(self, key: str, seconds: float) -> None:
-        """Process ``key`` after a delay, or earlier if it was added with a shorter one."""
+        """Process ``key`` after a delay, or earlier if an earlier time is already set."""
         when = asyncio.get_running_loop().time() + seconds
         if when < self._due.get(key, math.inf):
             self._due[key] = when
@@ -288,7 +289,7 @@ class WorkQueue:
 
 
 class NodeReconciler:
-    """Reconciles nodes; ``node`` returns one by name, ``active`` whether this replica may write."""
+    """Reconciles nodes. ``node`` returns a node by name. ``active`` returns whether to write."""
 
     def __init__(
         self,
@@ -306,14 +307,14 @@ class NodeReconciler:
         self._active = active
         self._monotonic = monotonic
         self._now = now
-        # By node: when a problem that may disappear was first seen
+        # when a problem that may disappear was first seen, by node
         self._since: dict[str, float] = {}
 
     async def work(self, name: str) -> None:
         """Reconcile one node.
 
         Raises:
-            KubeError: the node could not be written; the queue tries again.
+            KubeError: the node could not be written. The queue tries again.
         """
         node = self._node(name)
         if node is None:
@@ -334,7 +335,7 @@ class NodeReconciler:
         try:
             await self._writer.patch_node(node.metadata.name, patch)
         except Invalid:
-            # The node has changed; the watch brings its new version.
+            # The node has changed. The watch will bring its new version.
             self.queue.add_later(node.metadata.name, 1.0)
             return
 
@@ -349,7 +350,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after some time: starting agents look the same at first."""
+        """Return a diagnosis only after a delay, because starting agents look the same at first."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

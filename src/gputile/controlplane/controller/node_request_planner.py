@@ -1,11 +1,12 @@
-"""Plans a round of node requests: the placeholders to create and delete, the events to record.
+"""Decides how many new nodes of which type are requested from the cluster's autoscaler.
 
-No I/O, no clock.
+This planner only decides, without I/O and without a clock. ``placeholders`` writes the decisions:
+it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
-A node is requested for a pod if the pod fits no GPU, or its gang lacks room for it, and if an empty
-node of a type that the autoscaler can add would accept the pod. The autoscaler itself adds nodes
-for pods without a scheduling gate whose requests exceed the free sums of every node. Placeholders
-request nodes for the other pods.
+A node is requested for a pod that fits no GPU, or whose gang lacks room for it. The pod must also
+fit an empty node of a type that the autoscaler can add. The autoscaler adds nodes by itself for
+pods without a scheduling gate that request more than any node has free in total. Nodes are
+requested only for the other pods.
 """
 
 from collections import Counter
@@ -48,8 +49,8 @@ _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
 _LONGEST_PAUSE_NS: Final = 3600 * _SECOND
 _REPEATED_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
 _LEFT: Final = (
-    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if it "
-    "does not, its events and log say why"
+    "the pod requests more than any node has free, so the autoscaler adds a node by itself; if no "
+    "node appears, see the events and the log of the autoscaler"
 )
 _BEYOND_MOST: Final = (
     "no GPU has room for the pod, and autoscaling.mostNodes nodes are already requested for other "
@@ -59,33 +60,29 @@ _BEYOND_MOST: Final = (
 
 @dataclass(slots=True)
 class _NodeAttempt:
-    """Requests for nodes of a type without a break.
-
-    ``newest_ns`` is the latest creation of a node, ``joined`` how many nodes have joined,
-    ``wanted`` how many pods have wanted one, and ``uids`` which of these exist.
-    """
+    """A period in which nodes of a type are requested without a break."""
 
     since_ns: int
-    newest_ns: int
-    joined: int = 0
-    wanted: int = 0
-    uids: set[str] = field(default_factory=set)
+    newest_ns: int  # the latest creation of a node
+    joined: int = 0  # nodes that have joined
+    wanted: int = 0  # pods that have wanted a node
+    uids: set[str] = field(default_factory=set)  # the pods among them that still exist
 
 
 class NodeBackoff:
     """Remembers how often nodes of a type were requested for a waiting pod.
 
-    Times are Unix time in nanoseconds. An attempt lasts as long as nodes of a type are requested
-    without interruption, for any pods, and no more nodes have joined than pods have wanted one. The
-    second attempt may follow at once. After it, the pod backs off for ``wait_ns``, which doubles
-    with each further attempt, to an hour at most. An attempt in which no node joined for
-    ``wait_ns`` counts as two, so that the next type is tried.
+    Times are Unix time in nanoseconds. An attempt lasts while nodes of a type are requested without
+    interruption, for any pods. An attempt also ends when as many nodes have joined as pods have
+    wanted a node. The second attempt may follow at once. After the second attempt, the pod backs
+    off for ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt
+    in which no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried.
     """
 
     def __init__(self, wait_ns: int) -> None:
         self._wait_ns = wait_ns
         self._attempts: dict[str, _NodeAttempt] = {}  # by type
-        # By UID and type: number of attempts, latest end
+        # the number of attempts and their latest end, by UID and type
         self._ended: dict[tuple[str, str], tuple[int, int]] = {}
 
     def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
@@ -100,9 +97,9 @@ class NodeBackoff:
     def advance(
         self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int
     ) -> bool:
-        """Record which pods want new nodes of a type; return whether these may be requested.
+        """Record which pods want new nodes of a type. Return whether nodes may be requested.
 
-        ``created_ns`` are the creations of all nodes of the type.
+        ``created_ns`` contains the creation times of all nodes of the type.
         """
         if not uids and type_name not in self._attempts:
             return False
@@ -123,14 +120,14 @@ class NodeBackoff:
         return False
 
     def forget_gone(self, exists: Callable[[str], bool]) -> None:
-        """Forget pods that are gone."""
+        """Forget the pods for which ``exists`` returns False."""
         self._ended = {key: ended for key, ended in self._ended.items() if exists(key[0])}
         for attempt in self._attempts.values():
             attempt.uids = set(filter(exists, attempt.uids))
 
 
 class NodeRequestPlanner:
-    """Plans node requests in rounds; its memory is bounded by the pods of the cluster."""
+    """Plans node requests in rounds. Its memory is bounded by the pods of the cluster."""
 
     def __init__(
         self, configuration: Configuration, gangs: GangPlanner, placeholders: Placeholders
@@ -141,16 +138,16 @@ class NodeRequestPlanner:
         self._wait_seconds = configuration.autoscaling.wait_seconds
         self._types = node_types_of(configuration)
         self._backoff = NodeBackoff(self._wait_seconds * _SECOND)
-        # Latest message and time (ns)
+        # the latest message and its time (ns), by UID and reason
         self._reported: dict[tuple[str, EventReason], tuple[str, int]] = {}
-        # By UID: when all node types last refused the pod (ns)
+        # the time (ns) at which all node types last refused a pod, by UID
         self._refused_at: dict[str, int] = {}
         self._covered = set[str]()  # existing nodes on which the autoscaler puts placeholders
         self.requested = 0  # nodes, in the latest round
         self.refused = 0  # pods that no node type accepts, in the latest round
 
     def plan(self, state: ClusterState) -> NodeRequestRound:
-        """Plan a round on ``state``, a snapshot."""
+        """Plan a round on the snapshot ``state``."""
         self._state = state
         result = NodeRequestRound(state.now_ns)
         there = self._placeholders.by_type(state.waiting.placeholders, state.now_ns)
@@ -166,7 +163,7 @@ class NodeRequestPlanner:
             target = wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
-        # Jobs of types that are no longer configured
+        # Delete Jobs of types that are no longer configured.
         result.deleted += (job for jobs in there.values() for job in jobs)
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
@@ -188,7 +185,7 @@ class NodeRequestPlanner:
         return node in self._covered
 
     def forget(self) -> None:
-        """Forget earlier requests and events: another replica may have led meanwhile."""
+        """Forget earlier requests and events, because another replica may have led meanwhile."""
         self._reported, self._backoff = {}, NodeBackoff(self._wait_seconds * _SECOND)
 
     # -- pods without room
@@ -200,12 +197,12 @@ class NodeRequestPlanner:
         try:
             return GangCandidate(pod, self._state.placement.engine.request(pod))
         except RequestError:
-            return None  # the extender reports it
+            return None  # the extender reports the error
 
     def _in_line(self) -> list[GangCandidate]:
         """Return the pods that no node has room for, by priority and age.
 
-        Pods that no node type accepted come last; of these, the pod that was tried longest ago
+        Pods that no node type accepted come last. Among these, the pod that was tried longest ago
         comes first. The pods of a gang stay together.
         """
         units: dict[Hashable, list[Pod]] = {}
@@ -245,9 +242,9 @@ class NodeRequestPlanner:
     ) -> tuple[NewNodes, Counter[str]]:
         """Return the plan, and how many nodes of each type to request.
 
-        The nodes that the autoscaler adds by itself are not among them. If
-        ``autoscaling.mostNodes`` is too low for all, the first pods get nodes. Nodes on which pods
-        are expected are removed from ``TypeNodes.idle``.
+        Nodes that the autoscaler adds by itself are not counted. If ``autoscaling.mostNodes`` is
+        too low for all pods, the first pods get nodes. Nodes on which pods are expected are removed
+        from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -268,8 +265,8 @@ class NodeRequestPlanner:
             )
 
         found, lacking = plan(pods)
-        # Others do not rely on nodes that the autoscaler has not added in time: perhaps it never
-        # will.
+        # Other pods must not rely on nodes that the autoscaler has not added in time. It may never
+        # add them.
         expected_of_it = [each for each in unplaced if each.pod.metadata.uid in found.on_new]
         late = {
             _likeness(each)
@@ -308,8 +305,8 @@ class NodeRequestPlanner:
     def _barred(self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]) -> BarredTypes:
         """Return why no node of a type is requested for a pod, by UID and type.
 
-        The pod fits the description of the type. Either existing nodes of the type show that it is
-        not as described, or the pod backs off.
+        A type is barred for a pod if the existing nodes of the type would not accept the pod. A
+        type is also barred while the pod backs off.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:
@@ -323,7 +320,7 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why no usable node of a type, if empty, would accept a pod; None if one would."""
+        """Return why even an empty node of the type would not accept the pod, or None."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -343,10 +340,10 @@ class NodeRequestPlanner:
     def _covered_by_type(
         self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
     ) -> dict[str, set[str]]:
-        """Return, by type, the idle nodes that need one more placeholder each.
+        """Return the idle nodes of each type that need one more placeholder each.
 
-        An autoscaler puts placeholders on idle nodes before it adds nodes. It would also remove the
-        idle nodes of a gang that still waits for other nodes.
+        An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders,
+        the autoscaler would also remove idle nodes on which a waiting gang has room.
         """
         hopeful = {
             gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types
@@ -367,7 +364,7 @@ class NodeRequestPlanner:
     def _report(
         self, pod: Pod, found: NewNodes, wanted: Counter[str], result: NodeRequestRound
     ) -> None:
-        """Record the event of a pod, unless it repeats a recent one."""
+        """Record an event about a pod, unless the event repeats a recent one."""
         uid, reason = pod.metadata.uid, EventReason.NODE_NOT_ADDED
         type_name, late = found.types.get(uid, ""), self._waits(pod) >= self._wait_seconds
         if (why := found.refused.get(uid)) is not None:
@@ -399,5 +396,5 @@ class NodeRequestPlanner:
 
 
 def _likeness(each: GangCandidate) -> Hashable:
-    """Return a key that is equal for pods that make an autoscaler add the same kind of node."""
+    """Return a key that is equal for pods for which an autoscaler adds the same kind of node."""
     return each.pod.metadata.namespace, each.request

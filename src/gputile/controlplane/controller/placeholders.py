@@ -1,14 +1,19 @@
-"""Requests empty nodes from the cluster's autoscaler by placeholder pods.
+"""Writes the node requests of ``node_request_planner``: creates and deletes placeholder pods.
 
-A placeholder names a scheduler that does not exist, so it is never bound; the controller writes the
-condition by which autoscalers find unschedulable pods. By anti-affinity it only accepts a node
-without pods, except those of DaemonSets and of kube-system. So autoscalers put it on no node in
-use, and no two placeholders on the same node. For each existing empty node (``TypeNodes.idle``),
-one more placeholder is created, since an autoscaler puts one on it.
+``node_request_planner`` decides how many nodes of which type are requested. This module does not
+decide. It describes the existing nodes to the planner (``nodes_by_type``), and writes the result.
+
+A placeholder makes the cluster's autoscaler add an empty node. A placeholder names a scheduler that
+does not exist, so it is never bound. The controller writes the condition by which autoscalers find
+unschedulable pods. Because of its anti-affinity, a placeholder accepts only a node without pods,
+except pods of DaemonSets and of kube-system. So an autoscaler puts no placeholder on a node in use,
+and no two placeholders on the same node. But an autoscaler also puts a placeholder on an existing
+empty node, instead of adding a node. So one more placeholder is created for each empty node
+(``TypeNodes.idle``).
 
 A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even
-if gputile is gone. Placeholders are read from the cluster in each round, so a crash does no harm,
-and a new leader continues with them.
+if gputile is gone. Placeholders are read from the cluster in each round. So a crash does no harm,
+and a new leader continues with the placeholders that it finds.
 """
 
 import asyncio
@@ -39,7 +44,7 @@ from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
-LOOKS, LOOK_SECONDS = 100, 0.05  # checks whether deleted placeholders are gone: number, interval
+LOOKS, LOOK_SECONDS = 100, 0.05  # number and interval of checks for deleted placeholders
 _SECOND: Final = 10**9
 _MESSAGE = (
     "this placeholder requests a node from the autoscaler; it is never bound, and gputile "
@@ -47,7 +52,7 @@ _MESSAGE = (
 )
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"  # set by Kubernetes on the pods of a Job
 _HARD: Final = ("NoSchedule", "NoExecute")
-_GRACE_SECONDS: Final = 60  # how much later than the controller Kubernetes deletes a placeholder
+_GRACE_SECONDS: Final = 60  # Kubernetes deletes a placeholder this much later than the controller
 _IMAGE: Final = "registry.k8s.io/pause:3.10"  # never pulled
 _RESTRICTED: Final = {
     "allowPrivilegeEscalation": False,
@@ -67,7 +72,7 @@ _ON_AN_EMPTY_NODE: Final = {
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder, which ends a minute after ``wait_seconds``."""
+    """Return the Job of a placeholder. The Job ends a minute after ``wait_seconds``."""
     labels = {PLACEHOLDER_LABEL: "true"} | (
         {GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {}
     )
@@ -116,11 +121,11 @@ def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, A
 class TypeNodes:
     """The nodes of one type.
 
-    ``starting`` counts young nodes that are not usable yet; a node is ``usable`` while all its GPUs
-    are healthy and open to pods. ``idle`` are the nodes on which an autoscaler would put a
-    placeholder: they run only pods of DaemonSets and of kube-system, and are starting or offer all
-    resources of the type. Karpenter regards the nodes in ``starting_for_karpenter`` as starting,
-    whatever their age. ``created_ns`` are the creation times of all nodes.
+    A node is ``usable`` while it is open to pods and all its GPUs are healthy. ``starting`` is the
+    number of young nodes that are not usable yet. An autoscaler would put a placeholder on each of
+    the ``idle`` nodes. Idle nodes run only pods of DaemonSets and of kube-system, and are starting
+    or offer all resources of the type. Karpenter regards the nodes in ``starting_for_karpenter`` as
+    starting, whatever their age. ``created_ns`` contains the creation times of all nodes.
     """
 
     starting: int = 0
@@ -133,7 +138,7 @@ class TypeNodes:
 def nodes_by_type(
     state: ClusterState, types: Sequence[NodeType], wait_ns: int
 ) -> dict[str, TypeNodes]:
-    """Return the nodes by their types; a node is young for ``wait_ns`` after its creation."""
+    """Return the nodes by type. A node may count as starting for ``wait_ns`` after its creation."""
     found = {kind.name: TypeNodes() for kind in types}
     for name, node in state.nodes.items():
         kind = next((kind for kind in types if kind.has(node)), None)
@@ -173,7 +178,7 @@ def _keeps_placeholders_away(pod: Pod) -> bool:
 
 
 def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
-    """Return whether a node is open, with healthy GPUs and no hard taints but those of its type."""
+    """Return whether a node is open with healthy GPUs and only the repelling taints of its type."""
     info = state.ledger.info_of(node.metadata.name)
     if info is None or info.closed or not info.inventory.gpus:
         return False
@@ -189,19 +194,19 @@ def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round: types of new placeholders, Jobs to delete, and events to record."""
+    """The result of a round."""
 
     now_ns: int
-    created: list[NodeType] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
+    created: list[NodeType] = field(default_factory=list)  # the node types of new placeholders
+    deleted: list[str] = field(default_factory=list)  # Jobs to delete
     events: list[GangEvent] = field(default_factory=list)
 
 
 class Placeholders:
-    """Writes the Jobs of placeholders, and remembers which were just created or deleted.
+    """Writes the Jobs of placeholders, and remembers which Jobs were just created or deleted.
 
-    ``pods`` returns the placeholders that the watch has shown, by UID, ``new_name`` a unique name.
-    A Job without a pod counts as a placeholder for ``wait_seconds``.
+    ``pods`` returns the placeholders that the watch has shown, by UID. ``new_name`` returns a
+    unique name. A Job without a pod counts as a placeholder for ``wait_seconds``.
     """
 
     def __init__(
@@ -214,12 +219,12 @@ class Placeholders:
         self.failures = 0
         self._writer, self._pods, self._new_name = writer, pods, new_name
         self._wait_seconds = wait_seconds
-        # Jobs without a pod yet: type, creation in Unix ns
+        # the node type and the creation (Unix ns) of Jobs without a pod
         self._created: dict[str, tuple[str, int]] = {}
-        self._deleted: set[str] = set()  # in the latest round
+        self._deleted: set[str] = set()  # Jobs deleted in the latest round
 
     def by_type(self, pods: Mapping[str, Pod], now_ns: int) -> dict[str, list[str]]:
-        """Return the Jobs of a snapshot by the type of node they request, oldest first."""
+        """Return the Jobs by node type, oldest first. Jobs that have no pod yet are included."""
         jobs = {_job_of(pod): pod.metadata for pod in pods.values()}
         wait_ns = self._wait_seconds * _SECOND
         self._created = {
@@ -247,7 +252,7 @@ class Placeholders:
         async for event in taking_turns(result.events):
             for pod in event.pods:
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
-        # Delete first: an autoscaler must not see a placeholder together with its replacement.
+        # Deletions come first. An autoscaler must not see a placeholder and its replacement.
         self._deleted = set(result.deleted)
         for job in result.deleted:
             if await self._error(self._writer.delete_placeholder(job)) is None:
@@ -267,9 +272,10 @@ class Placeholders:
             await self._error(self._writer.mark_unschedulable(pod, _MESSAGE))
 
     async def gone(self) -> None:
-        """Wait until the deleted placeholders are gone, but at most some seconds.
+        """Wait until the deleted placeholders are gone, for at most ``LOOKS`` checks.
 
-        If gangs started earlier, an autoscaler would add nodes for the placeholders.
+        Gangs start only after this wait. Otherwise an autoscaler would add nodes for placeholders
+        whose nodes the gangs already use.
         """
         for _ in range(LOOKS):
             if self._deleted.isdisjoint(_job_of(pod) for pod in self._pods().values()):
@@ -277,7 +283,7 @@ class Placeholders:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _error(self, write: Awaitable[None]) -> KubeError | None:
-        """Await ``write``; return its error, None if it succeeded or the object is already gone."""
+        """Await ``write`` and return its error, or None if it succeeded or the object is gone."""
         try:
             await write
         except NotFound:

@@ -1,10 +1,11 @@
 """Reserves GPUs for single pods that preempt, and chooses their victims.
 
-kube-scheduler preempts for single pods as well, and goes first. If it has nominated a node for the
-pod, the GPUs that its victims leave there are reserved, so that no successor of a victim takes
-them. If kube-scheduler has found no victims, or nothing could be reserved for some time, victims
-are chosen here. The extender binds the pod as soon as its GPUs are free. The victims of a pod are
-chosen again in each round, so a new leader continues with the reservations that it finds.
+kube-scheduler also preempts for single pods, and acts first. If kube-scheduler has nominated a node
+for the pod, the GPUs that its victims leave there are reserved for the pod. So no successor of a
+victim takes these GPUs. If kube-scheduler has found no victims, or if nothing could be reserved for
+some time, victims are chosen here. The extender binds the pod as soon as its GPUs are free. The
+victims of a pod are chosen again in each round, so a new leader continues with the reservations
+that it finds.
 """
 
 from collections.abc import Callable, Collection
@@ -40,9 +41,9 @@ class PodPreemption:
     ) -> None:
         self._shared, self._evictions = shared, shared.evictions
         self._settings, self._new_plan_name = configuration.preemption, new_plan_name
-        # Of the latest round
+        # the snapshot and the result of the latest round
         self._state, self._result = ClusterState(configuration), GangRound()
-        # A pod's nominated node, and since when
+        # a pod's nominated node, and the start of the nomination (Unix ns)
         self._nominated: dict[GangName, tuple[str, int]] = {}
 
     def plan(self, state: ClusterState, result: GangRound) -> None:
@@ -57,7 +58,7 @@ class PodPreemption:
             self._advance(gang)
         lowest = min((booking.priority for booking in state.ledger.bookings()), default=0)
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
-        # Searches that failed in this round: replicas would repeat them
+        # the searches that failed in this round; equal pods need not repeat them
         hopeless: set[tuple[Request, bytes]] = set()
         for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
             found = self._find(gang, hopeless)
@@ -76,14 +77,13 @@ class PodPreemption:
             or reservation_of(gang.pod) is not None
         ):
             return False
-        # There is no back-off for a pod that kube-scheduler preempts for: its victims may be gone
-        # and replaced at once.
+        # No back-off if kube-scheduler preempts: its victims may be gone and replaced at once.
         return bool(self._nominated_node(gang)) or not self._shared.is_backing_off(gang)
 
     def _nominated_node(self, gang: Gang) -> str:
-        """Return the node that kube-scheduler nominated recently.
+        """Return the node that kube-scheduler nominated recently, or an empty text.
 
-        It is "" if there is none, or if the node no longer accepts the pod.
+        The text is also empty if the node no longer accepts the pod.
         """
         node, now_ns = gang.pod.status.nominated_node_name, self._state.now_ns
         before, since_ns = self._nominated.get(gang.name, ("", 0))
@@ -127,10 +127,11 @@ class PodPreemption:
         return found
 
     def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
-        """Return GPUs of the nominated node for the pod; None if there are too few.
+        """Return GPUs of the nominated node for the pod, or None if there are too few.
 
-        They are free, or terminating pods leave them. kube-scheduler has chosen the victims, also
-        for CPU and memory: nobody else is evicted, even if they are not deleted yet.
+        The GPUs are free, or terminating pods leave them. kube-scheduler has chosen the victims,
+        also for CPU and memory. So no other pods are evicted, even if the victims are not deleted
+        yet.
         """
         engine, now_ns = self._state.placement.engine, self._state.now_ns
         info = self._state.ledger.info_of(node)
@@ -151,7 +152,7 @@ class PodPreemption:
         """Return whether the node accepts the pod, and pods of lower priority leave the GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
-        # Terminating pods count: their successors must not take the GPUs.
+        # Terminating pods count, because their successors must not take the GPUs.
         leave = (
             found.evicted
             or found.withdrawn
@@ -175,9 +176,7 @@ class PodPreemption:
         self._shared.write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
-        victims = (
-            f"; evicted for it: {self._evictions.named(found.evicted)}" if found.evicted else ""
-        )
+        victims = f"; evicted pods: {self._evictions.named(found.evicted)}" if found.evicted else ""
         text = (
             f"{gpus} of node {place.node} reserved for the pod for at most "
             f"{lasts_ns // _SECOND} s{victims}"
@@ -185,7 +184,7 @@ class PodPreemption:
         self._result.events.append(GangEvent((pod,), EventReason.PREEMPTING, text, warning=False))
 
     def _advance(self, gang: Gang) -> None:
-        """Evict the victims that still use the GPUs of a stored reservation, or give it up."""
+        """Evict the remaining victims of a stored reservation, or give the reservation up."""
         pod, reservation = gang.pod, reservation_of(gang.pod)
         if reservation is None:
             return
@@ -209,7 +208,7 @@ class PodPreemption:
             self._evictions.choose(gang.name, (), "")
 
     def _choose_again(self, gang: Gang, booking: Booking, *, has_evicted: bool) -> None:
-        """Choose and evict victims on a pod's reserved GPUs again, or give up the reservation."""
+        """Choose and evict the victims on the reserved GPUs again, or give the reservation up."""
         engine = self._state.placement.engine
         request = engine.request(gang.pod)
         if request is None:
@@ -217,7 +216,7 @@ class PodPreemption:
         gpus = frozenset(share.uuid for share in booking.gpus)
         preemptor = self._preemptor(gang, request)
         choice = None
-        # A refused victim may be needed
+        # A victim whose eviction was refused may be needed.
         for refused_too in (False, True) if has_evicted else (False,):
             rules = self._evictions.rules(gang.name, refused_too=refused_too)
             choice = choice or VictimSearch(engine, preemptor, rules).on_node(booking.node, gpus)
@@ -233,7 +232,7 @@ class PodPreemption:
         self._shared.evict(gang)
 
     def _withdraw(self, uids: Collection[str], pod: Pod) -> None:
-        """Give up the reservations of pods of lower priority that ``pod`` takes over."""
+        """Give up reservations of pods with lower priority, so that ``pod`` can use the GPUs."""
         preemptors = self._state.waiting.preemptors
         for other in [preemptors[uid] for uid in uids if uid in preemptors]:
             self._shared.give_up(

@@ -1,12 +1,13 @@
 """Decides which pods are evicted, and when, for gangs and for single pods (gangs of one).
 
-GPUs are reserved first. Once the reservations are stored, the victims are evicted if that still
-frees all reserved GPUs. Reservations are given up if the first eviction is refused, if a pod or a
-reserved GPU is lost, and when they expire. The gang then backs off before it tries again.
+GPUs are reserved before pods are evicted. Once the reservations are stored, the victims are evicted
+if their eviction still frees all reserved GPUs. Reservations are given up if the first eviction is
+refused, if a pod or a reserved GPU is lost, and when the reservations expire. The gang then backs
+off before its next attempt.
 
-A gang's plan may not start until all its GPUs are free. Then the controller writes it again as a
-startable plan. A new leader finds the reservations and the terminating pods, and plans from there.
-``pod_preemption`` has the plans of single pods.
+A gang's plan may not start until all its GPUs are free. Then the controller writes the plan again
+as a plan that may start. A new leader finds the reservations and the terminating pods, and plans
+from there. ``pod_preemption`` makes the plans of single pods.
 """
 
 from collections import Counter
@@ -41,7 +42,7 @@ from gputile.core.scheduling.reservation_rules import lost_reservation
 
 _SECOND = 10**9
 _BACKOFF_NS = 10 * _SECOND  # between two searches for the same gang or pod
-MOST_SEARCHES = 16  # per round, for gangs and for pods each
+MOST_SEARCHES = 16  # per round; the limit for gangs, and the limit for single pods
 _RENEW_PART = 4  # reservations are renewed in the last quarter of their time
 
 
@@ -56,14 +57,11 @@ class PreemptionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """The reservations of a gang whose victims have not all left.
-
-    They last ``lasts_ns``, until ``until_ns`` (Unix).
-    """
+    """The reservations of a gang whose victims have not all left."""
 
     plan: GangPlan
-    until_ns: int
-    lasts_ns: int
+    until_ns: int  # when the reservations end, Unix time
+    lasts_ns: int  # their duration
 
 
 class Preemption:
@@ -72,15 +70,15 @@ class Preemption:
     def __init__(self, configuration: Configuration) -> None:
         self.evictions = Evictions(configuration)
         self._settings = configuration.preemption
-        # Of the latest round
+        # the snapshot and the result of the latest round
         self._state, self._result = ClusterState(configuration), GangRound()
         self._plans: dict[GangName, PreemptionPlan] = {}
-        # The gang's pods, and the end of the back-off (Unix ns)
+        # the gang's pods, and the end of the back-off (Unix ns)
         self._backoffs: dict[GangName, tuple[frozenset[str], int]] = {}
         self._searches_left = 0
 
     def begin(self, state: ClusterState, gangs: Collection[GangName], result: GangRound) -> None:
-        """Begin a round on a snapshot, for gangs and pods that may preempt; write to ``result``."""
+        """Begin a round on the snapshot ``state``. Decisions are added to ``result``."""
         self._state, self._result, self._searches_left = state, result, MOST_SEARCHES
         names = {*gangs, *(gang_of_one(pod).name for pod in state.waiting.preemptors.values())}
         self.evictions.begin(state, names)
@@ -89,14 +87,14 @@ class Preemption:
                 del remembered[name]
 
     def plan_of(self, name: GangName) -> PreemptionPlan | None:
-        """Return the plan for which victims leave, None if the gang does not preempt."""
+        """Return the plan for which victims leave, or None if the gang does not preempt."""
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
-        """Return GPUs and victims for the pods that start together.
+        """Return GPUs and victims for the pods that start together, or None.
 
-        It is None if none are found, or if the gang may not preempt. Nodes whose names are in
-        ``closed`` are left out.
+        None means that there are no suitable victims, or that the gang may not preempt now. Nodes
+        whose names are in ``closed`` are excluded.
         """
         may_preempt = self._settings.enabled and self._state.budgets_read and gang.below_min_member
         if not may_preempt or any(pod.spec.preemption_policy == "Never" for pod in gang.unreserved):
@@ -108,7 +106,7 @@ class Preemption:
         return self.search(gang, closed)
 
     def reserve(self, gang: Gang, found: GangVictims, turn: GangTurns) -> GangPlan:
-        """Reserve GPUs that victims have to leave, by a plan that may not start yet; return it."""
+        """Reserve the GPUs that victims have to leave. Return the plan, which may not start yet."""
         lasts_ns = self.choose(gang, found, f"preempted by gang {gang.name}")
         plan = GangPlan(found.places, True)
         self._plans[gang.name] = PreemptionPlan(plan, self._state.now_ns + lasts_ns, lasts_ns)
@@ -116,7 +114,7 @@ class Preemption:
         return plan
 
     def advance(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> PreemptionState:
-        """Evict the remaining victims, or give the plan up; forget it if all its GPUs are free."""
+        """Evict the remaining victims, give the plan up, or end it because its GPUs are free."""
         state, why = self._gang_progress(gang, preempting)
         if state is PreemptionState.LOST:
             self.give_up(gang, why)
@@ -158,7 +156,7 @@ class Preemption:
         return progress, ""
 
     def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
-        """Return the reservations of a plan by UID, None if one is missing."""
+        """Return the reservations of a plan by UID, or None if a reservation is missing."""
         found: dict[str, Booking] = {}
         plans: Counter[str] = Counter()
         for uid, place in preempting.plan.places.items():
@@ -179,7 +177,7 @@ class Preemption:
         return min(ends) - self._state.now_ns <= margin_ns
 
     def search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims; only a single pod may take over reservations."""
+        """Return the cheapest victims. Only a single pod may replace reservations of other pods."""
         state = self._state
         try:
             members = [
@@ -193,7 +191,7 @@ class Preemption:
         )
 
     def choose(self, gang: Gang, found: GangVictims, why: str) -> int:
-        """Set the victims; return how long the reservations last, in ns.
+        """Set the victims, and return the duration of the reservations in nanoseconds.
 
         The victims are evicted from the next round on. The reservations last
         ``preemption.keepSeconds`` beyond the longest grace period of the victims and of terminating
@@ -218,8 +216,9 @@ class Preemption:
     ) -> tuple[PreemptionState, str]:
         """Return the state of reservations, and why they are lost.
 
-        ``planned`` are the pods and their nodes. ``ends_ns`` is when the reservations expire, and
-        their longest duration; reservations that expire later were written by a wrong clock.
+        ``planned`` contains the pods and their nodes. ``ends_ns`` contains the time at which the
+        reservations expire, and their longest duration. Reservations that expire later were written
+        by a wrong clock.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns
@@ -248,7 +247,7 @@ class Preemption:
         return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
 
     def rejection(self, pod: Pod, name: str) -> str:
-        """Return why a node no longer accepts the pod; "" if it does, or is gone."""
+        """Return why a node no longer accepts the pod, or "" if the node is suitable or gone."""
         node = self._state.nodes.get(name)
         why = static_reason(pod.spec, node) if node is not None else None
         return why.text if why is not None else ""
@@ -264,8 +263,8 @@ class Preemption:
     def give_up(self, gang: Gang, why: str) -> None:
         """Give up the reservations, and the nomination of a single pod.
 
-        A failed write is repeated in the next round. The planner of gangs removes or reuses a
-        gang's reservations itself.
+        For a single pod, a failed write is repeated in the next round. For a gang, the planner of
+        gangs removes or reuses the reservations.
         """
         self._end(gang)
         if gang.is_single:
@@ -284,11 +283,11 @@ class Preemption:
         self._backoffs[gang.name] = uids, self._state.now_ns + _BACKOFF_NS
 
     def back_off_end(self, name: GangName) -> int:
-        """Return the end of the latest back-off in Unix ns, 0 if there was none."""
+        """Return the end of the latest back-off in Unix nanoseconds, or 0 if there was none."""
         return self._backoffs.get(name, (frozenset(), 0))[1]
 
     def is_backing_off(self, gang: Gang) -> bool:
-        """Return whether the same pods were searched for recently.
+        """Return whether a search for the same pods was made recently.
 
         The back-off also ends if the clock is set back.
         """

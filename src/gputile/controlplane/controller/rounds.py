@@ -1,9 +1,9 @@
 """Runs the controller's rounds: wake, snapshot, plan in a worker thread, write, record events.
 
 The event loop owns the cluster state, and processes watch events while a round is planned. The
-worker thread only uses a snapshot and the memory of the planners, which nothing else uses at that
-time. The snapshot waits for the end of a list that is being applied. A plan for pods that have
-changed since is not written, and each write is conditional on the pod's version in the snapshot.
+worker thread uses only a snapshot and the memory of the planners, which nothing else uses at that
+time. If a list is being applied, the snapshot waits for its end. A plan for pods that have changed
+since the snapshot is not written. Each write is conditional on the pod's version in the snapshot.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from gputile.controlplane.controller.node_request_planner import NodeRequestPlan
 from gputile.controlplane.controller.placeholders import NodeRequestRound, Placeholders
 
 PAUSE_SECONDS = 0.05  # so that simultaneous changes share a round
-LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without an event
-REQUEST_SECONDS = 1.0  # between two plans of node requests, unless ``wake`` asks for one
+LONGEST_PAUSE_SECONDS = 5.0  # reservations and time limits end without an event
+REQUEST_SECONDS = 1.0  # between two plans of node requests, unless ``wake`` requests a plan
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPlans:
-    """The results of a round; None for what was not planned."""
+    """The results of a round. A field is None if its part was not planned."""
 
     gangs: GangRound | None = None
     requests: NodeRequestRound | None = None
@@ -35,14 +35,14 @@ class RoundPlans:
 
 @dataclass(frozen=True, slots=True)
 class Planners:
-    """The planners and their writers; None if gangs, or node requests, are off."""
+    """The planners and their writers. A field is None if gangs or node requests are disabled."""
 
     gangs: tuple[GangPlanner, GangWriter] | None = None
     requests: tuple[NodeRequestPlanner, Placeholders] | None = None
 
 
 class Rounds:
-    """Runs rounds while this replica is ``active``; ``compute`` calls a function in a thread."""
+    """Runs rounds while this replica is ``active``. ``compute`` calls a function in a thread."""
 
     def __init__(
         self,
@@ -62,8 +62,9 @@ class Rounds:
     def wake(self, *, for_requests: bool = False) -> None:
         """Run a round soon.
 
-        With ``for_requests``, node requests are planned as well: a node has joined or got a pod,
-        and its placeholder must be deleted before an autoscaler adds another node for it.
+        With ``for_requests``, the round also plans node requests. This is necessary after a node
+        has joined or got a pod. The node's placeholder must be deleted before an autoscaler adds
+        another node for the placeholder.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()
@@ -79,11 +80,11 @@ class Rounds:
             if self._active():
                 started = time.monotonic()
                 await self.run_round()
-                # Rounds that take long leave the processor to others for as long again.
+                # Other tasks get the CPU for as long as the round took.
                 await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
 
     async def run_round(self) -> RoundPlans:
-        """Plan and write a round; write nothing if this replica is no longer active."""
+        """Plan a round and write its results. Write nothing if this replica is no longer active."""
         async with self._state.listing:
             self._state.tick(self._unix_ns())
             snapshot = self._state.snapshot()
@@ -106,8 +107,8 @@ class Rounds:
     def _plan(self, snapshot: ClusterState, *, due: bool) -> RoundPlans:
         """Plan gangs, then node requests.
 
-        Node requests are planned if they are ``due``, or if placeholders may occupy a starting
-        gang's nodes.
+        Node requests are planned if they are ``due``. They are also planned if a gang starts,
+        because placeholders may occupy the gang's nodes.
         """
         gangs = self._gangs[0].plan(snapshot) if self._gangs is not None else None
         starts = gangs is not None and bool(gangs.gates)
@@ -116,7 +117,7 @@ class Rounds:
         return RoundPlans(gangs, self._requests[0].plan(snapshot))
 
     async def _write_requests(self, requests: NodeRequestRound | None, *, starts: bool) -> None:
-        """Write node requests; if gangs start, wait until deleted placeholders are gone."""
+        """Write node requests. If gangs start, wait until deleted placeholders are gone."""
         if self._requests is None:
             return
         if requests is not None:

@@ -11,11 +11,12 @@ from gputile.core.devices.request import asks_for_gpu
 
 
 class WaitingPods:
-    """Unbound pods by UID; placeholders are only recognised in ``namespace``.
+    """The unbound pods by UID.
 
-    ``refused`` are GPU pods that kube-scheduler found unschedulable and for which it nominated no
-    node. Pods of gangs are excluded if gangs are planned. ``preemptors`` are unschedulable GPU pods
-    that may preempt, and pods with a reservation for which victims leave.
+    ``refused`` contains GPU pods that kube-scheduler found unschedulable and for which it nominated
+    no node. Pods of gangs are excluded if gangs are planned. ``preemptors`` contains unschedulable
+    GPU pods that may preempt, and pods with a reservation for which victims leave. Placeholders are
+    recognized only in ``namespace``, so that tenants cannot create pods that count as placeholders.
     """
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
@@ -67,10 +68,10 @@ class WaitingPods:
 
 
 class GangMembers:
-    """Pods by gang.
+    """The pods of each gang.
 
-    A succeeded pod counts as started until all pods of its gang have finished, so it is stored
-    until then. A failed pod is not stored.
+    A succeeded pod counts as started until all pods of its gang have finished, and is stored until
+    then. A failed pod is not stored.
     """
 
     def __init__(self) -> None:
@@ -113,7 +114,7 @@ class GangMembers:
             self._forget_finished(gang)
 
     def _forget_finished(self, gang: GangName) -> None:
-        """Forget a gang whose pods have all finished."""
+        """Forget a gang if all its pods have finished."""
         if all(pod.finished for pod in self._gangs[gang].values()):
             for uid in self._gangs.pop(gang):
                 del self._gang_of[uid]

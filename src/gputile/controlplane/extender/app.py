@@ -27,16 +27,16 @@ from gputile.support.http_server import BodyReader, BodyRefused, Handler, monito
 
 log = logging.getLogger(__name__)
 
-# kube-scheduler sends one pod and some thousand names, or the victims on a tenth of the nodes.
-# Larger bodies are not from kube-scheduler, and decoding very many items would block the event loop
-# for seconds.
+# kube-scheduler sends one pod with some thousand node names, or the victims on a tenth of the
+# nodes. Larger bodies are not from kube-scheduler, and decoding very many items would block the
+# event loop for seconds.
 LARGEST_BODY = 8 * MIB
 MOST_ITEMS = {"preempt": 262_144}
 MOST_ITEMS_ELSE = 81_920
 
 _encoder = msgspec.json.Encoder()
 
-# The responses of verbs that have a field for an error; prioritize and preempt have none.
+# The error responses of verbs. The responses of prioritize and preempt have no field for an error.
 _FAILURES: dict[str, Callable[[str], Any]] = {
     "filter": lambda text: FilterResult(error=text),
     "bind": lambda text: ExtenderBindingResult(error=text),
@@ -45,10 +45,11 @@ _FAILURES: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """One verb over HTTP.
+    """Serves one verb over HTTP.
 
-    It reads the body, calls ``answer`` if this replica may act, and counts the outcome. ``admit``
-    raises ``NotReady`` if this replica may not act. ``outcome`` names a result in the metrics.
+    ``serve`` reads the body, calls ``admit`` and then ``answer``, and counts the outcome. ``admit``
+    raises ``NotReady`` if this replica may not act. ``outcome`` returns the name of a result in the
+    metrics.
     """
 
     name: str
@@ -80,7 +81,7 @@ class _Verb:
             return self._failed(str(error), 400, "bad_request")
         except NotReady as error:
             return self._failed(str(error), 503, "not_ready")
-        except Exception as error:  # one bad call must not end the server
+        except Exception as error:  # A call that fails must not end the server.
             log.exception("%s failed", self.name)
             return self._failed(f"internal error: {error!r}", 500, "error")
         self.requests.labels(self.name, self.outcome(result)).inc()
@@ -104,8 +105,9 @@ def create_app(
 ) -> Handler:
     """Return the handler of verbs, probes and metrics.
 
-    ``admit`` raises ``NotReady`` if this replica may not act; ``not_ready`` returns why it has not
-    listed the cluster, None if it has. ``intake`` reads the bodies.
+    ``admit`` raises ``NotReady`` if this replica may not act. ``not_ready`` returns why this
+    replica has not listed the cluster yet, or None if it has listed the cluster. ``intake`` reads
+    the bodies of requests.
     """
 
     async def admit_every_replica() -> None:
@@ -133,7 +135,7 @@ def create_app(
     bodies = BodyReader(LARGEST_BODY) if intake is None else intake
     routes = monitoring_routes(metrics.registry, not_ready)
     for name, decoder, answer, outcome in verbs:
-        # prioritize-claims books nothing
+        # Every replica may answer prioritize-claims, which books nothing.
         admitting = admit_every_replica if name == "prioritize-claims" else admit
         seconds = metrics.seconds.labels(name)
         verb = _Verb(name, decoder, answer, outcome, admitting, metrics.requests, seconds, bodies)

@@ -1,9 +1,9 @@
 """Executes the verb bind: books GPUs, sends the Binding, then confirms or releases the booking.
 
-If the response to a Binding is lost, the Binding may or may not have been executed, and its GPUs
-stay booked until this is known. A Binding is for one resourceVersion of its pod, so another write
-to the unbound pod makes it impossible (``fence``), and the response to that write shows whether the
-Binding was executed. Until then, the only feasible node of the pod is the node of the Binding.
+If the response to a Binding is lost, the Binding may have been executed, and its GPUs stay booked
+until the result is known. A Binding is valid for one resourceVersion of its pod. So another write
+to the unbound pod (``fence``) makes the Binding impossible, and the response to that write shows
+whether the Binding was executed. Until then, the pod fits only the node of the Binding.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
-# how many versions of a pod a Binding is sent for, while other clients write to the pod
+# the most versions of a pod for which a Binding is sent while other clients write to the pod
 _VERSIONS = 4
-# How long a pod waits for the first pod of its gang; kube-scheduler's time-out is 5 s.
+# The longest wait of a pod for the first pod of its gang. kube-scheduler's time-out is 5 s.
 FIRST_POD_S = 2.5
-# Shorter than the API server's own limit, and long enough for a busy etcd. Without a response by
-# then, ``_resolve`` finds out the result.
+# This is shorter than the API server's own limit, and long enough for a busy etcd. If no response
+# arrives in time, ``_resolve`` finds out the result.
 BIND_SECONDS = 15.0
 POD_SECONDS = 5.0
 # The API server aborts a request after 60 s (--request-timeout). Waiting is less certain than a
-# fence: an API server that hung may read the request later. So it is used only for pods that cannot
-# be written to.
+# fence, because an API server that hung may read the request later. So waiting is used only for
+# pods that cannot be written to.
 ANSWER_LOST_FOR_GOOD_S = 75.0
 
 
 class NoLongerActive(KubeError):
-    """Another replica may lead by now; nothing was sent."""
+    """Another replica may lead by now. No request was sent."""
 
 
 class PodApi:
-    """The binder's requests to the API server; ``active`` returns whether this replica may act.
+    """The binder's requests to the API server. ``active`` returns whether this replica may act.
 
-    Errors are those of ``gputile.kube.errors``.
+    Methods raise the errors of ``gputile.kube.errors``.
     """
 
     def __init__(self, connection: Connection, active: Callable[[], bool]) -> None:
@@ -55,11 +55,11 @@ class PodApi:
         self._active = active
 
     async def bind(self, binding: Binding) -> None:
-        """Send the Binding.
+        """Send the Binding if this replica still holds the Lease.
 
         The Lease is checked after the pod's resourceVersion was chosen. So no Binding is sent for a
-        version that is newer than the loss of the Lease, and the next holder fences off Bindings
-        for older ones (``extender.fence``).
+        version that is newer than the loss of the Lease. The next holder of the Lease fences off
+        Bindings for older versions (``extender.fence``).
 
         Raises:
             NoLongerActive: the Lease was lost before the Binding was sent.
@@ -69,14 +69,14 @@ class PodApi:
         await bind_pod(self._connection, binding, within=BIND_SECONDS)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
-        """Read a pod from the API server, not from a cache; return None if it does not exist."""
+        """Read a pod from the API server, not from a cache. Return None if it does not exist."""
         return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
 
     async def fence(self, namespace: str, name: str) -> Pod | None:
         """Write to a pod, so that its resourceVersion changes.
 
-        Return the pod as stored, None if it is gone. The written value is random, since a patch
-        that changes nothing would not change the version.
+        Return the stored pod, or None if the pod is gone. The written value is random, because a
+        patch that changes nothing would not change the version.
         """
         mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
         return await annotate_pod_status(
@@ -84,20 +84,20 @@ class PodApi:
         )
 
     async def unbound(self) -> Sequence[Pod]:
-        """List all unbound pods, from the API server and not from a cache."""
+        """List all unbound pods from the API server, not from a cache."""
         return await list_all(
             self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="}
         )
 
 
 class BindError(Exception):
-    """The pod was not bound, or that is not known yet. kube-scheduler retries."""
+    """The pod was not bound, or the result is not known yet. kube-scheduler retries."""
 
 
 class Binder:
-    """Sends Bindings: concurrently for different pods, one at a time for the same pod.
+    """Sends Bindings, concurrently for different pods but one at a time for the same pod.
 
-    ``monotonic`` returns seconds, ``unix_ns`` nanoseconds since the epoch.
+    ``monotonic`` returns seconds. ``unix_ns`` returns nanoseconds since the epoch.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Binder:
         self._pod_api = pod_api
         self._monotonic, self._unix_ns = monotonic, unix_ns
         self._under_way: dict[str, asyncio.Task[str]] = {}
-        # By UID: the Bindings whose responses were lost, at most one per pod.
+        # the Bindings whose responses were lost, by UID; at most one per pod
         self._unconfirmed: dict[str, PodBinding] = {}
         self._ended = asyncio.Event()  # set, and replaced, whenever a bind ends
 
@@ -133,11 +133,11 @@ class Binder:
     async def bind(self, pod: Pod, node: str) -> str:
         """Bind ``pod`` to ``node``, and return its GPUs as text.
 
-        The text is "" if the pod requests none or is already bound there. A caller that disconnects
-        does not stop a Binding in progress.
+        The text is empty if the pod requests no GPUs or is already bound to ``node``. A caller that
+        disconnects does not stop a Binding in progress.
 
         Raises:
-            BindError: the pod is not bound to ``node``, or this is not known yet.
+            BindError: the pod is not bound to ``node``, or the result is not known yet.
         """
         uid = pod.metadata.uid
         while (earlier := self._under_way.get(uid)) is not None:
@@ -151,12 +151,15 @@ class Binder:
         if self._under_way.get(uid) is task:
             del self._under_way[uid]
         if not task.cancelled():
-            task.exception()  # retrieved even if the caller has disconnected
+            task.exception()  # marked as retrieved, because the caller may have disconnected
         self._ended.set()
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for Bindings, resolve those without a response; return whether none is left."""
+        """Wait for Bindings in progress, and resolve Bindings without a response.
+
+        Return whether all results are known.
+        """
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
         await self._resolve_all()
@@ -181,14 +184,14 @@ class Binder:
         return binding.gpus
 
     async def _write(self, binding: PodBinding) -> None:
-        """Send the Binding; return once the pod is bound as decided.
+        """Send the Binding, and return when the pod is bound as decided.
 
         kube-scheduler's version of the pod may be outdated. Then the pod is read, and the Binding
-        is sent again for the current version, unless the pod is being deleted or has lost its
-        reservation (``PodBinding.obstacle``).
+        is sent again for the current version. The Binding is not repeated if the pod is being
+        deleted or has lost its reservation (``PodBinding.obstacle``).
 
         Raises:
-            BindError: the pod is not bound, or this is not known yet.
+            BindError: the pod is not bound, or the result is not known yet.
         """
         pod, conflict = binding.pod, None
         for _ in range(_VERSIONS):
@@ -209,13 +212,13 @@ class Binder:
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
-        """Send the Binding for one version of the pod.
+        """Send the Binding for one version of the pod. Return a conflict, or None if it succeeds.
 
-        Return the conflict if there is one, None if the pod is bound. A conflict (409) means that
-        the pod is already bound, has another version, or may not be bound now.
+        A conflict (409) means that the pod is already bound, has another version, or may not be
+        bound now.
 
         Raises:
-            BindError: the Binding failed otherwise, or its result is not known yet.
+            BindError: the Binding failed for another reason, or its result is not known yet.
         """
         pod = binding.pod
         try:
@@ -240,10 +243,10 @@ class Binder:
         return None
 
     async def _read_unbound(self, binding: PodBinding, conflict: Conflict | None) -> Pod | None:
-        """Read the pod, and return it if it is still unbound, None if it is bound as decided.
+        """Read the pod. Return it if it is still unbound, or None if it is bound as decided.
 
         Raises:
-            BindError: the pod cannot be read, is gone, or is bound otherwise.
+            BindError: the pod cannot be read, is gone, or is bound differently.
         """
         pod, before = binding.pod, self._ledger.booking(binding.pod.metadata.uid)
         try:
@@ -269,18 +272,18 @@ class Binder:
     async def _resolve(self, binding: PodBinding) -> bool:
         """Find out whether a Binding with a lost response was executed, or make it impossible.
 
-        Return whether it was executed.
+        Return whether the Binding was executed.
 
         Raises:
-            BindError: the result is not known yet; the GPUs stay booked.
+            BindError: the result is not known yet. The GPUs stay booked.
         """
         meta, may_end = binding.pod.metadata, False
         before = self._ledger.booking(meta.uid)
         try:
             found = await self._pod_api.fence(meta.namespace, meta.name)
         except ApiError as refused:
-            # the pod cannot be written to: its version, or the time that has passed, shows the
-            # result
+            # The pod cannot be written to. Its version, or the time since the Binding, shows the
+            # result.
             try:
                 found = await self._pod_api.pod(meta.namespace, meta.name)
             except KubeError as error:
@@ -289,7 +292,7 @@ class Binder:
                     f"{error}"
                 )
                 raise BindError(why) from error
-            # after a temporary failure, the API server may still execute the Binding, however late
+            # After a temporary failure, the API server may execute the Binding at any later time.
             lost_for_s = self._monotonic() - binding.lost_at
             may_end = refused.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
         except KubeError as error:
@@ -297,7 +300,7 @@ class Binder:
                 f"it is not known yet whether pod {binding.pod.key} is bound: {error}"
             ) from error
         if self._unconfirmed.get(meta.uid) is not binding:
-            return False  # another call has resolved it meanwhile, and has updated the ledger
+            return False  # another call has resolved the Binding and updated the ledger
         if not binding.is_unbound(found):
             pod_was_read(self._ledger, meta.uid, before, found, self._monotonic())
         elif found.metadata.resource_version == binding.version and not may_end:
@@ -311,10 +314,10 @@ class Binder:
         return binding.is_executed(found)
 
     async def resolve_unconfirmed(self) -> None:
-        """Expire reservations, and find out the results of Bindings.
+        """Expire reservations, and find out the results of unconfirmed Bindings.
 
-        These are Bindings with lost responses or without confirmation. A Binding is confirmed by
-        the watch within ``CONFIRMATION_S``; otherwise its pod is read. Call this every few seconds.
+        A Binding is unconfirmed if its response was lost, or if the watch has not shown it within
+        ``CONFIRMATION_S``. In the second case its pod is read. Call this method every few seconds.
         """
         self._engine.ledger.set_time(self._unix_ns())
         await self._resolve_all()
@@ -344,7 +347,7 @@ class Binder:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
-        """Resolve a Binding, unless another call does.
+        """Resolve a Binding that no other call is resolving.
 
         Return False if the result is not known yet.
         """

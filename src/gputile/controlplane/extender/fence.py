@@ -1,10 +1,10 @@
 """Makes Bindings of an earlier extender impossible before its successor decides.
 
-A Binding names the resourceVersion of its pod, so it is never executed once the pod has another
-version, however long it was delayed in a socket or in an API server that hung. So an extender that
-may have a predecessor writes to every pod that such a Binding may be for, and then lists the
-cluster. A Binding that was executed is in the list, and all others have become impossible. This
-depends on no clock, neither the extender's nor the API server's.
+A Binding names the resourceVersion of its pod. Once the pod has another version, the Binding is
+never executed, even if it was delayed for long in a socket or in an API server that hung. So an
+extender that may have a predecessor writes to every pod that may have such a Binding. After that,
+it lists the cluster. Executed Bindings are in the list, and all others have become impossible. The
+method depends neither on the extender's clock nor on the API server's clock.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ async def fence_off(
     """Write to every pod that may have a Binding of a predecessor in progress.
 
     Failed writes are repeated for ``ANSWER_LOST_FOR_GOOD_S``. After that, the current pass over the
-    pods is the last one. It skips the remaining pods once ``event_loop.AT_ONCE`` writes in a row
-    have failed, since each write may take as long as its time-out.
+    pods is the last one. The last pass skips the remaining pods once ``event_loop.AT_ONCE`` writes
+    in a row have failed, because each write may take as long as its time-out.
 
     Raises:
         KubeError: the pods cannot be listed.
@@ -67,10 +67,9 @@ async def fence_off(
 
 
 def _may_have_binding(pod: Pod) -> bool:
-    """Return whether an extender may have sent a Binding of the pod with GPUs.
+    """Return whether the API server may still execute an extender's Binding of this pod.
 
-    The API server must still accept such a Binding. A request that is invalid now may have been
-    valid with an earlier configuration.
+    The pod's request may be invalid now. It may have been valid with an earlier configuration.
     """
     is_closed = (
         pod.spec.node_name

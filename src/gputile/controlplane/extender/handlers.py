@@ -1,7 +1,7 @@
 """Handles the extender's verbs, with typed arguments and results.
 
-A pod that breaks a rule fits no node, and the result says why. A call fails only for other reasons:
-the cluster is not listed yet, another replica leads, or the call is malformed.
+A pod that breaks a rule fits no node, and the result states the rule. A call fails only for other
+reasons: the cluster is not listed yet, another replica leads, or the call is malformed.
 """
 
 import asyncio
@@ -40,18 +40,18 @@ from gputile.core.scheduling.victim_choice import completed_victims, may_preempt
 
 log = logging.getLogger(__name__)
 
-# Filter stores at most so many pods, and bytes of their JSON, for bind. Bind reads other pods from
-# the API server.
+# Filter stores pods for bind, up to these limits of their number and of the bytes of their JSON.
+# Bind reads other pods from the API server.
 _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 
 class BadRequest(Exception):
-    """The call is malformed; the text says what is wrong and what to change."""
+    """The call is malformed. The message says what is wrong and what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """An event of a pod. With ``latest``, it updates an existing event of the same reason."""
+    """An event about a pod. With ``latest``, it updates an existing event with the same reason."""
 
     pod: Pod
     warning: bool
@@ -61,9 +61,9 @@ class PodEvent:
 
 
 class ExtenderHandlers:
-    """Answers the verbs.
+    """Answers the extender's verbs.
 
-    ``bind`` and ``preempt`` are only called for pods that request GPUs as extended resources.
+    ``bind`` and ``preempt`` are called only for pods that request GPUs as extended resources.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class ExtenderHandlers:
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        # By UID: the pod, and the length of its JSON
+        # the pod and the length of its JSON, by UID
         self._seen: OrderedDict[str, tuple[Pod, int]] = OrderedDict()
         self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Return which of the named nodes the pod fits, and why it does not fit the others."""
+        """Return the named nodes that the pod fits, and why it does not fit each other node."""
         pod, names = args.pod, _names(args)
         self._remember(pod)
         verdict = filter_pod(self._engine, pod, names, self._unix_ns())
@@ -111,8 +111,8 @@ class ExtenderHandlers:
     def prioritize_without_gpus(self, args: ExtenderArgs) -> list[HostPriority]:
         """Return a score from 0 to 10 for each named node, for a pod without GPUs.
 
-        The list is empty for other pods. kube-scheduler calls this if an extender is configured for
-        all pods.
+        The list is empty for other pods. kube-scheduler calls this verb if an extender is
+        configured for all pods.
         """
         names = _names(args)
         ranks = rank_pod_without_gpus(self._engine, args.pod, names)
@@ -150,7 +150,9 @@ class ExtenderHandlers:
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
         """Return the candidate nodes whose GPUs can be freed for the pod, with the victims on each.
 
-        Yields to other calls after each node.
+        kube-scheduler proposes the nodes and the first victims. All of these victims stay in the
+        result, and more are added if too few GPUs would become free. A node is left out if no
+        evictions free enough GPUs there. Other calls may run after each node.
         """
         proposed = args.node_name_to_meta_victims or {}
         if not may_preempt(self._engine, args.pod):
@@ -160,7 +162,7 @@ class ExtenderHandlers:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         booking = self._engine.ledger.booking(args.pod.metadata.uid)
         if booking is not None and booking.preemption:
-            # Victims already leave for the pod
+            # Pods are already being evicted for this pod.
             return ExtenderPreemptionResult(node_name_to_meta_victims={})
         priority = args.pod.spec.priority or 0
         facts, budgets = self._evictable.facts, EvictionRules({}, {}, budget=self._evictable.budget)

@@ -1,6 +1,6 @@
-"""Turns watch events of the API server into events of the ledger.
+"""Applies watch events of the API server to the ledger.
 
-If GPUs become free, pods that were refused a moment before are requeued.
+When GPUs become free, pods that were refused shortly before are requeued.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from gputile.kube.writes import annotate_node
 
 log = logging.getLogger(__name__)
 
-# How far one watch may lag behind another of the same API server, which drops slower watchers.
+# The longest lag of one watch behind another. The API server drops slower watchers.
 WATCH_LAG_SECONDS = 30.0
 PAUSE_SECONDS = 0.5
 
@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.5
 class Informer:
     """Applies the events of reflectors to ``ledger``, and then to ``observers``.
 
-    ``freed`` is called with the name of a node whenever GPUs may have become free.
+    ``freed`` is called with the name of a node whenever GPUs of the node may have become free.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Informer:
         self._freed = freed
 
     def _report_freed(self, uid: str, before: Booking | None) -> None:
-        """Report the node where GPUs may be free now that a pod has lost the booking ``before``."""
+        """Report the node whose GPUs may be free after a pod has lost the booking ``before``."""
         after = self._ledger.booking(uid)
         if before is not None and frees(before, after):
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
-            # The pod's gang may have been refused because this reservation was missing
+            # The pod's gang may have been refused because this reservation was missing.
             self._freed(after.node)
 
     def pods(self, event: WatchEvent[Pod]) -> None:
@@ -69,13 +69,13 @@ class Informer:
                 for observer in self._observers:
                     observer.pod_deleted(pod.metadata.uid)
             case UnreadableObject():
-                pass  # logged by the reflector; the known state of the pod stays
+                pass  # The reflector logs the object. The last known state of the pod stays.
 
     async def listed_pods(self, event: Replaced[Pod]) -> None:
-        """Apply a list of pods; pods that are no longer in it are removed first.
+        """Apply a list of pods. Pods that are missing from the list are removed first.
 
-        Other tasks run in between. They may see an outdated ledger, as they do if the watch lags. A
-        replica waits for the whole list before it becomes the leader.
+        Other tasks that run in between may see an outdated ledger, as they do if the watch lags. A
+        replica waits until the whole list is applied before it becomes the leader.
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
@@ -92,7 +92,7 @@ class Informer:
             for observer in self._observers:
                 observer.pod_applied(pod)
         self._free_any(position)
-        # Listed objects live long: garbage collections need not visit them.
+        # Garbage collections need not visit the listed objects, because they live long.
         gc.freeze()
 
     async def listed_nodes(self, event: Replaced[Node]) -> None:
@@ -105,7 +105,7 @@ class Informer:
         self._free_any(position)
 
     def _free_any(self, position: int, node: str = "") -> None:
-        """Report ``node``, or any node, if the ledger has changed since ``position``."""
+        """Report ``node``, or an arbitrary node, if the ledger has changed since ``position``."""
         if self._ledger.changes.position != position and self._ledger.row_of:
             self._freed(node or next(iter(self._ledger.row_of)))
 
@@ -119,7 +119,7 @@ class Informer:
                 self._ledger.remove_node(node.metadata.name)
                 self._free_any(position)
             case UnreadableObject():
-                pass  # logged by the reflector; the known state of the node stays
+                pass  # The reflector logs the object. The last known state of the node stays.
 
     def claims(self, event: WatchEvent[ResourceClaim]) -> None:
         """Apply an event of claims. kube-scheduler itself requeues pods when a claim is deleted."""
@@ -131,17 +131,18 @@ class Informer:
             case Replaced(claims, unreadable):
                 self._ledger.replace_claims(claims, frozenset(each.uid for each in unreadable))
             case UnreadableObject():
-                pass  # logged by the reflector; the known state of the claim stays
+                pass  # The reflector logs the object. The last known state of the claim stays.
 
 
 class PodRequeuer:
-    """Touches a node when GPUs become free, so that refused pods are requeued.
+    """Annotates a node when GPUs become free, so that kube-scheduler requeues refused pods.
 
-    It does so at most every ``pause`` seconds. kube-scheduler retries a refused pod when something
-    in the cluster changes. Its watch may be a moment ahead of the extender's: it sees a pod end and
-    retries at once, while the extender still sees the pod. The next retry would follow only after
-    minutes. So if GPUs become free soon after a refusal, an annotation of the node is written. It
-    makes kube-scheduler retry after the extender has seen the free GPUs.
+    kube-scheduler retries a refused pod when something in the cluster changes. The watch of
+    kube-scheduler may be slightly ahead of the extender's watch. Then kube-scheduler sees a pod end
+    and retries at once, while the extender still sees the pod. The next retry would follow only
+    after minutes. So if GPUs become free soon after a refusal, an annotation is written to a node.
+    The change makes kube-scheduler retry after the extender has seen the free GPUs. Annotations are
+    written at most every ``pause`` seconds.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Touch a node whenever ``freed`` asks for it: its event requeues all refused pods."""
+        """Annotate a node after each call of ``freed``. The change requeues all refused pods."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -42,7 +42,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 
 class ExtenderMetrics:
-    """Counters of one extender."""
+    """The counters of one extender."""
 
     def __init__(self) -> None:
         self.registry = MetricsRegistry()
@@ -69,7 +69,7 @@ class ExtenderMetrics:
     def waited(self, pod: Pod, now: datetime) -> None:
         """Record how long a pod waited until it was bound at ``now``.
 
-        The wait begins at the pod's creation, by the API server's clock.
+        The wait begins at the pod's creation timestamp, which the API server sets.
         """
         if created := unix_seconds(pod.metadata.creation_timestamp):
             self._wait.observe(max(0.0, now.timestamp() - created))
@@ -79,7 +79,7 @@ EVERY_S: Final = 15.0
 
 
 class CapacityWatch:
-    """Sums up a ledger's free memory every ``EVERY_S`` seconds; ``latest`` is the latest result."""
+    """Computes a ledger's free memory every ``EVERY_S`` seconds, and stores it in ``latest``."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -102,13 +102,13 @@ class CapacityWatch:
         )
         gauge(
             "gputile_ledger_gpu_memory_booked_bytes",
-            "Booked memory of these GPUs, bytes. A whole GPU counts with all its memory.",
+            "Booked memory of the healthy GPUs, bytes. A whole GPU counts with all its memory.",
             lambda: self.latest.booked * MIB,
         )
         registry.labelled(
             "gputile_ledger_free_memory_bytes",
-            "Free memory on nodes that take pods, bytes, by what its GPU has free: at least so "
-            "many GiB, and less than the next value.",
+            "Free memory on nodes that take pods, bytes. The label is the largest step, in GiB, "
+            "that the free memory of the GPU reaches.",
             "at_least_gib",
             lambda: [
                 (str(gib), mib * MIB)
@@ -134,7 +134,7 @@ class CapacityWatch:
 
 
 class PendingReason(StrEnum):
-    """Why a pod is pending: the values of the metrics' label ``reason``."""
+    """The reason why a pod is pending. It is the value of the metrics' label ``reason``."""
 
     NO_GPU_FITS = "no_gpu_fits"
     INVALID_REQUEST = "invalid_request"
@@ -150,10 +150,9 @@ _OF_EVENTS: Final = {
 
 
 class PendingPods:
-    """The pending GPU pods by UID.
+    """The pending GPU pods by UID, each with its reason and the start of its wait.
 
-    Each has its reason and the start of the wait (Unix time in seconds). ``unit_mib`` and
-    ``trust_group`` are those of the configuration.
+    Times are Unix seconds. ``unit_mib`` and ``trust_group`` come from the configuration.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class PendingPods:
         return self._waits.keys()
 
     def event_recorded(self, uid: str, event: EventReason) -> None:
-        """Update the reason of a pod after an event was recorded for it."""
+        """Update the reason of a pending pod after an event was recorded for the pod."""
         if uid in self._waits and event in _OF_EVENTS:
             self._wait(uid, _OF_EVENTS[event])
 
@@ -198,7 +197,7 @@ class PendingPods:
         return [(reason.value, found[reason]) for reason in PendingReason]
 
     def since(self) -> list[tuple[str, float]]:
-        """Return, by reason, the start of the longest wait in Unix seconds; 0 if no pod waits."""
+        """Return the start of the longest wait by reason, in Unix seconds, or 0 without a wait."""
         found: dict[PendingReason, float] = {}
         for reason, since in self._waits.values():
             found[reason] = min(since, found.get(reason, since))

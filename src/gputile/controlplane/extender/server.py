@@ -47,31 +47,26 @@ log = logging.getLogger(__name__)
 
 RESOLVE_EVERY_S = 5.0
 FOLLOW_TLS_EVERY_S = 10.0
-PRICES_LAST_S = 60.0  # scarcity may have changed by then
+PRICES_LAST_S = 60.0  # older prices are recomputed, because scarcity may have changed
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """The settings of this process.
-
-    If ``lease_seconds`` is 0, there is only one replica, and no Lease. The file ``config`` is
-    reloaded when it changes. ``health_port`` serves probes and metrics on all addresses; 0 disables
-    it.
-    """
+    """The settings of this process."""
 
     host: str = "127.0.0.1"
     port: int = 8888
     tls: TlsFiles | None = None
     identity: str = ""
     lease_namespace: str = ""
-    lease_seconds: float = 15.0
+    lease_seconds: float = 15.0  # 0 if there is only one replica, which needs no Lease
     events: bool = True
-    config: Path | None = None
-    health_port: int = 0
+    config: Path | None = None  # reloaded when the file changes
+    health_port: int = 0  # for probes and metrics on all addresses; 0 disables the port
 
 
 class Extender:
-    """An extender with one configuration, on one connection."""
+    """An extender with one configuration."""
 
     def __init__(
         self,
@@ -247,10 +242,10 @@ class Extender:
 class PriceLearning:
     """Recomputes the prices of a placement engine while pods arrive.
 
-    Another process computes them, so that no decision waits. A cutting-stock problem is solved
-    (``placement.prices``), and all nodes are weighed by its prices (``placement.packing_scores``).
-    If the process fails, the previous prices stay in force. Until there are prices, full nodes come
-    first.
+    Another process computes the prices, so that no decision waits. It solves a cutting-stock
+    problem (``placement.prices``), and scores all nodes by the prices
+    (``placement.packing_scores``). If the process fails, the previous prices stay in force. Before
+    the first prices, the engine prefers full nodes.
     """
 
     def __init__(self, engine: PlacementEngine, *, look_every: float = 1.0) -> None:
@@ -258,7 +253,7 @@ class PriceLearning:
         self._look_every = look_every
 
     async def run(self) -> None:
-        """Recompute prices, if used, when they are stale or enough pods have arrived."""
+        """Recompute the prices when they are old, or when enough pods have arrived."""
         demand, ledger, loop = self._engine.demand, self._engine.ledger, asyncio.get_running_loop()
         if demand is None:
             return
@@ -292,7 +287,7 @@ class PriceLearning:
 
 
 async def serve(access: Access, configuration: Configuration, settings: ExtenderSettings) -> None:
-    """Run the extender until SIGTERM or SIGINT; Bindings in progress are finished first.
+    """Run the extender until SIGTERM or SIGINT, and finish Bindings in progress.
 
     Raises:
         PortError: a port cannot be opened.
@@ -327,7 +322,11 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
 
 
 def _health_server(reloader: ConfigReloader, settings: ExtenderSettings) -> Server:
-    """Return the server of probes and metrics only, on all addresses of the pod."""
+    """Return a server for probes and metrics on all addresses of the pod.
+
+    The server allows only GET and HEAD. So other pods cannot call the extender's verbs, which use
+    POST.
+    """
 
     async def read(request: web.BaseRequest) -> web.StreamResponse:
         if request.method in ("GET", "HEAD"):

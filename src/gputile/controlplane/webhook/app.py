@@ -1,6 +1,6 @@
 """Answers the API server's admission reviews over HTTP.
 
-Every GPU pod waits for a mutating and a validating review.
+The API server stores a GPU pod only after a mutating and a validating review.
 """
 
 import logging
@@ -37,15 +37,15 @@ from gputile.support.telemetry import MetricsRegistry
 log = logging.getLogger(__name__)
 
 _REVIEW = msgspec.json.Decoder(AdmissionReview)
-# The API server chooses the path by the namespace's label, so the webhook does not have to read
-# namespaces.
+# The API server selects this path by the namespace's label, so the webhook needs no permission to
+# read namespaces.
 UNSAFE_SUFFIX: Final = "/unsafe-access"
 
 Judge = Callable[[AdmissionRequest, AdmissionPolicy], Verdict]
 
 
 class WebhookMetrics:
-    """Counters of one replica."""
+    """The counters of one replica."""
 
     def __init__(self) -> None:
         self.registry = MetricsRegistry()
@@ -65,11 +65,11 @@ class WebhookMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _ReviewPath:
-    """Answers one path. ``unsafe_access``: pods of the namespace may use GPUs without a booking."""
+    """Answers the reviews of one path."""
 
     name: str
     judge: Judge
-    unsafe_access: bool
+    unsafe_access: bool  # whether pods of the namespace may use GPUs without a booking
     policy: Callable[[bool], AdmissionPolicy]
     metrics: WebhookMetrics
     intake: BodyReader
@@ -89,7 +89,7 @@ class _ReviewPath:
             verdict = self.judge(request, self.policy(self.unsafe_access))
         except UnreadableReview as error:
             verdict = Verdict(refusals=(unreadable(error),))
-        except Exception:  # the API server gets a 500, and the log has the cause
+        except Exception:  # The API server gets a 500. Only the log contains the cause.
             log.exception(
                 "review failed", extra={"namespace": request.namespace, "pod": request.name}
             )
@@ -111,7 +111,8 @@ def review_app(
 ) -> Handler:
     """Return the handler of reviews.
 
-    ``policy`` returns the policy in force, with or without unsafe access.
+    ``policy`` returns the policy in force. Its argument states whether pods of the namespace may
+    use GPUs without a booking.
     """
     return routed(
         {

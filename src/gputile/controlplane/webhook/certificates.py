@@ -1,10 +1,11 @@
-"""Keeps the certificate, its Secret and the webhook configurations consistent on all replicas.
+"""Maintains the webhook's certificate, its Secret, and the CA in the webhook configurations.
 
-Each replica polls the Secret and serves its certificate. So a renewal, by cert-manager for example,
-needs no restart. If the certificate is missing or unusable, a replica stores a self-signed one.
-Writes are conditional on the Secret's resourceVersion: a replica that loses a race reads the
-winner's certificate at its next attempt. The webhook configurations get ``ca.crt`` before the
-certificate is served.
+Each replica polls the Secret, and serves the certificate that it contains. So a renewal, for
+example by cert-manager, needs no restart. If the certificate is missing or unusable, a replica
+stores a self-signed certificate. Writes are conditional on the Secret's resourceVersion. If two
+replicas write at the same time, the second write fails, and that replica reads the stored
+certificate at its next attempt. The webhook configurations get ``ca.crt`` before the certificate is
+served, because the API server would otherwise refuse the connection.
 """
 
 import asyncio
@@ -34,8 +35,8 @@ from gputile.kube.errors import BadAnswer, KubeError, NotFound
 log = logging.getLogger(__name__)
 
 LIFETIME: Final = timedelta(days=3650)
-RENEW_BEFORE: Final = timedelta(hours=1)  # other tools that maintain the Secret renew earlier
-SKEW: Final = timedelta(hours=1)  # how far the clocks of a cluster may differ
+RENEW_BEFORE: Final = timedelta(hours=1)  # cert-manager and other tools renew earlier
+SKEW: Final = timedelta(hours=1)  # the largest difference between the clocks of a cluster
 INTERVAL_SECONDS = 30.0
 RETRY_SECONDS = 2.0
 _KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -58,13 +59,13 @@ class ServingCertificate:
         return self._parsed().not_valid_after_utc
 
     def serves(self, names: Sequence[str], now: datetime) -> bool:
-        """Return whether the certificate has all ``names`` and is valid.
+        """Return whether the certificate contains all ``names`` and is valid at ``now``.
 
-        It has to be valid now and for ``RENEW_BEFORE`` from now.
+        It must also remain valid for ``RENEW_BEFORE`` after ``now``.
 
         Raises:
             ValueError: the certificate cannot be read.
-            x509.ExtensionNotFound: it has no names.
+            x509.ExtensionNotFound: the certificate has no names.
         """
         found = self._parsed().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         has = {
@@ -77,11 +78,11 @@ class ServingCertificate:
     def load_into(self, context: ssl.SSLContext) -> None:
         """Load the certificate into ``context``, for new connections.
 
-        Python's ssl loads certificates only from files.
+        Python's ssl can load certificates only from files.
 
         Raises:
-            ssl.SSLError: OpenSSL rejects it, for example because the key is weak or of another
-                certificate.
+            ssl.SSLError: OpenSSL rejects the certificate, for example because the key is weak or
+                belongs to another certificate.
         """
         with tempfile.TemporaryDirectory() as directory:
             files = Path(directory, "tls.crt"), Path(directory, "tls.key")
@@ -97,8 +98,8 @@ class ServingCertificate:
 def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
     """Return a new self-signed certificate for ``names``.
 
-    Clients must trust the certificate itself and ``trusted``, the CA certificates of the previous
-    certificate: other replicas may still serve that one.
+    ``trusted`` contains the CA certificates of the previous certificate, which other replicas may
+    still serve. Clients must trust both certificates.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
@@ -163,8 +164,8 @@ class CertificateKeeper:
     """Maintains the certificate of one webhook.
 
     ``names`` are the DNS names and addresses by which the API server may reach the webhook. The
-    Secret ``secret`` in ``namespace`` stores the certificate. Both webhook configurations are named
-    ``configuration``.
+    certificate is stored in the Secret ``secret`` in ``namespace``. Both webhook configurations
+    have the name ``configuration``.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class CertificateKeeper:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.problem: str | None = "there is no certificate yet"
         self.current: ServingCertificate | None = None
-        self.served = asyncio.Event()  # set once a certificate is loaded
+        self.served = asyncio.Event()  # set when a certificate has been loaded
         self._connection = connection
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
         self._secret = secret
@@ -201,10 +202,10 @@ class CertificateKeeper:
             await self.sleep(INTERVAL_SECONDS if self.problem is None else RETRY_SECONDS)
 
     def unusable(self) -> str | None:
-        """Return why this replica should get no reviews.
+        """Return why this replica should get no reviews, or None.
 
-        It is None if the API server trusts the served certificate. A certificate that can no longer
-        be renewed stays usable until it expires.
+        None means that the API server trusts the served certificate. A certificate that can no
+        longer be renewed stays usable until it expires.
         """
         if self.current is None:
             return self.problem or "the API server does not trust its certificate yet"
@@ -217,7 +218,7 @@ class CertificateKeeper:
         )
 
     async def once(self) -> None:
-        """Read the Secret, fill it if necessary, update the webhook configurations, and serve.
+        """Read or create the certificate, write its CA to the webhook configurations, then serve.
 
         Raises:
             KubeError: a request to the API server failed. Earlier steps are not undone.
@@ -235,8 +236,8 @@ class CertificateKeeper:
         version, stored = await self._read()
         if stored is not None:
             return stored
-        # A deleted Secret is restored with the same certificate, which the other replicas still
-        # serve.
+        # A deleted Secret is restored with the current certificate, because the other replicas
+        # still serve it.
         made = self.current
         if made is None or not made.serves(self._names, self._now()):
             trusted = made.authorities if made is not None and made.expires > self._now() else b""
@@ -246,9 +247,9 @@ class CertificateKeeper:
         return made
 
     async def _read(self) -> tuple[str, ServingCertificate | None]:
-        """Return the Secret's version, "" if there is no Secret, and its certificate.
+        """Return the resourceVersion of the Secret, and the certificate in it.
 
-        The certificate is None if it is not usable.
+        The version is empty if there is no Secret. The certificate is None if it is not usable.
         """
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
@@ -289,7 +290,7 @@ class CertificateKeeper:
             }
             await self._connection.post(self._secrets, msgspec.json.encode(body))
             return
-        meta["resourceVersion"] = version  # a conflict if another replica has written since
+        meta["resourceVersion"] = version  # causes a conflict if another replica has written since
         await self._connection.patch(
             f"{self._secrets}/{self._secret}", msgspec.json.encode({"metadata": meta, "data": data})
         )

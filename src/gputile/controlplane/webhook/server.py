@@ -31,9 +31,9 @@ from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
-# The API server accepts objects of up to 3 MiB, and an AdmissionReview has at most two (old and
-# new). A pod with thousands of containers may exceed the limit after the API server has added
-# defaults; such a pod is refused.
+# The API server accepts objects of up to 3 MiB, and an AdmissionReview contains at most an old and
+# a new object. A pod with thousands of containers may exceed the limit after the API server has
+# added defaults. Such a pod is refused.
 LARGEST_BODY = 7 * MIB
 ANSWER_SECONDS = 10
 FOLLOW_EVERY_S = 2.0
@@ -43,9 +43,8 @@ FOLLOW_EVERY_S = 2.0
 class WebhookSettings:
     """The settings of this process.
 
-    ``names`` are further names in the certificate, besides that of the Service. For
-    ``drain_seconds`` after SIGTERM, reviews are still answered, since API servers may still send
-    some.
+    After SIGTERM, the webhook answers reviews for ``drain_seconds``, because API servers may still
+    send some.
     """
 
     namespace: str
@@ -55,13 +54,13 @@ class WebhookSettings:
     host: str = ANY_ADDRESS  # the API server connects from outside the pod
     port: int = 9443
     health_port: int = 8083
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # names in the certificate besides the Service's name
     config: Path | None = None
     drain_seconds: float = 5.0
 
 
 class Webhook:
-    """One replica of the webhook, on one connection."""
+    """One replica of the webhook."""
 
     def __init__(
         self, connection: Connection, configuration: ConfigFile, settings: WebhookSettings
@@ -83,10 +82,10 @@ class Webhook:
         self._describe()
 
     async def app(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a review; while this replica drains, close the connection after it.
+        """Answer a review. While this replica drains, close the connection after the response.
 
-        Otherwise the client may send a request just when the server closes the connection, and get
-        no response.
+        Otherwise the client may send a request just as the server closes the connection. The client
+        would then get no response.
         """
         answer = await self._review(request)
         if self.draining:
@@ -109,7 +108,7 @@ class Webhook:
         )
 
     def not_ready(self) -> str | None:
-        """Return why this replica is not ready for reviews, None if it is."""
+        """Return why this replica is not ready for reviews, or None if it is ready."""
         return "it is shutting down" if self.draining else self.certificates.unusable()
 
     def _describe(self) -> None:
@@ -127,7 +126,7 @@ class Webhook:
         )
         gauge(
             "gputile_webhook_certificate_managed",
-            "1 while the certificate is renewed; 0 if it cannot be: it is served until it expires.",
+            "1 if the certificate can be renewed. At 0, it is served until it expires.",
             lambda: certificates.problem is None,
         )
         gauge(
@@ -171,8 +170,7 @@ class Webhook:
             served_once = group.create_task(self.certificates.served.wait())
             await asyncio.wait([ended, served_once], return_when=asyncio.FIRST_COMPLETED)
             if not ending.is_set():
-                # The loaded modules stay: a garbage collection that walks them would delay a review
-                # by tens of ms.
+                # A garbage collection of the loaded modules would delay a review by tens of ms.
                 gc.collect()
                 gc.freeze()
                 served = group.create_task(reviews.answer())
@@ -205,6 +203,6 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
 
 
 def service_names(settings: WebhookSettings) -> tuple[str, ...]:
-    """Return the names by which the API server reaches the webhook, for the certificate."""
+    """Return the names by which the API server reaches the webhook, for its certificate."""
     base = f"{settings.service}.{settings.namespace}"
     return (f"{base}.svc", *settings.names)

@@ -1,8 +1,8 @@
 """Completes a GPU pod at admission: toleration, memory unit, scheduler, gate and node affinity.
 
-Node affinity keeps the pod off node types that could never take it (U8). An autoscaler would add
-such a node for it, since it compares requests with the sums of a node: 20 units fit the sum of four
-GPUs with 15 units each.
+Node affinity excludes node types that could never run the pod (U8). Otherwise an autoscaler would
+add such a node, since it compares requests with the sums of a node. For example, 20 units fit the
+sum of four GPUs with 15 units each. ``isolation_bypass`` decides whether a pod is refused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,12 +56,12 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
     """Make kube-scheduler call the extender for a pod with claims.
 
     The pod gets a request for 0 of a resource that no node has. kube-scheduler calls an extender
-    for pods that name certain resources, whatever the amounts; kube-scheduler and kubelet ignore
-    requests for 0. It is unknown here which driver the claims are for.
+    for pods that name certain resources, whatever the amounts. kube-scheduler and kubelet ignore
+    requests for 0. The driver of the claims is unknown here.
     """
     if is_decided(pod):
         rewriting.warnings.append(
-            "the pod asks for GPUs by extended resources and has resourceClaims: no node gives "
+            "the pod asks for GPUs by extended resources and has resourceClaims: no node offers "
             "GPUs by both, so remove one of them if a claim is for GPUs"
         )
     resources = pod.spec.containers[0].resources if pod.spec.containers else None
@@ -77,9 +77,9 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
-    """Set the memory unit, and ``isolation`` if the pod sets none; return the pod with both.
+    """Set the memory unit, and ``isolation`` if the pod sets none. Return the pod with both.
 
-    So a later change of the unit does not change what the pod requests (U5, U9).
+    A later change of the unit then does not change what the pod requests (U5, U9).
     """
     annotations, new = pod.metadata.annotations, dict[str, str]()
     if (
@@ -94,12 +94,12 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
         new[MEMORY_UNIT_ANNOTATION] = unit
     elif counts_units and stamped is not None and stamped != unit:
         rule = (
-            f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in "
-            f"force is {unit} MiB: remove the annotation, it is written when the pod is created"
+            f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, but the unit in "
+            f"force is {unit} MiB: remove the annotation, which gputile sets at creation"
         )
         rewriting.refusals.append(Refusal(AdmissionRule.UNIT, rule))
     path = ("metadata", "annotations")
-    # an earlier operation may remove the last annotation, but never the map itself
+    # An earlier operation may remove the last annotation, but never the map itself
     if annotations:
         rewriting.operations += [
             Operation("add", (*path, name), value) for name, value in new.items()
@@ -110,7 +110,7 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's ``scheduler``, unless it is "" or the pod names one that is not the default."""
+    """Set gputile's ``scheduler``, unless it is "" or the pod names a scheduler of its own."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
@@ -127,7 +127,7 @@ def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
 
 
 def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
-    """Return whether the labels put a pod into a gang, and report missing or invalid labels."""
+    """Return whether the labels put a pod into a gang. Report missing or invalid labels."""
     labels = pod.metadata.labels
     if labels.get(POD_GROUP_LABEL):
         return True
@@ -151,17 +151,17 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
 
 
 def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Return the operation that appends to a list; create the list, since it may be missing."""
+    """Return the operation that appends to a list, or that creates an empty or missing list."""
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
 
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_MOST_ADDED: Final = 4096  # requirements, over all terms: each is written into the pod
+_MOST_ADDED: Final = 4096  # requirements over all terms. Each is written into the pod
 _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Exclude by node affinity the ``types`` that cannot take the pod with this memory unit."""
+    """Exclude by node affinity the ``types`` that cannot run the pod with this memory unit."""
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:
@@ -171,7 +171,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
     refusals = [(kind, refusal) for kind in types if (refusal := kind.refusal(request)) is not None]
     if len(refusals) == len(types):
         whys = worded({kind.name: refusal for kind, refusal in refusals})
-        rewriting.warnings.append(f"no node that the autoscaler can add could take the pod: {whys}")
+        rewriting.warnings.append(f"no node that the autoscaler can add could run the pod: {whys}")
     wanted = [
         NodeSelectorRequirement(key=kind.key, operator="NotIn", values=(kind.value,))
         for kind, _ in refusals
@@ -185,10 +185,10 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
     if terms * len(wanted) > _MOST_ADDED:
         why = (
             f"its {terms} terms of node affinity are too many: an autoscaler may add nodes that "
-            f"cannot take it"
+            f"cannot run it"
         )
         rewriting.warnings.append(
-            f"the pod is not kept off node types that could never take it, since {why}"
+            f"node types that could never run the pod are not excluded, since {why}"
         )
     elif wanted:
         rewriting.operations += _operations(rewriting.affinity, wanted)
@@ -197,7 +197,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 def _operations(
     affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
 ) -> Iterator[Operation]:
-    """Yield the operations that add the requirements to all terms: one term is enough to match."""
+    """Yield the operations that add the requirements to all terms, of which one has to match."""
     required: dict[str, Any] = {
         "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
     }
@@ -213,7 +213,7 @@ def _operations(
             missing = [_as_json(each) for each in wanted if each not in term.match_expressions]
             if term.match_expressions:
                 yield from (Operation("add", (*path, "-"), each) for each in missing)
-            elif term.match_fields and missing:  # a term without any requirement matches no node
+            elif term.match_fields and missing:  # a term without requirements matches no node
                 yield Operation("add", path, missing)
 
 

@@ -1,9 +1,9 @@
 """Refuses ways to use a GPU without an allocation, unless the namespace's label allows them (B2).
 
-Pods without GPUs are not sent to the webhook: the API server applies the same rules to them, which
-are CEL policies in ``examples/webhook/policies.yaml``; ``make policies`` generates the lists there
-from the constants here. For GPU pods, the webhook reports these rules together with all other
-mistakes of the pod.
+Pods without GPUs are not sent to the webhook. The API server applies the same rules to them, as CEL
+policies in ``examples/webhook/policies.yaml``. ``make policies`` generates the lists there from the
+constants here. For GPU pods, the webhook reports these rules together with all other mistakes of
+the pod.
 """
 
 import re
@@ -29,8 +29,7 @@ from gputile.core.admission.pod_view import PodView
 from gputile.core.refusal import AdmissionRule, Refusal
 
 # Variables of NVIDIA's container toolkit (the GPUs and control devices of a container), and of
-# CUDA's MPS clients (the daemon and the memory limit). Variables with the prefix belong to
-# gputile's own limits.
+# CUDA's MPS clients (the daemon and the memory limit). The prefix is for gputile's own limits.
 ENVIRONMENT: Final = (
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_MIG_CONFIG_DEVICES",
@@ -42,11 +41,11 @@ ENVIRONMENT: Final = (
 )
 ENVIRONMENT_PREFIX: Final = "GPUTILE_"
 HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no GPU
-# Capabilities that can remove a container's limits (capabilities(7)): BPF detaches the device rules
-# of a cgroup, DAC_READ_SEARCH opens files of the node by their handles.
+# Capabilities that can remove a container's limits (capabilities(7)). BPF can detach the device
+# rules of a cgroup, and DAC_READ_SEARCH can open files of the node by their handles.
 CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 
-# Paths of GPUs, their daemons and their limits on a node: no pod may mount them.
+# Paths of GPUs, their daemons and their limits on a node. No pod may mount these paths.
 GPU_PATHS: Final = (
     "/dev/nvidia",
     "/var/lib/gputile",
@@ -54,10 +53,10 @@ GPU_PATHS: Final = (
     "/tmp/nvidia-mps",  # noqa: S108 - a name to refuse
     "/run/nvidia/mps",
 )
-# Other paths on a node that lead to GPUs, which pods with GPUs may not mount: devices, NVIDIA's
-# daemons, settings of the kernel, and whatever can start containers or programs (sockets, state and
-# configuration of runtimes and kubelets, plugins of CNI and NRI, static pods, services of systemd
-# and D-Bus). Whole directories are listed if distributions differ in what is below them.
+# Other paths on a node that lead to GPUs. Pods with GPUs may not mount them. They are devices,
+# NVIDIA's daemons, settings of the kernel, and everything that can start containers or programs:
+# sockets, state and configuration of runtimes and kubelets, plugins of CNI and NRI, static pods,
+# services of systemd and D-Bus. Whole directories are listed if distributions differ below them.
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
@@ -129,7 +128,7 @@ NODE_PATHS: Final = (
     "/var/lib/rancher",
     "/var/snap",
 )
-# Links of a process to its root and working directory (proc_pid_root(5)); any path may follow them.
+# Links of a process to its root and working directory (proc_pid_root(5)), which lead to any path
 _PROCESS: Final = re.compile(r"/proc/([0-9]+|self|thread-self)(/|\Z)")
 _PROCESS_ROOT: Final = re.compile(
     r"/proc/([0-9]+|self|thread-self)/(task/[0-9]+/)?(root|cwd)(/|\Z)"
@@ -137,14 +136,13 @@ _PROCESS_ROOT: Final = re.compile(
 # Paths in a container from which the container toolkit reads its settings.
 WISHES: Final = "nvidia-container-devices"
 WISH_PATHS: Final = (f"/run/{WISHES}",)
-# gputile's limits and library, and the lists by which ld.so(8) and the loader of Nix find the
-# library.
+# gputile's limits and library, and the lists by which ld.so(8) and Nix's loader find the library
 LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
 # The sockets of MPS's control daemon, which enforces the limits in mode mps.
 DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
 
-# Prefixes of annotations by which runtimes and their plugins add devices and mounts, bypassing the
-# kubelet.
+# Prefixes of annotations by which runtimes and their plugins add devices without the kubelet
+
 DEVICE_ANNOTATIONS: Final = (
     CDI_ANNOTATION_PREFIX,
     NVIDIA_CDI_ANNOTATION_PREFIX,
@@ -164,7 +162,7 @@ _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABE
 
 
 def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for every bypass of the ledger in the pod; ``gpu``: the pod requests GPUs."""
+    """Yield a refusal for every bypass of the ledger. ``gpu`` states that the pod requests GPUs."""
     if gpu:
         yield from _privileged(pod)
         yield from _host_namespaces(pod)
@@ -178,14 +176,14 @@ def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]
 def plain_path(path: str) -> str:
     """Normalize a path without resolving links: drop "//" and "/./", and replace /var/run by /run.
 
-    ".." stays, because its target depends on links; ``climbs`` finds paths with it.
+    ".." is not removed, since its target depends on links. ``climbs`` finds such paths.
     """
     plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path has "..", which the API server refuses in all but paths of mounts."""
+    """Return whether a path has "..", which the API server allows only in paths of mounts."""
     return ".." in path.split("/")
 
 
@@ -229,7 +227,7 @@ def _leads_to_the_node(path: str) -> bool:
 
 
 def _directories(path: str) -> Iterator[str]:
-    """Yield the ancestors of a path, and the path, to the depth of the deepest protected path."""
+    """Yield a path and its ancestors, down to the depth of the deepest protected path."""
     parts = path.split("/", _DEEPEST + 1)[: _DEEPEST + 1]
     return ("/".join(parts[: depth + 1]) or "/" for depth in range(len(parts)))
 
@@ -265,29 +263,27 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path, with the remedy; None if one may.
+    """Return why no volume may be mounted at a path, with the remedy, or None.
 
-    A volume at a parent directory of the limits does not hide them at first, since runtimes mount
-    deeper paths later. But another container with the same volume could then remove the mount
+    A volume at a parent directory of the limits does not hide the limits at first, since runtimes
+    mount deeper paths later. But another container with the same volume could then remove the mount
     points of the limits.
     """
     elsewhere = "where a container's GPUs and limits are written: choose another path"
     if climbs(path):
         if gpu or WISHES in path.split("/"):
-            return (
-                "goes up by '..', and where that leads depends on links: write the path without it"
-            )
+            return "contains '..', whose target depends on links: write the path without '..'"
         return None
     plain = plain_path(path)
     if gpu and _PROCESS.match(plain):
-        return "goes by the links of a process, which lead anywhere: write the path that is meant"
+        return "uses the links of a process, which lead anywhere: write the path that is meant"
     if any(
         _within(plain, each)
         for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))
     ):
         return f"is {elsewhere}"
     if gpu and any(_within(each, plain) for each in LIMIT_PATHS):
-        return f"holds the place {elsewhere}"
+        return f"contains the path {elsewhere}"
     return None
 
 
@@ -313,8 +309,8 @@ def _privileged(pod: PodView) -> Iterator[Refusal[AdmissionRule]]:
                 f"node: set it to false, {_OWNER}",
             )
         for name in context.capabilities.add if context.capabilities is not None else ():
-            # runtimes convert to upper case by Unicode, which makes an S of a "\N{LATIN SMALL
-            # LETTER LONG S}"
+            # Runtimes convert to upper case by Unicode: "\N{LATIN SMALL LETTER LONG S}" becomes S
+
             if not name.isascii() or name.upper().removeprefix("CAP_") in CAPABILITIES:
                 yield Refusal(
                     AdmissionRule.PRIVILEGED,

@@ -1,7 +1,7 @@
-"""Rewrites old forms from early Kubernetes into current ones, for live and simulated pods.
+"""Rewrites old forms from early Kubernetes into current forms, for live and simulated pods.
 
-Each rule reads the pod and returns operations of a JSON patch (RFC 6902). It returns none for a pod
-in the current form, so a pod may be rewritten twice.
+Each rule reads the pod and returns operations of a JSON patch (RFC 6902). For a pod in the current
+form there are no operations, so a pod may be rewritten twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change. ``path`` has the keys and indices from the root; a final "-" appends to a list."""
+    """A change. ``path`` has the keys and indices from the root. A final "-" appends to a list."""
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]
@@ -55,7 +55,7 @@ def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
 
 
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
-    """Return a copy of ``node`` with the change at ``path``; the copy shares all other parts."""
+    """Return a copy of ``node`` with the change at ``path``. The copy shares all other parts."""
     step, rest = path[0], path[1:]
     if isinstance(node, list | tuple):
         index = len(node) if step == "-" else int(step)
@@ -73,15 +73,15 @@ def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> An
 
 
 _AFFINITY_PATH = ("spec", "affinity")
-_LONGEST_AFFINITY = 64 * 1024  # characters; no real rule is longer
+_LONGEST_AFFINITY = 64 * 1024  # characters, more than any real rule has
 _AFFINITY = msgspec.json.Decoder(Affinity)
-# For the affinity as written, with fields that gputile does not read
+# Decodes the affinity as written, including fields that gputile does not read
 _ANYTHING = msgspec.json.Decoder(Any)
 
 
 @dataclass(slots=True)
 class Rewriting:
-    """The changes to a pod, warnings for its author, and refusals of what cannot be read.
+    """The changes to a pod, warnings for its author, and refusals of unreadable forms.
 
     ``affinity`` is the affinity of the pod after the changes.
     """
@@ -93,7 +93,7 @@ class Rewriting:
 
 
 def rewrite(pod: Pod) -> Rewriting:
-    """Rewrite the old forms in ``pod``, whether it requests a GPU or not."""
+    """Rewrite the old forms in ``pod``, whether the pod requests a GPU or not."""
     rewriting = Rewriting()
     affinity = _legacy_affinity(pod, rewriting)
     rewriting.affinity = affinity or pod.spec.affinity
@@ -111,7 +111,7 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
     remove = Operation("remove", ("metadata", "annotations", LEGACY_AFFINITY_ANNOTATION))
     if pod.spec.affinity is not None:
         rewriting.warnings.append(
-            f"{where} is left out: spec.affinity is there and goes before it; remove it"
+            f"{where} is ignored, since spec.affinity is set and takes precedence: remove it"
         )
         rewriting.operations.append(remove)
         return None
@@ -129,7 +129,7 @@ def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
 
 
 def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
-    """Rename the GPU resource to its current name (L3), except if a container uses both names."""
+    """Rename the GPU resource to its current name (L3), unless a container uses both names."""
     found = False
     for kind, containers in (
         ("initContainers", pod.spec.init_containers),
@@ -140,20 +140,20 @@ def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
             found = found or bool(operations)
             rewriting.operations += operations
     if found:
-        what = f"{LEGACY_GPU} is the old name of {WHOLE_GPU}, and read as that: write the new one"
+        what = f"{LEGACY_GPU} is the old name of {WHOLE_GPU}, and is renamed: write the new name"
         rewriting.warnings.append(f"spec.containers[*].resources: {what}")
 
 
 def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Operation]:
     asked = set(asked_by(container))
     if LEGACY_GPU in asked and WHOLE_GPU in asked:
-        return  # refused elsewhere: it is not clear which one is meant
+        return  # refused elsewhere, since the pod may mean either name
     for section, amounts in (
         ("limits", container.resources.limits),
         ("requests", container.resources.requests),
     ):
         if LEGACY_GPU in amounts:
-            # If the new name has an amount, the "0" under the old one is only removed
+            # If the new name has an amount, the "0" under the old name is only removed
             if WHOLE_GPU not in asked:
                 yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
             yield Operation("remove", (*path, section, LEGACY_GPU))

@@ -1,7 +1,7 @@
 """Defines the fields by which a pod could use GPUs without a booking.
 
-They are separate from ``api.core``, which is decoded for tens of thousands of pods; these are
-decoded for one.
+They are separate from ``api.core``, which is decoded for tens of thousands of pods. The fields here
+are decoded for one pod at a time.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Settings: fields that no rule reads are skipped, and no object has cycles (``api.core``)."""
+    """Fields that the rules read. Other fields are skipped, and no object has cycles."""
 
 
 class EnvVar(_PodPart):

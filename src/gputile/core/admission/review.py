@@ -1,9 +1,9 @@
 """Decides for the API server whether an object may be stored, and with which changes.
 
-Other users must change neither allocations (B2, B9) nor which pods start together (M13). The
-extender binds no pod of a gang without a reservation, with or without a gate. So the removal of a
-gate by hand starts no pod, and only hides why the pod is pending. Changed labels would put it into
-another gang, or into none.
+Other users must not change allocations (B2, B9) or which pods start together (M13). The extender
+binds no pod of a gang without a reservation, with or without a gate. So removing a gate by hand
+starts no pod, and only hides why the pod is pending. Changed labels would put the pod into another
+gang, or into no gang. The rules are in ``isolation_bypass``, ``legacy_forms`` and ``completion``.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -49,17 +49,17 @@ from gputile.core.devices.request import RequestError, asks_for_gpu, is_decided,
 from gputile.core.refusal import AdmissionRule, Refusal
 
 MOST_SHOWN: Final = 12
-# a pod may have thousands of mistakes: nobody reads them all, and finding them takes time
+# A pod may have thousands of mistakes, which take time to find. Nobody reads them all.
 MOST_FOUND: Final = 50
 PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION)
 PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
-# Set when a pod is created; later, only gputile's Binding and corrections change it.
+# Set when a pod is created. Later, only gputile's Binding and corrections change it.
 STAMPED: Final = MEMORY_UNIT_ANNOTATION
-# The labels that put a pod into a gang.
+# The labels that put a pod into a gang
 FIXED: Final = (GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_LABEL)
 _ALONE: Final = "to start the pod alone, delete it and create it without the labels of a gang"
 DEFAULT_TIME: Final = GpuTime()
-# of an object as JSON: enough for all annotations that Kubernetes allows, and managedFields
+# The limit for an object as JSON, enough for all allowed annotations and managedFields
 MOST_ITEMS: Final = 40_960
 NODES_GROUP: Final = "system:nodes"  # Kubernetes' group of the kubelets
 
@@ -75,30 +75,25 @@ class UnreadableReview(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """The settings of the cluster for admission.
+    """The settings of the cluster for admission."""
 
-    ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations.
-    ``gangs``: pods of gangs get a scheduling gate. ``unsafe_access``: the pod's namespace may use
-    GPUs without a booking. ``scheduler`` is for pods that name none, "" for the cluster's default.
-    ``time`` is the sharing of GPU time and the weights that are allowed. Pods are kept off those of
-    ``node_types`` that could never take them. ``claims``: nodes may offer their GPUs by
-    ResourceClaims. ``isolation`` is the default for pods that set none.
-    """
-
-    unit_mib: int
-    trusted: Collection[str]
-    gangs: bool = False
-    unsafe_access: bool = False
-    scheduler: str = ""
-    time: GpuTime = DEFAULT_TIME
-    node_types: Sequence[NodeType] = ()
-    claims: bool = False
-    isolation: str = "none"
+    unit_mib: int  # the memory unit in force
+    trusted: Collection[str]  # the users that may write allocations
+    gangs: bool = False  # whether pods of gangs get a scheduling gate
+    unsafe_access: bool = False  # whether the pod's namespace may use GPUs without a booking
+    scheduler: str = ""  # for pods that name no scheduler
+    time: GpuTime = DEFAULT_TIME  # the sharing of GPU time, and the allowed weights
+    node_types: Sequence[NodeType] = ()  # excluded for pods that they could never run
+    claims: bool = False  # whether nodes may offer GPUs by ResourceClaims
+    isolation: str = "none"  # for pods that set no isolation
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a review: refused if there are refusals, else allowed with the operations."""
+    """The result of a review.
+
+    If there are refusals, the object is refused. Otherwise the operations change the object.
+    """
 
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -108,13 +103,13 @@ class Verdict:
 ALLOWED: Final = Verdict()
 _TOO_LARGE_TEXT = (
     f"the object has more than {MOST_ITEMS} fields and entries of lists, labels and annotations, "
-    "and is not judged: write fewer"
+    "which is too many to review: write fewer"
 )
 TOO_LARGE: Final = Verdict(refusals=(Refusal(AdmissionRule.POD, _TOO_LARGE_TEXT),))
 
 
 def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return the changes with which a new pod is stored, or all reasons to refuse it.
+    """Return the changes to a new pod, or all reasons to refuse the pod.
 
     Raises:
         UnreadableReview: the object is no pod.
@@ -139,7 +134,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
             gate(pod, view, rewriting)
         if policy.node_types:
             avoid(stamped, policy.node_types, policy.unit_mib, rewriting)
-    # refusals are found in the pod as its author wrote it, so that they name the author's fields
+    # Refusals are found in the pod as its author wrote it, so that they name the author's fields
     refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
     warnings = tuple(rewriting.warnings)
     return (
@@ -216,7 +211,7 @@ def _broken_binding(
 def _broken_change(
     request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each rule that a change breaks; unchanged parts are not reviewed."""
+    """Return a refusal for each rule that a change breaks. Unchanged parts are not reviewed."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
@@ -243,7 +238,10 @@ def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
 
 
 def _added(old: PodView, new: PodView) -> PodView:
-    """Return the ephemeral containers and annotations that a change adds; the rest is fixed."""
+    """Return the ephemeral containers and annotations that a change adds.
+
+    No other field of ``PodView`` can add a way to use GPUs after the pod is created.
+    """
     known = {container.name for container in old.spec.ephemeral_containers}
     added = PodView()
     added.spec.ephemeral_containers = tuple(
@@ -256,7 +254,7 @@ def _added(old: PodView, new: PodView) -> PodView:
 
 
 def _has_too_many_items(*objects: msgspec.Raw) -> bool:
-    """Return whether an object is too large to be reviewed; items are counted without decoding."""
+    """Return whether an object is too large to be reviewed. Items are counted without decoding."""
     return any(has_more_items(bytes(each), MOST_ITEMS) for each in objects)
 
 
@@ -265,7 +263,7 @@ def _is_pod(request: AdmissionRequest) -> bool:
 
 
 def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
-    """Return whether a kubelet reports a static pod; it runs already, so it is stored as it is."""
+    """Return whether a kubelet reports a static pod. The pod runs already, so it is not changed."""
     return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
 
 
@@ -281,7 +279,7 @@ def unreadable(error: UnreadableReview) -> Refusal[AdmissionRule]:
 
 
 def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
-    """Return the text for the user: the first ``MOST_SHOWN`` refusals, and if there are more."""
+    """Return the text for the user, with at most ``MOST_SHOWN`` refusals."""
     shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")
@@ -291,7 +289,7 @@ def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
 def forged(
     old: Mapping[str, str], new: Mapping[str, str], user: str, *, is_new: bool = False
 ) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each allocation annotation that a write adds, alters or removes.
+    """Return a refusal for each allocation annotation that a write adds, changes or removes.
 
     The memory unit is set on a pod that ``is_new``, and is protected from then on.
     """
@@ -327,29 +325,29 @@ def broken_wait(
 ) -> Iterator[Refusal[AdmissionRule]]:
     """Yield a refusal for each gang gate or label that a user other than gputile changes.
 
-    Only waiting pods are protected. A gate on a pod whose labels name no gang is not: gputile
-    neither sets nor removes it.
+    Only waiting pods are protected. gputile neither sets nor removes a gate on a pod whose labels
+    name no gang, so such a gate is not protected.
     """
     if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
         return
     if not new.gated:
         yield Refusal(
             AdmissionRule.GANG_GATE,
-            f"spec.schedulingGates[{GANG_GATE}]: gputile removes it when GPUs are reserved for the "
-            f"whole gang: keep it; {_ALONE}",
+            f"spec.schedulingGates[{GANG_GATE}]: gputile removes the gate when GPUs are reserved "
+            f"for the whole gang: keep the gate; {_ALONE}",
         )
     before, after = old.metadata.labels, new.metadata.labels
     for label in FIXED:
         if before.get(label) != after.get(label):
             yield Refusal(
                 AdmissionRule.GANG_GATE,
-                f"metadata.labels[{label}]: which pods start together is fixed while the pod waits "
-                f"for them: leave the label; {_ALONE}",
+                f"metadata.labels[{label}]: a pod cannot change its gang while it waits: leave "
+                f"the label unchanged; {_ALONE}",
             )
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each invalid annotation; ``most_weight`` is the namespace's maximum."""
+    """Return a refusal for each invalid annotation. ``most_weight`` is the namespace's maximum."""
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),

@@ -1,1 +1,1 @@
-"""Describes GPUs: a node's inventory, a pod's request, and the allocation that connects both."""
+"""Describes GPUs: a node's inventory, a pod's request, and the allocation that connects them."""

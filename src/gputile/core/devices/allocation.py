@@ -1,9 +1,10 @@
 """Describes the GPUs that a pod holds or has reserved, and the annotations that record them.
 
-An allocation is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor the removal of
-a GPU changes its meaning. The Binding itself writes it, together with the annotations that
-gpushare's and ACK's tools read (B9); gputile never reads those. The controller writes a reservation
-for a pod that preempts others or waits in a gang.
+An allocation is in absolute MiB and GPU UUIDs, so its meaning does not change with the memory unit
+or with the removal of a GPU. The Binding writes the allocation, and also annotations that the tools
+of gpushare and ACK read (B9). gputile itself never reads the annotations of these tools. The
+controller writes a reservation for a pod that preempts others or waits in a gang.
+``placement.fit.choose_gpus`` decides which GPUs a pod gets.
 """
 
 from collections.abc import Sequence
@@ -40,31 +41,27 @@ class AllocationError(ValueError):
 
 
 class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A pod's or container's part of one GPU: MiB, and percent of compute (0 if none is booked)."""
+    """The part of one GPU that a pod or container has, in MiB and percent of compute."""
 
     uuid: Uuid
     index: Index
     mib: Mib
-    percent: Percent = 0
+    percent: Percent = 0  # 0 if no compute is booked
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The GPUs of one pod.
+    """The GPUs of one pod."""
 
-    ``gpus`` is what the pod holds at its peak, ``containers`` the part of each container.
-    ``whole``: no other pod may use the GPUs. ``unit_mib`` is the unit of the pod's gpu-mem;
-    ``assumed_ns`` is when the allocation was decided (Unix time in nanoseconds).
-    """
-
+    # What the pod holds at its peak
     gpus: Annotated[tuple[GpuShare, ...], msgspec.Meta(min_length=1, max_length=MOST_GPUS)] = (
         msgspec.field(name="cards")
     )
-    containers: dict[str, tuple[GpuShare, ...]]
-    unit_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
+    containers: dict[str, tuple[GpuShare, ...]]  # the part of each container
+    unit_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]  # the unit of the pod's gpu-mem
     version: int = VERSION
     mode: str = ""
-    whole: bool = False
-    assumed_ns: int = 0
+    whole: bool = False  # no other pod may use the GPUs
+    assumed_ns: int = 0  # the Unix time in nanoseconds at which the allocation was decided
 
     def decided_at(self, now_ns: int) -> "Allocation":
         return msgspec.structs.replace(self, assumed_ns=now_ns)
@@ -95,9 +92,9 @@ def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) ->
 def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuShare, ...]]:
     """Assign whole GPUs to the containers.
 
-    Sidecars and app containers get GPUs of their own. An init container gets any GPUs that no
-    sidecar started before it holds, since the app containers are not running yet (the kubelet also
-    reuses an init container's devices).
+    Each sidecar and app container gets GPUs of its own. An init container gets GPUs that no earlier
+    sidecar has. App containers may get the same GPUs, since they start later. The kubelet also
+    reuses an init container's devices.
     """
     dealt: dict[str, tuple[GpuShare, ...]] = {}
     taken = 0
@@ -111,12 +108,11 @@ def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuSh
 def check_allocation(allocation: Allocation) -> Allocation:
     """Return ``allocation`` if its parts agree.
 
-    The ledger books ``gpus`` and the node enforces ``containers``: no container may have more than
-    is booked.
+    The ledger books ``gpus``, and the node enforces ``containers``. So no container may have more
+    than is booked.
 
     Raises:
-        AllocationError: a GPU is listed twice, or a container has a GPU, or more of one, than the
-            pod.
+        AllocationError: a GPU is listed twice, or a container has more than the pod.
     """
     gpus = {share.uuid: share for share in allocation.gpus}
     if len(gpus) < len(allocation.gpus) or len({share.index for share in allocation.gpus}) < len(
@@ -154,12 +150,12 @@ TOOL_ANNOTATIONS = (
 
 
 def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -> dict[str, str]:
-    """Return the annotations of a Binding: the allocation and those that existing tools read (B9).
+    """Return the annotations of a Binding: the allocation, and those that existing tools read (B9).
 
-    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, and are written for
-    pods on one GPU. The ACK allocation is written for every shared pod. Its readers accept only
-    numbers as keys: the position of a container in ``spec.containers``, and the index of a GPU.
-    They add up all amounts, so init containers are left out.
+    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, so only pods with one
+    GPU get them. Every shared pod gets the ACK allocation. Its readers accept only numbers as keys:
+    the position of a container in ``spec.containers``, and the index of a GPU. They add up all
+    amounts, so init containers are omitted.
     """
     annotations = {ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     if allocation.whole:
@@ -196,24 +192,19 @@ class ReservationError(ValueError):
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pod's reservation in a plan of pods that start together.
 
-    The plan of a preemptor has only this pod. ``plan`` is the plan's name, ``pods`` the number of
-    its pods, and ``size`` how many of them get GPUs. ``allocation`` is None if the pod requests no
-    GPU, or if another device plugin manages the node's GPUs. The reservation ends at
-    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod that is bound first; a plan
-    that must not start has none. ``since_ns`` is the time since when GPUs have been reserved for
-    the gang, by this plan or by earlier ones that did not begin. ``preemption`` marks the
-    reservation of a preemptor, whose victims have to leave.
+    The plan of a preemptor has only this pod.
     """
 
-    plan: _Name
-    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMBERS)]
-    pods: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
+    plan: _Name  # the plan's name
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMBERS)]  # the pods of the plan that get GPUs
+    pods: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]  # all pods of the plan
     node: _Name
-    expires_ns: int
+    expires_ns: int  # Unix time in nanoseconds
+    # None if the pod requests no GPU, or if another device plugin manages the node's GPUs
     allocation: Allocation | None = None
-    first: bool = False
-    since_ns: int = 0
-    preemption: bool = False
+    first: bool = False  # the pod that is bound first. A plan that must not start has none
+    since_ns: int = 0  # when GPUs were first reserved for the gang, by this or an earlier plan
+    preemption: bool = False  # the reservation of a preemptor, whose victims have to leave
     version: int = RESERVATION_VERSION
 
 
@@ -230,7 +221,7 @@ encode_reservation, decode_reservation = _RESERVATION_CODEC.encode, _RESERVATION
 
 
 def reservation_of(pod: Pod) -> Reservation | None:
-    """Return the reservation of a pod; None if it has none, or one that cannot be read."""
+    """Return the reservation of a pod, or None if the pod has no readable reservation."""
     text = pod.metadata.annotations.get(RESERVATION_ANNOTATION)
     if text is None:
         return None

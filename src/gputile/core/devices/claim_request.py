@@ -1,8 +1,8 @@
 """Parses the requests of a ResourceClaim into the shapes that placement uses.
 
-kube-scheduler allocates claims; gputile ranks nodes and predicts the GPU, so it has to read amounts
+kube-scheduler allocates claims. gputile ranks nodes and predicts the GPU, so it must read amounts
 as kube-scheduler does: rounded up to the next step, with the defaults of the node's ResourceSlice.
-Only requests for gputile's two DeviceClasses are read. CEL selectors are not evaluated:
+Only requests for gputile's two DeviceClasses are read. CEL selectors are not evaluated, since
 kube-scheduler itself excludes nodes without a match.
 """
 
@@ -29,9 +29,9 @@ from gputile.core.devices.request import (
 )
 
 CLAIM_UNIT_MIB = 1
-"""The memory unit of nodes that offer GPUs by claims, which may request any number of MiB."""
+"""The memory unit of nodes that offer GPUs by claims. Claims may request any number of MiB."""
 
-# Attributes that differ between any two GPUs of a node
+# Attributes whose value is different for each GPU of a node
 _DISTINCT = (f"{DRIVER}/uuid", f"{DRIVER}/index")
 
 
@@ -43,8 +43,8 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
     """Return the GPU shapes that a claim requests, in kube-scheduler's order of allocation.
 
-    A shape of several GPUs needs distinct ones. Several shapes may get shares of one GPU. If a
-    request has alternatives, only the first is read.
+    A shape of several GPUs needs different GPUs. Several shapes may get shares of one GPU. If a
+    request has alternatives, only the first alternative is read.
 
     Raises:
         RequestError: no GPU can ever serve a request, or its memory could not be counted.
@@ -60,12 +60,10 @@ def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
             )
         if request.allocation_mode == "All":
             raise RequestError(
-                f"{where}.allocationMode: All depends on the node: write how many GPUs by count"
+                f"{where}.allocationMode: All depends on the node: set count to a number of GPUs"
             )
         if not 1 <= request.count <= MOST_GPUS:
-            raise RequestError(
-                f"{where}.count is {request.count}: a node has 1 to {MOST_GPUS} GPUs: ask so many"
-            )
+            raise RequestError(f"{where}.count is {request.count}: ask for 1 to {MOST_GPUS} GPUs")
         if request.device_class_name == GPU_CLASS:
             shapes.append(Shape(RequestKind.WHOLE, request.count, by_claims=True))
             continue
@@ -94,7 +92,7 @@ def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
-    """Return the MiB and percent that a request takes of a GPU; 0 percent if it names none."""
+    """Return the MiB and percent of a GPU that a request needs."""
     amounts = request.capacity.requests if request.capacity is not None else {}
     for name in amounts:
         if name not in (MEMORY, CORES, PODS):
@@ -105,19 +103,19 @@ def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:
             raise RequestError(f"{where}: no GPU has a capacity of the name {name[:80]}: {remedy}")
     if MEMORY not in amounts:
         raise RequestError(
-            f"{where}: without {MEMORY} it takes all of a GPU's: add it, or ask for class "
+            f"{where}: without {MEMORY} it gets all of a GPU: add {MEMORY}, or ask for class "
             f"{GPU_CLASS}"
         )
     mib = math.ceil(_positive(amounts[MEMORY], f"{where}.{MEMORY}") / MIB)
     if mib > MOST_MIB:
-        raise RequestError(f"{where}.{MEMORY}: {mib} MiB are more than any GPU has: ask less")
+        raise RequestError(f"{where}.{MEMORY}: {mib} MiB are more than any GPU has: ask for less")
     percent = 0
     if CORES in amounts:
         steps = math.ceil(_positive(amounts[CORES], f"{where}.{CORES}") / PERCENT_STEP)
         percent = PERCENT_STEP * steps
     if percent > MOST_PERCENT:
         raise RequestError(
-            f"{where}.{CORES}: a GPU has {MOST_PERCENT} percent of compute: ask less"
+            f"{where}.{CORES}: a GPU has {MOST_PERCENT} percent of compute: ask for less"
         )
     if PODS in amounts and _positive(amounts[PODS], f"{where}.{PODS}") > 1:
         raise RequestError(f"{where}.{PODS}: a claim counts as one pod of its GPU: remove it")

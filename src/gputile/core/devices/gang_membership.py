@@ -1,8 +1,9 @@
-"""Decides which gang a pod is part of (M13), and which of its pods wait or have started.
+"""Decides which gang a pod belongs to (M13), and which of the gang's pods wait or have started.
 
-The pods of a gang start together or not at all. A gang is defined in one of two ways, both of
+The pods of a gang start together or not at all. A gang is defined in one of two ways, both from
 Kubernetes' coscheduling: by two labels on each pod, or by a label that names a PodGroup object of
-scheduler-plugins. Controller and simulator use the same rules.
+scheduler-plugins. Controller and simulator use the same rules. ``scheduling.gang_plan`` places the
+pods.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from gputile.core.devices.allocation import MOST_MEMBERS, reservation_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """The name of a gang. ``by_object``: a PodGroup has the gang's size, not labels of its pods."""
+    """The name of a gang. ``by_object`` states whether a PodGroup has the gang's size."""
 
     namespace: str
     name: str
@@ -33,11 +34,11 @@ class GangName:
 
 
 def gang_of(pod: Pod) -> GangName | None:
-    """Return the gang of a pod; None if the pod is scheduled alone.
+    """Return the gang of a pod, or None if the pod is scheduled alone.
 
     A pod whose labels name a gang without a valid size is scheduled alone, and admission reports
-    this. A static pod belongs to no gang: its kubelet starts it and writes its labels, and a node
-    must not affect pods of other nodes.
+    the mistake. A static pod belongs to no gang: its kubelet starts it and writes its labels, and a
+    node must not affect pods of other nodes.
     """
     meta = pod.metadata
     if MIRROR_ANNOTATION in meta.annotations:
@@ -50,7 +51,7 @@ def gang_of(pod: Pod) -> GangName | None:
 
 
 def labelled_size(pod: Pod) -> int:
-    """Return how many pods start together by the pod's own label, 0 if it is missing or invalid."""
+    """Return how many pods start together by the pod's own label, or 0 without a valid label."""
     return max(0, decimal(pod.metadata.labels.get(GANG_SIZE_LABEL, ""), len(str(MOST_MEMBERS))))
 
 
@@ -61,7 +62,7 @@ def gated(pod: Pod) -> bool:
 def gang_size(
     gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[str, str], int]
 ) -> int:
-    """Return how many pods of a gang start together, 0 if unknown.
+    """Return how many pods of a gang start together, or 0 if unknown.
 
     ``min_members`` are the sizes in PodGroups.
     """
@@ -73,7 +74,7 @@ def gang_size(
 def has_other_gates(pod: Pod) -> bool:
     """Return whether a pod has a scheduling gate other than its gang's.
 
-    Only the owner of such a gate may remove it.
+    Only the owner of the other gate may remove it.
     """
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
@@ -89,11 +90,12 @@ def waits(pod: Pod) -> bool:
 def started(pods: Sequence[Pod]) -> list[Pod]:
     """Return the pods of one gang that count as started.
 
-    A pod that is being deleted does not count, since another one replaces it. A succeeded pod
-    counts while other pods of the gang run. Otherwise it counts only if a waiting pod belongs to
-    the same run: if one is in the plan by which the pod started, or existed when the pod was bound.
-    A pod that is left from an earlier run of the same name must not let a new run start in part.
-    Both times are set by the API server, so gputile's own clocks do not matter.
+    A pod that is being deleted does not count, since a new pod replaces it. A succeeded pod counts
+    while other pods of the gang run. Otherwise a succeeded pod counts only if a waiting pod belongs
+    to the same run. This is so if the waiting pod is in the plan of the succeeded pod, or existed
+    when the succeeded pod was bound. A pod from an earlier run of the same name must not let a new
+    run start in part. The API server sets the times of creation and binding, so gputile's clocks do
+    not matter.
     """
     bound = [
         pod
@@ -123,7 +125,7 @@ def needed_members(size: int, placed: int) -> int:
 
 
 def queue_priority(pods: Iterable[Pod]) -> int:
-    """Return the priority of a gang in the queue: the highest priority of its pods."""
+    """Return the priority of a gang in the queue, which is the highest priority of its pods."""
     return max(pod.spec.priority or 0 for pod in pods)
 
 
@@ -139,7 +141,7 @@ def too_few_text(gang: GangName, size: int, there: int) -> str:
 def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
     """Describe the pods that a gang starts together, as the subject of a sentence.
 
-    ``needed`` are still to be placed, ``placed`` have a place already.
+    ``needed`` pods are still to be placed. ``placed`` pods are already placed.
     """
-    more = f" (beside {placed} that have a place)" if placed else ""
+    more = f" (beside {placed} that are already placed)" if placed else ""
     return f"gang {gang.name}: {needed} pods that start together{more}"

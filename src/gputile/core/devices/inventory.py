@@ -1,8 +1,8 @@
 """Describes the GPUs of a node: its inventory annotation, resources and labels.
 
-The agent publishes ``gputile.io/inventory`` as versioned JSON, and all other components read it. A
-node is semi-trusted: its inventory is validated here, so that no other code has to handle a GPU
-without memory, two GPUs with one UUID, or an inconsistent bandwidth matrix.
+The agent publishes ``gputile.io/inventory`` as versioned JSON, which all other components read. A
+node is semi-trusted, so its inventory is validated here. No other code has to handle a GPU without
+memory, two GPUs with one UUID, or an inconsistent bandwidth matrix.
 """
 
 import re
@@ -37,7 +37,7 @@ class InventoryError(ValueError):
 
 
 class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One GPU. ``mib`` is its total memory in MiB as NVML reports it; ``numa`` is -1 if unknown."""
+    """One GPU. ``mib`` is its total memory in MiB by NVML. ``numa`` is -1 if unknown."""
 
     index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
     uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
@@ -50,21 +50,19 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The GPUs of one node, ordered by index.
 
-    ``mode`` and ``unit_mib`` are those that the agent has in force; with "" and 0, the node's label
-    and the cluster's configuration apply (a node without an agent yet). ``replicas`` is how many
-    pods use each whole GPU in turns, 0 without time-slicing (G3). ``bandwidth[i][j]`` is the
-    bandwidth between the i-th and the j-th GPU in GB/s (NVLink or PCIe); it is empty if unknown,
-    and its diagonal is ignored. ``claims``: the node offers its GPUs by ResourceClaims, and no
-    extended resource.
+    A node without an agent has no ``mode`` and ``unit_mib``: the node's label and the cluster's
+    configuration apply. ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU in
+    GB/s (NVLink or PCIe). Its diagonal is ignored, and it is empty if unknown.
     """
 
     gpus: tuple[Gpu, ...] = msgspec.field(name="cards")
     version: int = VERSION
-    mode: str = ""
-    unit_mib: int = 0
+    mode: str = ""  # the mode in force
+    unit_mib: int = 0  # the memory unit in force
+    # How many pods share each whole GPU by time-slicing, 0 without time-slicing (G3)
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)] = 0
     bandwidth: tuple[tuple[float, ...], ...] = ()
-    claims: bool = False
+    claims: bool = False  # GPUs are offered by ResourceClaims, not by extended resources
 
 
 def check_inventory(inventory: Inventory) -> Inventory:
@@ -89,8 +87,8 @@ def check_inventory(inventory: Inventory) -> Inventory:
             forward, back = inventory.bandwidth[i][j], inventory.bandwidth[j][i]
             if forward != back or not 0 <= forward < 1e9:
                 raise InventoryError(
-                    f"the bandwidth between GPU {i} and GPU {j} is {forward} one way, {back} the "
-                    "other: it is the same both ways, and 0 GB/s or more"
+                    f"the bandwidth between GPU {i} and GPU {j} is {forward} one way, {back} "
+                    "the other: both must be equal, and 0 GB/s or more"
                 )
     if inventory.unit_mib < 0 or inventory.unit_mib > MOST_MIB:
         raise InventoryError(f"the memory unit {inventory.unit_mib} MiB is out of range")
@@ -111,7 +109,7 @@ encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
 
 
 def unknown_mode(mode: str) -> str:
-    """Return the message about an inventory of an unknown mode, such as that of a newer agent."""
+    """Return the message about an inventory whose mode is unknown to this version."""
     return (
         f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it "
         f"knows {', '.join(MODES)}"
@@ -119,7 +117,7 @@ def unknown_mode(mode: str) -> str:
 
 
 def advertised_units(gpu: Gpu, unit_mib: int) -> int:
-    """Return a GPU's number of memory units: floor(MiB / unit), by its own size (U1, U2)."""
+    """Return the number of memory units that a GPU has: floor(MiB / unit) (U1, U2)."""
     return gpu.mib // unit_mib
 
 
@@ -132,8 +130,8 @@ def resources_for_mode(
 ) -> dict[str, int]:
     """Return the resources that a node in ``mode`` advertises for ``gpus``.
 
-    Those of other modes are 0. Unhealthy GPUs do not count, as in a node's allocatable; with
-    ``count_unhealthy`` they do, as in its capacity.
+    Resources of other modes are 0. Unhealthy GPUs do not count in a node's allocatable. They count
+    in its capacity, which ``count_unhealthy`` requests.
     """
     counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
     resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}
@@ -149,7 +147,7 @@ def resources_for_mode(
 
 
 def model_label_value(model: str) -> str:
-    """Return a model's name as a label value: spaces and other invalid characters become ``-``.
+    """Return a model's name as a label value, with ``-`` for spaces and other invalid characters.
 
     >>> model_label_value("Tesla K80")
     'Tesla-K80'
@@ -158,7 +156,7 @@ def model_label_value(model: str) -> str:
 
 
 def model_number(label: str) -> int:
-    """Return the number that stands for a model's label value in the ledger's arrays."""
+    """Return the number that represents a model's label value in the ledger's arrays."""
     return zlib.crc32(label.encode())
 
 

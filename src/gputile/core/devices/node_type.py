@@ -32,22 +32,22 @@ from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 
 
 def worded(refusals: Mapping[str, Refusal[NodeTypeRule]]) -> str:
-    """Return a text with the reason why no node is added, for each type by name."""
+    """Return a text that states, for each type, why no node of the type is added."""
     whys = [f"{name}: {refusal.text}" for name, refusal in refusals.items()]
     return "; ".join(whys) or "autoscaling.nodeTypes is empty"
 
 
-# the schedulerName of placeholders; no scheduler has that name
+# The schedulerName of placeholders. No scheduler has this name.
 PLACEHOLDER_SCHEDULER: Final = "gputile-placeholder"
 
-# The amounts of resources that the configuration does not set: they never limit a pod.
+# The amounts of resources that the configuration does not set. They never limit a pod.
 _AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "1000000"}
 _SERVES = {Mode.EXCLUSIVE: RequestKind.WHOLE, Mode.TOPOLOGY: RequestKind.TOPOLOGY}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A type of node: the nodes with the label ``name``, and no others, are of the type.
+    """A type of node. All nodes with the label ``name``, and no others, are of the type.
 
     ``other_resources`` are the resources besides GPUs that the configuration sets.
     """
@@ -75,7 +75,7 @@ class NodeType:
         return node.metadata.labels.get(self.key) == self.value
 
     def refusal(self, request: Request) -> Refusal[NodeTypeRule] | None:
-        """Return why an empty node of the type could not take the request; None if it could."""
+        """Return why an empty node of the type could not serve the request, or None."""
         shape, units = request.shape, advertised_units(self.gpus[0], self.unit_mib)
         if shape.kind is not _SERVES.get(self.mode, RequestKind.SHARED):
             return refusal_by(NodeTypeRule.MODE, there=self.mode.value, wanted=shape.kind.value)
@@ -87,7 +87,8 @@ class NodeType:
             return refusal_by(NodeTypeRule.UNIT, there=self.unit_mib, wanted=shape.unit_mib)
         if shape.isolated and self.mode is Mode.SHARE:
             return refusal_by(NodeTypeRule.MODE, there=self.mode.value, wanted=ISOLATION)
-        model = self.gpus[0].model  # "" if the configuration does not name it: then it may be any
+        model = self.gpus[0].model  # "" if the configuration names no model, which allows all
+
         if shape.models and model and model_label_value(model) not in shape.models:
             return refusal_by(NodeTypeRule.LABELS)
         if shape.gpus > len(self.gpus):
@@ -98,7 +99,7 @@ class NodeType:
         return None
 
     def node(self, name: str) -> Node:
-        """Return an empty node of the type, as it is once its agent has reported its GPUs."""
+        """Return an empty node of the type, with the GPUs that its agent will report."""
         resources: ResourceList = {
             **_AMPLE,
             **self.other_resources,
@@ -123,7 +124,7 @@ class NodeType:
 
 
 def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
-    """Return the node types of a configuration in the order of trial; none if it is disabled."""
+    """Return the node types of a configuration, in the order in which they are tried."""
     scaling = configuration.autoscaling
     return (
         tuple(_node_type(each, configuration.unit_mib) for each in scaling.node_types)
@@ -133,7 +134,7 @@ def node_types_of(configuration: Configuration) -> tuple[NodeType, ...]:
 
 
 def is_placeholder(pod: Pod) -> bool:
-    """Return whether a pod, whoever created it, is a placeholder for a node to be added."""
+    """Return whether a pod is a placeholder for a node to be added."""
     return (
         PLACEHOLDER_LABEL in pod.metadata.labels
         and pod.spec.scheduler_name == PLACEHOLDER_SCHEDULER

@@ -1,9 +1,8 @@
 """Parses the GPU request of a pod into a normal form.
 
-Rules: GPU resources are set in limits, as whole numbers, and a request, if given, equals its limit
-(Kubernetes, "Schedule GPUs"); a pod requests one kind of GPU resource; compute is requested in
-steps of 5 percent and together with memory (ACK); init containers and sidecars count by Kubernetes'
-own arithmetic (KEP-753).
+GPU resources are set in limits, as whole numbers. A request, if set, equals its limit (Kubernetes,
+"Schedule GPUs"). A pod requests one kind of GPU resource. Compute is requested in steps of 5
+percent, together with memory (ACK). Init containers and sidecars count as in Kubernetes (KEP-753).
 """
 
 import math
@@ -33,16 +32,16 @@ from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, model_label_valu
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
-# of a pod; parsing tens of thousands would delay others, and no kubelet starts so many
+# The limit for one pod. No kubelet starts more, and parsing tens of thousands would delay others.
 MOST_CONTAINERS = 1024
-MOST_SHARED_GPUS = 16  # of one pod: the limits of an isolated container have no room for more
-MOST_PERCENT = 100  # of one GPU; several GPUs have as much each (M8)
+MOST_SHARED_GPUS = 16  # per pod, since the limits file of a container has 16 entries
+MOST_PERCENT = 100  # of each GPU (M8)
 
 
 class RequestError(ValueError):
-    """A GPU request can never be served; the text names the field, the rule and the remedy.
+    """A GPU request can never be served. The text names the field, the rule and the remedy.
 
-    The text is repeated for each node, so it is cut if names in it are extremely long.
+    The text is repeated for each node, so a text with extremely long names is cut.
     """
 
     def __init__(self, text: str) -> None:
@@ -50,7 +49,7 @@ class RequestError(ValueError):
 
 
 class RequestKind(Enum):
-    """Which of the three kinds of GPU resource a pod requests; the value is the resource's name."""
+    """The kind of GPU resource that a pod requests. The value is the resource's name."""
 
     SHARED = GPU_MEMORY
     WHOLE = WHOLE_GPU
@@ -69,8 +68,8 @@ class Phase(Enum):
 class ContainerRequest:
     """What one container requests.
 
-    ``units`` and ``percent`` are for all GPUs of the pod together (shared), ``gpus`` is for whole
-    GPUs.
+    ``units`` and ``percent`` are the amounts on all GPUs of the pod together. ``gpus`` is the
+    number of whole GPUs.
     """
 
     name: str
@@ -82,32 +81,24 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The part of a request that decides where it fits: requests of one shape fit the same nodes.
-
-    ``gpus`` is the number of distinct GPUs; ``mib`` and ``percent`` (at most 100) are needed on
-    each of them (0 for whole GPUs). ``trust_group`` is the group that may share a GPU without
-    isolation (G5). ``unit_mib`` is the unit of the pod's gpu-mem (0 for whole GPUs). ``by_claims``:
-    a ResourceClaim is the request, and only nodes that offer their GPUs by claims serve it.
-    ``models`` are the suitable GPU models, as label values; empty for any. ``isolated``: only GPUs
-    with limited memory are suitable.
-    """
+    """The part of a request that decides where it fits. Equal shapes fit the same nodes."""
 
     kind: RequestKind
-    gpus: int
-    mib: int = 0
-    percent: int = 0
-    trust_group: str = ""
-    unit_mib: int = 0
-    by_claims: bool = False
-    models: frozenset[str] = frozenset()
-    isolated: bool = False
+    gpus: int  # the number of different GPUs
+    mib: int = 0  # on each GPU, 0 for whole GPUs
+    percent: int = 0  # on each GPU, from 0 to 100
+    trust_group: str = ""  # the group that may share a GPU without isolation (G5)
+    unit_mib: int = 0  # the unit of the pod's gpu-mem, 0 for whole GPUs
+    by_claims: bool = False  # the request is a ResourceClaim, for nodes that offer GPUs by claims
+    models: frozenset[str] = frozenset()  # suitable GPU models, as label values. Empty means all
+    isolated: bool = False  # only GPUs with limited memory are suitable
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit of its counts.
 
-    ``host`` is its request for CPU and memory: it affects scores, but not whether the request fits.
+    ``host`` is the pod's request for CPU and memory. It affects scores, but not the fit.
     """
 
     shape: Shape
@@ -117,7 +108,7 @@ class Request:
 
     @property
     def units(self) -> int:
-        """Memory units over all GPUs, by Kubernetes' arithmetic; 0 for whole GPUs."""
+        """The memory units on all GPUs together, by Kubernetes' arithmetic, or 0 for whole GPUs."""
         return self.shape.mib * self.shape.gpus // self.unit_mib
 
 
@@ -128,9 +119,9 @@ def by_namespace(pod: Pod) -> str:
 def parse_request(
     pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = by_namespace
 ) -> Request | None:
-    """Parse the GPU request of ``pod``; return None if it requests no GPU.
+    """Parse the GPU request of ``pod``. Return None if the pod requests no GPU.
 
-    ``unit_mib`` is the cluster's memory unit; it applies to pods without a unit from admission.
+    ``unit_mib`` is the cluster's memory unit. It applies to pods without a unit from admission.
 
     Raises:
         RequestError: the request breaks a rule.
@@ -138,7 +129,7 @@ def parse_request(
     count = len(pod.spec.init_containers) + len(pod.spec.containers)
     if count > MOST_CONTAINERS:
         raise RequestError(
-            f"the pod has {count} containers, and {MOST_CONTAINERS} are the most that are read"
+            f"the pod has {count} containers, more than the {MOST_CONTAINERS} that gputile reads"
         )
     asked = tuple(_container_requests(pod))
     kinds = {kind for _, kind in asked}
@@ -147,7 +138,7 @@ def parse_request(
     if len(kinds) > 1:
         names = " and ".join(sorted(kind.value for kind in kinds))
         raise RequestError(
-            f"the pod asks for {names}; a pod takes one kind of GPU resource: remove the other"
+            f"the pod asks for {names}; a pod can use one kind of GPU resource: remove the other"
         )
     kind, containers = kinds.pop(), tuple(container for container, _ in asked)
     if kind is not RequestKind.SHARED:
@@ -156,7 +147,7 @@ def parse_request(
             raise RequestError(
                 f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})"
             )
-        # Several pods may use a whole GPU in turns, but never a set of GPUs by topology.
+        # Several pods may share a whole GPU by time-slicing, but never a set of GPUs by topology.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
         shape = Shape(
             kind, gpus, trust_group=group, models=_models(pod), isolated=_is_isolated(pod)
@@ -177,7 +168,7 @@ def parse_request(
     if percent > MOST_PERCENT:
         raise RequestError(
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has "
-            f"{MOST_PERCENT}: ask less, or more GPUs by the label {GPU_COUNT_LABEL}"
+            f"{MOST_PERCENT}: ask for less, or for more GPUs by the label {GPU_COUNT_LABEL}"
         )
     isolated = _is_isolated(pod, percent)
     group = trust_group(pod)
@@ -186,7 +177,7 @@ def parse_request(
 
 
 def _bytes_meant(count: int, unit: int) -> str:
-    """Return a remedy if the count may be a number of bytes, such as 2Gi; "" otherwise."""
+    """Return a remedy if the count may be a number of bytes, such as 2Gi, or "" otherwise."""
     mib = math.ceil(count / MIB)
     return (
         f"; for {mib} MiB write {math.ceil(mib / unit)}" if count >= MIB and mib <= MOST_MIB else ""
@@ -198,9 +189,9 @@ def effective(
 ) -> int:
     """Return what the pod needs at its peak.
 
-    See KEP-753, "Resources calculation for scheduling and pod admission". Sidecars run until the
-    end, an init container runs together with the sidecars started before it, and the app containers
-    run together with all sidecars.
+    Sidecars run until the end. An init container runs together with the sidecars started before it.
+    The app containers run together with all sidecars. See KEP-753, "Resources calculation for
+    scheduling and pod admission".
     """
     peak = sidecars = apps = 0
     for container in containers:
@@ -234,12 +225,10 @@ def _container_request(
     topology = counts.get(TOPOLOGY_GPU, 0)
     if memory and not percent and GPU_CORE in container.resources.limits:
         raise RequestError(
-            f"{where}.limits: {GPU_CORE} is 0: ask {PERCENT_STEP} or more, or remove it"
+            f"{where}.limits: {GPU_CORE} is 0: ask for {PERCENT_STEP} or more, or remove it"
         )
     if percent and not memory:
-        raise RequestError(
-            f"{where}.limits: {GPU_CORE} goes together with {GPU_MEMORY}: add {GPU_MEMORY}"
-        )
+        raise RequestError(f"{where}.limits: {GPU_CORE} requires {GPU_MEMORY}: add {GPU_MEMORY}")
     if percent % PERCENT_STEP:
         low = percent - percent % PERCENT_STEP
         nearest = [low] if low else []
@@ -247,7 +236,7 @@ def _container_request(
             nearest.append(low + PERCENT_STEP)
         remedy = " or ".join(map(str, nearest))
         raise RequestError(
-            f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask "
+            f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask for "
             f"{remedy}"
         )
     if whole and legacy:
@@ -299,10 +288,10 @@ def _gpu_count(pod: Pod) -> int:
 
 
 def _models(pod: Pod) -> frozenset[str]:
-    """Return the GPU models that suit the pod; empty for any.
+    """Return the GPU models that suit the pod, as label values. An empty set means all models.
 
-    If the pod names no model itself, they are the models that its node selector or affinity
-    requires of a node: on a node with several models the pod is meant to get these.
+    If the pod names no model, its node selector or affinity may require models of a node. On a node
+    with several models, the pod then gets these models.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:
@@ -333,7 +322,7 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
 def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
     """Return whether a pod that requests ``percent`` of compute needs GPUs with isolated memory.
 
-    This is not evaluated for bound pods: a later change must not make their requests invalid.
+    Bound pods are not checked: a change after the Binding must not make a request invalid.
     """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
     if not text or text == "none" or pod.spec.node_name:
@@ -345,8 +334,8 @@ def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
         )
     if "compute" in asked and not percent:
         raise RequestError(
-            f"{ISOLATION} asks for isolated compute, and the pod for none: add {GPU_CORE}, or ask "
-            f"memory"
+            f"{ISOLATION} asks for isolated compute, but the pod requests no compute: add "
+            f"{GPU_CORE}, or write memory"
         )
     return True
 
@@ -371,14 +360,14 @@ def _check_spread(container: ContainerRequest, gpus: int) -> None:
             remedy = f"{low} or {low + gpus}" if low else f"{gpus}"
             raise RequestError(
                 f"container {container.name}: {name} is {amount}, which cannot be divided evenly "
-                f"among {gpus} GPUs ({GPU_COUNT_LABEL}): ask {remedy}"
+                f"among {gpus} GPUs ({GPU_COUNT_LABEL}): ask for {remedy}"
             )
 
 
 def asks_for_gpu(pod: Pod) -> bool:
-    """Return whether a container of the pod requests a GPU, a part of one, or a MIG instance.
+    """Return whether a container requests a GPU, a part of a GPU, or a MIG instance.
 
-    "0" is no request; an amount that is not a number counts as one.
+    "0" is no request. An amount that is not a number counts as a request.
     """
     resources = (container.resources for container in containers(pod))
     return is_decided(pod) or any(
@@ -389,7 +378,7 @@ def asks_for_gpu(pod: Pod) -> bool:
 
 
 def is_decided(pod: Pod) -> bool:
-    """Return whether gputile chooses the pod's GPUs; Kubernetes itself counts MIG instances."""
+    """Return whether gputile chooses the pod's GPUs. Kubernetes itself counts MIG instances."""
     return any(True for container in containers(pod) for _ in asked_by(container))
 
 

@@ -1,1 +1,1 @@
-"""Repeats the checks of kube-scheduler's in-tree plugins: whether a pod may go to a node."""
+"""Repeats the checks of kube-scheduler's in-tree plugins: whether a pod may run on a node."""

@@ -1,8 +1,8 @@
 """Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
 
-A check is created once for a pod: it counts pods by topology domain, is updated for each added or
-removed pod, and is evaluated for each node. If a pod has too many rules, they are not evaluated, to
-limit the cost for others.
+A check is created once for a pod. It counts pods by topology domain, is updated for each added or
+removed pod, and is evaluated for each node. If a pod has too many rules, they are not evaluated, so
+that other pods are not delayed.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ EXISTING_ANTI_AFFINITY = refusal_by(PredicateRule.EXISTING_ANTI_AFFINITY)
 SPREAD = refusal_by(PredicateRule.SPREAD)
 SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
-"""The label of each namespace that the API server sets to its name; others are unknown here."""
+"""The label of a namespace that the API server sets to the name. Other labels are unknown here."""
 MOST_PARTS = 256
-"""The limit for the terms of a pod and their parts; if exceeded, none of its terms is checked."""
+"""The limit for the terms of a pod and their parts. Above the limit, no term is checked."""
 
 Labels = Mapping[str, str]
 
@@ -40,7 +40,7 @@ class Check(Protocol):
         """Add a pod on a node (1), or remove it (-1)."""
 
     def reason(self, labels: Labels) -> Refusal[PredicateRule] | None:
-        """Return why the pod may not go to a node with these labels; None if it may."""
+        """Return why the pod may not run on a node with these labels, or None if it may."""
 
 
 def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
@@ -65,21 +65,21 @@ def hard_spread(pod: Pod) -> Sequence[TopologySpreadConstraint]:
 
 
 def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the required anti-affinity terms; they also apply to pods that are placed later."""
+    """Return the required anti-affinity terms. They also apply to pods that are placed later."""
     anti_affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     terms = anti_affinity.required if anti_affinity is not None else ()
     return () if _too_many_parts(terms) else terms
 
 
 def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the affinity terms that must hold."""
+    """Return the required affinity terms."""
     affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
     terms = affinity.required if affinity is not None else ()
     return () if _too_many_parts(terms) else terms
 
 
 def _too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
-    """Return whether terms are too many or too large to compare with every pod in bounded time."""
+    """Return whether terms are too large to compare with every pod in bounded time."""
     parts = (part for term in terms for part in _parts(term))
     return next(islice(parts, MOST_PARTS, None), None) is not None
 
@@ -107,8 +107,8 @@ def has_pod_rules(pod: Pod) -> bool:
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     """Return whether a term of ``owner`` selects ``other``.
 
-    Only the name label of a namespace is known: a namespaceSelector selects as if there were no
-    other labels.
+    Only the name label of a namespace is known. So a namespaceSelector is evaluated as if
+    namespaces had no other labels.
     """
     namespace, selector = other.metadata.namespace, term.namespace_selector
     listed = term.namespaces or (() if selector is not None else (owner.metadata.namespace,))
@@ -138,10 +138,13 @@ def _with_keys(
 
 
 class _Domains(Counter[tuple[str, str]]):
-    """The number of pods in each topology domain, which is a key and a value of node labels."""
+    """The number of pods in each topology domain.
+
+    A domain is a key and a value of node labels.
+    """
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
-        """Count a pod in its node's domain for ``key``; do nothing if ``labels`` lack the key."""
+        """Count a pod in its node's domain for ``key``, unless ``labels`` lack the key."""
         value = labels.get(key)
         if value is not None:
             self[key, value] += sign
@@ -159,7 +162,7 @@ class _AntiAffinity:
     """Requires that no term closes the node's domain to the pod.
 
     The pod's own terms close the domains of the pods that they select. With ``existing``, the terms
-    of placed pods that select this pod close the domains of those placed pods.
+    of placed pods close the domains of these placed pods if the terms select this pod.
     """
 
     def __init__(self, pod: Pod, *, existing: bool) -> None:
@@ -184,7 +187,7 @@ class _AntiAffinity:
 class _AffinityTerms:
     """Requires a matching pod in the node's domain for each term.
 
-    If the terms select the pod itself, and no matching pod is placed yet, the pod may go to any
+    If the terms select the pod itself, and no matching pod is placed yet, the pod may use any
     domain.
     """
 
@@ -210,9 +213,9 @@ class _AffinityTerms:
 class _Spread:
     """Requires a skew of at most ``maxSkew``.
 
-    The skew is the number of selected pods in the node's domain, minus that in the domain with the
-    fewest. As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being
-    deleted do not count, and an empty selector counts no pods, although it selects the pod itself.
+    The skew is the number of selected pods in the node's domain minus the number in the emptiest
+    domain. As in countPodsMatchSelector of kube-scheduler's podtopologyspread, pods that are being
+    deleted do not count. An empty selector counts no pods, although it selects the pod itself.
     """
 
     def __init__(
@@ -260,7 +263,7 @@ class _Spread:
 def _counts(
     pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node
 ) -> bool:
-    """Return whether the node counts: it has all topology keys, and passes the node policies."""
+    """Return whether a node has all topology keys and meets the policies of the constraint."""
     if any(key not in node.metadata.labels for key in keys):
         return False
     if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):

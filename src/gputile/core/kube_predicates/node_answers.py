@@ -1,7 +1,8 @@
 """Caches the results of checks, for thousands of nodes at once.
 
-``NodeRefusals`` has results as numbers, ``StaticAnswers`` has the results for labels, names and
-taints, and ``SpareAmounts`` compares the requests of a pod with the free resources of nodes.
+``NodeRefusals`` has results as numbers. ``StaticAnswers`` has the results for labels, names and
+taints. ``SpareAmounts`` compares the requests of a pod with the free resources of nodes. The checks
+themselves are in ``node_fit`` and ``pod_requests``.
 """
 
 from collections import OrderedDict
@@ -19,15 +20,15 @@ from gputile.core.kube_predicates.pod_requests import PODS, TOO_MANY_PODS, Amoun
 from gputile.core.refusal import PredicateRule, Refusal
 
 _LARGEST = 2**62
-"""More than any node has of any resource: larger amounts count as equal."""
+"""More than any node has of any resource. Larger amounts count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRefusals:
     """The reasons why nodes refuse a pod, in the order of the nodes.
 
-    ``codes`` has the position of each node's reason in ``distinct``, -1 if the node takes the pod:
-    shape [nodes].
+    ``codes`` has, for each node, the position of the reason in ``distinct``: shape [nodes]. The
+    code is -1 if the node accepts the pod.
     """
 
     codes: npt.NDArray[np.intp]
@@ -35,11 +36,11 @@ class NodeRefusals:
 
     @property
     def open(self) -> npt.NDArray[np.bool_]:
-        """Which nodes take the pod: shape [nodes]."""
+        """Which nodes accept the pod: shape [nodes]."""
         return self.codes < 0
 
     def or_else(self, later: "NodeRefusals") -> "NodeRefusals":
-        """Return these reasons and, for nodes without a reason, those of a ``later`` check.
+        """Return these reasons and, for nodes without a reason, the reasons of a ``later`` check.
 
         Both must be for the same nodes, and have no reason in common.
         """
@@ -55,7 +56,7 @@ class NodeRefusals:
 
 
 def node_refusals(reasons: Iterable[Refusal[PredicateRule] | None]) -> NodeRefusals:
-    """Build ``NodeRefusals`` from the reason of each node, None if it takes the pod."""
+    """Build ``NodeRefusals`` from the reason of each node, which is None if it accepts the pod."""
     position: dict[Refusal[PredicateRule], int] = {}
     codes = [
         -1 if reason is None else position.setdefault(reason, len(position)) for reason in reasons
@@ -70,7 +71,7 @@ class StaticAnswers:
     """
 
     def __init__(self, spec: PodSpec) -> None:
-        # The rest of a spec may be large
+        # Other fields of a spec may be large, so they are not stored
         self._spec = PodSpec(
             node_name=spec.node_name,
             os=spec.os,
@@ -102,24 +103,23 @@ class StaticAnswers:
 
 
 class SpareAmounts:
-    """The free amount on each node of every resource that some node offers."""
+    """The free amount of each resource on each node, for resources that some node offers."""
 
     def __init__(self, nodes: Mapping[str, tuple[Amounts, Amounts]]) -> None:
-        """Copy ``nodes``: the allocatable and the used amounts of each node."""
+        """Copy ``nodes``, which has the allocatable and the used amounts of each node."""
         self._nodes = dict(nodes)
         self._row = {name: row for row, name in enumerate(nodes)}
         self._offered = set[str]().union(*(allocatable for allocatable, _ in nodes.values()))
         self._left: dict[str, npt.NDArray[np.int64]] = {}
 
     def update(self, name: str, used: Amounts) -> None:
-        """Set the used amounts of a node."""
         allocatable, _ = self._nodes[name]
         self._nodes[name] = allocatable, used
         for resource, left in self._left.items():
             left[self._row[name]] = _left(resource, allocatable, used)
 
     def refusals(self, needs: Amounts) -> NodeRefusals:
-        """Return the first of ``needs`` that each node lacks; the number of pods comes first."""
+        """Return the first of ``needs`` that each node lacks. The number of pods comes first."""
         codes = np.full(len(self._nodes), -1, np.intp)
         distinct: list[Refusal[PredicateRule]] = []
         for name, amount in ((PODS, 1), *needs.items()):
@@ -127,7 +127,7 @@ class SpareAmounts:
             codes[(codes < 0) & (left < min(amount, _LARGEST + 1))] = len(distinct)
             distinct.append(TOO_MANY_PODS if not distinct else lacks(name))
             if name not in self._offered:
-                break  # no node has it, and a pod may name any number of such resources
+                break  # no node has the resource, and a pod may name many unknown resources
         return NodeRefusals(codes, tuple(distinct))
 
     def _amounts(self, name: str) -> npt.NDArray[np.int64]:
@@ -150,7 +150,7 @@ class LastAsked(OrderedDict[Key, Value]):
     """A cache of the most recently used values."""
 
     def find(self, key: Key, make: Callable[[], Value], most: int) -> Value:
-        """Return the value of a key, creating it if it is missing; keep at most ``most`` values."""
+        """Return the value of a key, and create a missing value. Store at most ``most`` values."""
         found = self.get(key)
         if found is None:
             found = self[key] = make()

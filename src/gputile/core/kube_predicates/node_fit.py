@@ -1,7 +1,8 @@
 """Checks a pod against a node, independently of all other pods: labels, names and taints.
 
-It also checks the operating system: kube-scheduler's plugins ignore it, but the kubelet rejects a
-pod whose operating system is not that of the node (pkg/kubelet/lifecycle of Kubernetes).
+This module also checks the operating system. kube-scheduler's plugins ignore it, but the kubelet
+rejects a pod for another operating system (pkg/kubelet/lifecycle of Kubernetes). GPUs are not
+checked here, but in ``placement.fit``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoS
 
 
 def static_reason(spec: PodSpec, node: Node) -> Refusal[PredicateRule] | None:
-    """Return why the pod may not run on the node, or None: the first of ``static_obstacles``."""
+    """Return the first of ``static_obstacles``: why the pod may not run on the node, or None."""
     return next(static_obstacles(spec, node), None)
 
 
@@ -37,7 +38,10 @@ def static_obstacles(spec: PodSpec, node: Node) -> Iterator[Refusal[PredicateRul
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[Refusal[PredicateRule] | None]:
-    """Return ``static_reason`` for each node; in full only for nodes that the affinity names."""
+    """Return ``static_reason`` for each node.
+
+    If the affinity names nodes, all other nodes get ``WRONG_LABELS`` without further checks.
+    """
     names = _named_nodes(spec)
     if names is None:
         return [static_reason(spec, node) for node in nodes]
@@ -85,7 +89,7 @@ def avoided_taints(spec: PodSpec, node: Node) -> int:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Return whether a label selector selects ``labels``; None selects nothing."""
+    """Return whether a label selector selects ``labels``. The selector None selects nothing."""
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
@@ -94,7 +98,10 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def _named_nodes(spec: PodSpec) -> set[str] | None:
-    """Return the only nodes that the affinity admits (one for a DaemonSet's pod); None for any."""
+    """Return the only nodes that the affinity admits, or None if the affinity names no nodes.
+
+    The affinity of a DaemonSet's pod names one node.
+    """
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None or affinity.required is None:
         return None
@@ -151,7 +158,7 @@ def _compare(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
 
 
 def is_integer(text: str) -> bool:
-    """Return whether ``text`` is a 64-bit integer, which the operators Gt and Lt compare."""
+    """Return whether ``text`` is a 64-bit integer, as the operators Gt and Lt require."""
     digits = text.removeprefix("-")
     return (
         digits.isascii()

@@ -1,6 +1,7 @@
 """Computes what a pod requests of its node: resources, in exact integers, and ports.
 
-GPU resources are included as totals of the node, which is how kube-scheduler counts them.
+GPU resources are included as totals of the node, as kube-scheduler counts them. They do not show
+whether a single GPU has enough free: ``placement.fit`` decides this.
 """
 
 import math
@@ -19,24 +20,21 @@ MEMORY = "memory"
 PODS = "pods"
 _HUGE_PAGES = "hugepages-"
 MOST_CPU = 2**30
-"""The limit for milli-CPU of a pod or node, so that sums fit in 64 bits.
-
-It is a million cores, more than any machine has.
-"""
+"""The limit for milli-CPU of a pod or node, a million cores, so that sums fit in 64 bits."""
 MOST_HOST_MIB = 2**40
-"""The same limit for MiB of a machine's memory: an exbibyte."""
+"""The limit for MiB of memory of a pod or node, an exbibyte, for the same reason."""
 PORT_TAKEN = refusal_by(PredicateRule.HOST_PORTS)
 TOO_MANY_PODS = refusal_by(PredicateRule.TOO_MANY_PODS)
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order of kube-scheduler's checks
 Amounts = dict[str, int]
-HostPort = tuple[int, str]  # its number and protocol
+HostPort = tuple[int, str]  # number and protocol
 _Reader = Callable[[ResourceList], Amounts]
 
 
 class HostResources(msgspec.Struct, frozen=True, gc=False):
     """Milli-CPU, and MiB of the machine's memory (not of its GPUs).
 
-    There is one for each pod of a cluster, so garbage collection skips them.
+    Garbage collection skips these objects, since a cluster has one for each pod.
     """
 
     cpu: int = 0
@@ -49,8 +47,8 @@ NO_HOST_RESOURCES = HostResources()
 def pod_requests(spec: PodSpec) -> Amounts:
     """Return the pod's effective requests, rounded up.
 
-    ``cpu`` is in thousandths, everything else in its own unit. During an in-place resize, the
-    desired amounts count.
+    ``cpu`` is in thousandths, and each other resource is in its own unit. During an in-place
+    resize, the desired amounts count.
     """
     peak = _peak(spec, _amounts)
     return {
@@ -63,8 +61,8 @@ def pod_requests(spec: PodSpec) -> Amounts:
 def host_request(pod: Pod) -> HostResources:
     """Return the milli-CPU and MiB that the pod requests, rounded up.
 
-    They are at most ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read: services call
-    this for every pod, and a pod may name tens of thousands of resources.
+    The amounts are at most ``MOST_CPU`` and ``MOST_HOST_MIB``. Other resources are not read:
+    services call this function for every pod, and a pod may name tens of thousands of resources.
     """
     peak = _peak(pod.spec, _host_amounts)
     return HostResources(
@@ -75,9 +73,9 @@ def host_request(pod: Pod) -> HostResources:
 def _peak(spec: PodSpec, read: _Reader) -> Amounts:
     """Return the pod's effective requests for the resources that ``read`` extracts.
 
-    Sidecars run until the end; an init container runs together with the sidecars started before it;
-    the app containers run together with all sidecars (KEP-753). Pod-level requests replace this sum
-    (KEP-2837), and the overhead of the RuntimeClass is added, as in ``PodRequests`` of
+    Sidecars run until the end. An init container runs together with the sidecars started before it.
+    The app containers run together with all sidecars (KEP-753). Pod-level requests replace this sum
+    (KEP-2837). The overhead of the RuntimeClass is added, as in ``PodRequests`` of
     k8s.io/component-helpers.
     """
     sidecars: Amounts = {}
@@ -114,16 +112,15 @@ def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
 
 
 def _container_requests(container: Container, read: _Reader) -> Amounts:
-    """Return one container's requests; if only a limit is set, it is the request.
+    """Return one container's requests. If only a limit is set, the request is equal to the limit.
 
-    An invalid or negative amount counts as 0: a GPU request with such an amount is refused when it
-    is parsed.
+    An invalid or negative amount counts as 0. ``parse_request`` refuses an invalid amount of GPUs.
     """
     return read({**container.resources.limits, **container.resources.requests})
 
 
 def _pod_level(limits: Amounts, requests: Amounts, containers: Amounts) -> Amounts:
-    """Return the pod-level requests, with the API server's defaults for missing ones.
+    """Return the pod-level requests, with the API server's defaults for missing requests.
 
     The default for CPU and memory is the sum of the containers' requests, or the pod's limit if no
     container has a request. Huge pages cannot be overcommitted, so their default is the limit.
@@ -149,7 +146,7 @@ def node_allocatable(node: Node) -> Amounts:
 def insufficient(
     needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]
 ) -> Iterator[Refusal[PredicateRule]]:
-    """Yield a refusal for each resource that the node lacks for a pod; number of pods first."""
+    """Yield a refusal for each resource that the node lacks. The number of pods comes first."""
     if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
         yield TOO_MANY_PODS
     for name, amount in needs.items():
@@ -162,7 +159,7 @@ def lacks(name: str) -> Refusal[PredicateRule]:
 
 
 def _amounts(resources: ResourceList) -> Amounts:
-    """Return amounts rounded up; 0 for an invalid or negative one."""
+    """Return amounts rounded up. An invalid or negative amount counts as 0."""
     amounts: Amounts = {}
     for name, quantity in resources.items():
         today = WHOLE_GPU if name == LEGACY_GPU else name
@@ -178,7 +175,7 @@ def _host_amounts(resources: ResourceList) -> Amounts:
 
 
 def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:
-    """Return ``sign`` times the amount, rounded down; 0 for an invalid or negative one."""
+    """Return ``sign`` times the amount, rounded down. An invalid or negative amount counts as 0."""
     if isinstance(quantity, str) and len(quantity) > LONGEST_QUANTITY:
         return 0  # not a valid quantity, and too long for the cache
     return _scaled(quantity, 1000 if name == CPU else 1, sign)
@@ -204,10 +201,10 @@ def _raise_to(amounts: Amounts, least: Mapping[str, int]) -> None:
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Return the host ports of the pod's containers and sidecars; host IPs are ignored.
+    """Return the host ports of the pod's containers and sidecars. Host IPs are ignored.
 
-    For pods in the host network, the API server sets each container port as a host port, so
-    ``hostNetwork`` is not read here.
+    ``hostNetwork`` is not read. For pods in the host network, the API server sets each container
+    port as a host port.
     """
     sidecars = (
         each for each in spec.init_containers if each.ports and each.restart_policy == "Always"

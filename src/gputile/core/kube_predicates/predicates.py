@@ -1,8 +1,9 @@
 """Repeats kube-scheduler's own checks, for what-ifs, gangs, preemption and node requests.
 
-Volumes, resource claims, and in-place resizes in progress are not checked. Results for labels,
-names and taints are cached until a node changes, and the counts of a pod's rules about other pods
-are cached by pod.
+The rules are in ``node_fit``, ``pod_requests`` and ``inter_pod``. Single GPUs are not checked here,
+but in ``placement.fit``. Volumes, resource claims, and in-place resizes in progress are not checked
+at all. Results for labels, names and taints are cached until a node changes. The counts of a pod's
+rules about other pods are cached by pod.
 """
 
 from collections import Counter
@@ -46,11 +47,11 @@ TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the 
 MOST_ANSWERS = 500_000  # cached reasons of nodes, over all specs: about 50 MB
 MOST_SPECS = 256
 MOST_QUESTIONS = 32
-MOVES_KEPT = 2048  # pods added or removed until cached counts of rules about other pods are dropped
+MOVES_KEPT = 2048  # after this many added or removed pods, cached counts of pods are dropped
 
 
 class _Needs(msgspec.Struct, frozen=True, gc=False):
-    """What a pod requests of its node: amounts, and ports."""
+    """The amounts and ports that a pod requests of its node."""
 
     amounts: Amounts
     ports: tuple[HostPort, ...]
@@ -58,7 +59,7 @@ class _Needs(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What a node offers, and what its pods use of it; immutable, so that snapshots share it."""
+    """What a node offers, and what its pods use. It is immutable, so snapshots can share it."""
 
     allocatable: Amounts
     used: Amounts = field(default_factory=dict)
@@ -94,7 +95,7 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _CountedRules:
-    """The checks of a pod's rules about other pods, which have counted the first ``seen`` moves."""
+    """The checks of a pod's rules about other pods, after the first ``seen`` moves."""
 
     pod: Pod
     checks: list[Check]
@@ -102,7 +103,7 @@ class _CountedRules:
 
 
 class Predicates:
-    """A cluster as kube-scheduler's in-tree plugins see it: its pods, and where one more may go."""
+    """A cluster as kube-scheduler's in-tree plugins see it: its nodes and pods."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node.metadata.name: node for node in nodes}
@@ -119,7 +120,7 @@ class Predicates:
         self._moves: list[tuple[Pod, Node, int]] = []
 
     def snapshot(self) -> "Predicates":
-        """Return a private copy, which may be changed and discarded; its caches are empty."""
+        """Return a private copy, which may be changed and discarded. Its caches are empty."""
         copy = Predicates(())
         copy._nodes, copy._loads = self._nodes.copy(), self._loads.copy()
         copy._guests, copy._repelling = self._guests.copy(), self._repelling.copy()
@@ -129,7 +130,7 @@ class Predicates:
     # -- facts
 
     def set_node(self, node: Node) -> None:
-        """Add or replace a node; pods that were placed on it are counted."""
+        """Add or replace a node. Pods that were placed on the node are counted."""
         name = node.metadata.name
         known = name in self._nodes
         self._nodes[name] = node
@@ -140,7 +141,7 @@ class Predicates:
         self._forget_answers(static=known)
 
     def drop_node(self, name: str) -> None:
-        """Remove a node; its pods are counted again when it comes back."""
+        """Remove a node. Its pods are counted again if the node is added again."""
         if self._loads.pop(name, None) is not None:
             del self._nodes[name]
             self._forget_answers(static=True)
@@ -163,7 +164,7 @@ class Predicates:
         self._move(guest, 1)
 
     def remove(self, uid: str) -> str:
-        """Remove a pod; return the node that it was on, "" if it was not placed."""
+        """Remove a pod. Return its node, or "" if the pod was not placed."""
         guest = self._guests.pop(uid, None)
         if guest is None:
             return ""
@@ -183,15 +184,15 @@ class Predicates:
         return list(self._nodes)
 
     def open_nodes(self, pod: Pod) -> list[str]:
-        """Return the names of the nodes that the pod may go to, in order."""
+        """Return the names of the nodes that accept the pod, in order."""
         return list(compress(self._nodes, self.refusals(pod).open.tolist()))
 
     def open_alone(self, pod: Pod) -> list[str]:
-        """Return the names of the nodes that the pod may go to, ignoring rules between pods."""
+        """Return the names of the nodes that accept the pod, without rules between pods."""
         return list(compress(self._nodes, self.refusals_alone(pod).open.tolist()))
 
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
-        """Return for each node, in order, why the pod may not go there; None if it may."""
+        """Return for each node, in order, why it refuses the pod, or None if it accepts the pod."""
         return dict(zip(self._nodes, self.refusals(pod).each(), strict=True))
 
     def refusals(self, pod: Pod) -> NodeRefusals:
@@ -206,7 +207,7 @@ class Predicates:
         )
 
     def refusals_alone(self, pod: Pod) -> NodeRefusals:
-        """Return why each of ``node_names`` refuses the pod, ignoring rules between pods."""
+        """Return why each of ``node_names`` refuses the pod, without rules between pods."""
         needs, static = self._asked(pod.spec)
         found = static.refusals(self._nodes)
         if needs.ports:
@@ -218,11 +219,11 @@ class Predicates:
         return found.or_else(self._spare.refusals(needs.amounts))
 
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return scores of 0 to 500 for the pod's preferences.
+        """Return scores of 0 to 500 for the pod's preferences: shape [rows].
 
-        These are node affinity, and few PreferNoSchedule taints. ``rows`` are positions in
-        ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
-        kube-scheduler. Shape [rows].
+        The preferences are node affinity, and few PreferNoSchedule taints. ``rows`` are positions
+        in ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
+        kube-scheduler.
         """
         weights = self._asked(pod.spec)[1].weights(self._nodes)[rows]
         want, avoid = weights[:, 0], weights[:, 1]
@@ -232,7 +233,7 @@ class Predicates:
         return found
 
     def concerns_others(self, pod: Pod) -> bool:
-        """Return whether rules between pods apply: the pod's own, or placed pods' anti-affinity."""
+        """Return whether the pod has rules about other pods, or placed pods have anti-affinity."""
         return bool(self._repelling) or has_pod_rules(pod)
 
     def repelling(self) -> Iterable[Pod]:
@@ -245,7 +246,7 @@ class Predicates:
         return [guest.pod for guest in self._on_node.get(name, {}).values()]
 
     def reason(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
-        """Return why the pod may not go to one node; None if it may. No other node is checked."""
+        """Return why one node refuses the pod, or None. No other node is checked."""
         node = self._nodes.get(name)
         if node is None:
             return UNKNOWN_NODE
@@ -255,10 +256,7 @@ class Predicates:
         return _broken(self._checks(pod), node)
 
     def obstacles(self, pod: Pod, name: str) -> list[Refusal[PredicateRule]]:
-        """Return every distinct reason why the pod may not go to a node.
-
-        ``reasons`` has the first.
-        """
+        """Return every distinct reason why a node refuses the pod, in kube-scheduler's order."""
         node = self._nodes.get(name)
         if node is None:
             return [UNKNOWN_NODE]
@@ -278,7 +276,7 @@ class Predicates:
     # -- internals
 
     def _own(self, node: str) -> dict[str, _Guest]:
-        """Return a node's guests for a change; copy them first if a snapshot may share them."""
+        """Return a node's guests for a change. Copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -307,7 +305,7 @@ class Predicates:
             self._static.clear()
 
     def _asked(self, spec: PodSpec) -> tuple[_Needs, StaticAnswers]:
-        """Return the needs of a spec, with the cached answers of the nodes."""
+        """Return the needs of a spec, with the cached results for the nodes."""
         most = max(16, min(MOST_SPECS, MOST_ANSWERS // max(1, len(self._nodes))))
         _, needs, key = self._needs.find(
             id(spec), lambda: (spec, _needs(spec), _static_key(spec)), most
@@ -334,7 +332,7 @@ class Predicates:
 
 
 def _broken(checks: Iterable[Check], node: Node) -> Refusal[PredicateRule] | None:
-    """Return the first rule about other pods that excludes the node; None if there is none."""
+    """Return the first rule about other pods that excludes the node, or None."""
     labels = node.metadata.labels
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
 

@@ -1,1 +1,1 @@
-"""Records which pod holds which GPUs: a cache of the allocations of pods, updated by events."""
+"""Records which pod holds which GPUs, as a cache of the allocations in the API server."""

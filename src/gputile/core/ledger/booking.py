@@ -1,7 +1,7 @@
-"""Builds the bookings of bound pods and allocated ResourceClaims: the GPUs that each holds.
+"""Builds the bookings of bound pods and allocated ResourceClaims. A booking names the GPUs in use.
 
-kube-scheduler writes the allocations of claims, and counts them itself. The ledger follows: it has
-a booking under the claim's UID as long as the claim has an allocation.
+kube-scheduler writes the allocations of claims, and counts them itself. The ledger has a booking
+under the claim's UID as long as the claim has an allocation.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,44 +25,33 @@ from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostRes
 from gputile.core.ledger.node_info import NodeInfo
 
 DOUBTED = float("-inf")
-"""``Booking.assumed_at`` of a pod that has to be read from the API server at once."""
+"""The ``assumed_at`` of a booking whose pod has to be read from the API server at once."""
 
 
 class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What one pod holds. Bookings that differ only in ``version`` are equal.
-
-    ``allocation`` is None for a bound pod that requests GPUs and has no readable allocation: its
-    GPUs are unknown, and ``problem`` is the reason. ``asked_mib`` is the memory that the pod
-    requests over all GPUs (0 for whole GPUs). ``assumed_at`` is the monotonic time in seconds of a
-    Binding, or of a read of the pod, that the watch has not confirmed yet; None if it has.
-
-    ``host`` is the pod's request for CPU and memory of the machine.
-
-    ``plan`` is the plan that the pod's reservation belongs to, "" for none, and ``plan_size`` is
-    the number of reservations in the plan. A ``reserved`` booking is a reservation: no Binding of
-    the pod has been sent, and the GPUs are reserved until ``expires_ns`` (Unix time in
-    nanoseconds). ``first`` marks the pod of a plan that is bound first. ``version`` is the newest
-    resourceVersion of the pod that is known to have the reservation, or the version that was read.
-    ``preemption`` marks the reservation of a preemptor, whose victims have to leave.
-    """
+    """What one pod holds. Bookings that differ only in ``version`` are equal."""
 
     uid: str
     namespace: str
     name: str
     node: str
     trust_group: str
+    # None if a bound pod requests GPUs and has no readable allocation, so that its GPUs are unknown
     allocation: Allocation | None
-    problem: str = ""
-    asked_mib: int = 0
+    problem: str = ""  # the reason why the allocation is unknown
+    asked_mib: int = 0  # the requested memory of all GPUs, 0 for whole GPUs
     priority: int = 0
+    # The monotonic time in seconds of a Binding, or of a read of the pod, that the watch has not
+    # confirmed yet
     assumed_at: float | None = None
-    plan: str = ""
-    plan_size: int = 0
-    reserved: bool = False
-    expires_ns: int = 0
-    host: HostResources = NO_HOST_RESOURCES
-    first: bool = False
-    preemption: bool = False
+    plan: str = ""  # the plan of the pod's reservation
+    plan_size: int = 0  # the number of reservations in the plan
+    reserved: bool = False  # a reservation: no Binding of the pod has been sent
+    expires_ns: int = 0  # Unix time in nanoseconds at which a reservation ends
+    host: HostResources = NO_HOST_RESOURCES  # the pod's request for CPU and memory of the machine
+    first: bool = False  # the first pod of its plan to be bound
+    preemption: bool = False  # a reservation of a preemptor, whose victims have to leave
+    # The newest resourceVersion that is known to have the reservation, or the version that was read
     version: str = ""
 
     def __eq__(self, other: object) -> bool:
@@ -75,7 +64,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def begun(self) -> bool:
-        """Whether the pod is certainly bound: an assumed Binding may still fail."""
+        """Whether the pod is certainly bound. An assumed Binding may still fail."""
         return not self.reserved and self.assumed_at is None
 
     @property
@@ -84,22 +73,21 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def whole(self) -> bool:
-        """Whether the pod has whole GPUs."""
         return self.allocation is not None and self.allocation.whole
 
     @property
     def key(self) -> str:
-        """``namespace/name`` of the pod."""
+        """The ``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
     def on_gpu(self, uuid: str) -> bool:
         return any(share.uuid == uuid for share in self.gpus)
 
     def amounts(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
-        """Return the MiB and percent of compute that ``share`` takes of a GPU with ``total_mib``.
+        """Return the MiB and percent of compute that ``share`` uses of a GPU with ``total_mib``.
 
-        A pod with whole GPUs takes all of the GPU, whatever the share says, since no other pod gets
-        it. If ``replicas`` pods use the GPU in turns, each takes an equal part.
+        A pod with whole GPUs uses all of each GPU, whatever its share states. If ``replicas`` pods
+        share each whole GPU by time-slicing, each pod uses an equal part.
         """
         if replicas and self.whole:
             return total_mib // replicas, 100 // replicas
@@ -118,10 +106,11 @@ def frees(before: Booking | None, after: Booking | None) -> bool:
 
 
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
-    """Return the booking of ``pod``; None if it is not bound, is finished (U4), or has no GPU.
+    """Return the booking of ``pod``, or None if it is unbound, is finished (U4) or requests no GPU.
 
-    A bound pod that requests GPUs and has no readable allocation gets a booking without GPUs. The
-    allocation of a pod that requests none is ignored: anybody could have written it.
+    A bound pod that requests GPUs and has no readable allocation gets a booking without GPUs. If
+    the pod requests no GPUs, its allocation is ignored, since anybody could have written the
+    annotation.
     """
     if not pod.spec.node_name or pod.finished:
         return None
@@ -153,7 +142,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
 
 
 def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None, str]:
-    """Return the allocation of a bound pod, or why it is unknown."""
+    """Return the allocation of a bound pod, or why the allocation is unknown."""
     text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
     if text is None:
         return None, f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
@@ -168,7 +157,7 @@ def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None
         return (
             None,
             f"its annotation {ALLOCATION_ANNOTATION} names {named} of the {asked} GPUs that it "
-            f"asks for",
+            f"requests",
         )
     return _at_least(request.shape, allocation), ""
 
@@ -176,8 +165,8 @@ def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None
 def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
     """Raise an allocation to at least what the pod requests.
 
-    The kubelet allocates what is requested. A missing amount is added on each of its GPUs, since it
-    could be on any of them.
+    The kubelet allocates what is requested. A missing amount is added to each of the pod's GPUs,
+    since it could be on any of them.
     """
     if shape.kind is not RequestKind.SHARED:
         return allocation if allocation.whole else msgspec.structs.replace(allocation, whole=True)
@@ -194,7 +183,7 @@ def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
 
 
 class Claims:
-    """The latest version of each claim that requests, or has, GPUs of gputile."""
+    """The latest version of each claim that requests or has GPUs of gputile."""
 
     def __init__(self) -> None:
         self._by_uid: dict[str, ResourceClaim] = {}
@@ -239,18 +228,18 @@ class Claims:
 
 
 def claim_node(claim: ResourceClaim) -> str:
-    """Return the node of an allocated claim, the name of its pool; "" if it is not allocated."""
+    """Return the node of an allocated claim, or "" without an allocation."""
     return next((each.pool for each in claim.gpus), "")
 
 
 def claim_booking(
     claim: ResourceClaim, node_info: NodeInfo | None, trust_group: str
 ) -> Booking | None:
-    """Return the booking of an allocated claim; None if it holds no GPU.
+    """Return the booking of an allocated claim, or None if the claim holds no GPU.
 
-    Devices with admin access do not count, nor MIG instances, which the inventory does not have.
-    ``node_info`` is that of ``claim_node``. If the node does not have one of the devices, the
-    booking has no GPUs.
+    Devices with admin access do not count. MIG instances do not count either, since the inventory
+    does not have them. ``node_info`` describes the node ``claim_node(claim)``. If this node does
+    not have one of the devices, the booking has no GPUs.
     """
     node = claim_node(claim)
     held = [each for each in claim.gpus if not each.admin_access and not each.is_instance]

@@ -1,8 +1,9 @@
-"""Records which pod holds which GPUs, by objects from watches and by gputile's own Bindings.
+"""Records which pod holds which GPUs, from objects of watches and from gputile's own Bindings.
 
-The API server is the store. The ledger is a cache that can be rebuilt from a list of nodes and
-pods. In whatever order objects arrive, its state depends only on the latest version of each object
-and on assumed bookings: tests compare it with a ledger rebuilt from the objects.
+The API server is the store. The ledger is a cache, which can be rebuilt from a list of nodes and
+pods. Its state depends only on the latest version of each object and on assumed bookings, not on
+the order in which objects arrive. Tests compare it with a ledger rebuilt from the objects. The
+ledger decides no placement: ``core.scheduling.placement_engine`` does.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
@@ -30,15 +31,15 @@ from gputile.core.ledger.reservations import (
     reserved_booking,
 )
 
-_A_STEP = 128  # the number of pods to release before other tasks may run
+_A_STEP = 128  # the number of pods that are released before other tasks may run
 
 
 class LedgerError(Exception):
-    """A booking contradicts those in the ledger."""
+    """A booking contradicts the bookings in the ledger."""
 
 
 class Ledger:
-    """The bookings of all pods, for a single thread: the event loop's, or that of a snapshot."""
+    """The bookings of all pods, for use by one thread only."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -58,10 +59,10 @@ class Ledger:
         )
 
     def snapshot(self) -> "Ledger":
-        """Return a private copy to compute a plan on.
+        """Return a private copy on which a plan can be computed.
 
-        It may be changed like the ledger, and is discarded afterwards. Arrays and maps are copied.
-        Their values are immutable, or are copied before they are changed.
+        The copy may be changed like the ledger, and is discarded afterwards. Arrays and maps are
+        copied. Their values are immutable, or are copied before they are changed.
         """
         copy = Ledger(self.configuration)
         copy._table = self._table.copy()
@@ -77,7 +78,7 @@ class Ledger:
     # -- pods
 
     def apply_pod(self, pod: Pod) -> None:
-        """Record a pod that was created or changed."""
+        """Record a pod that was created or changed, unless a newer version is known."""
         held = self._bookings.get(pod.metadata.uid)
         if (
             held is None
@@ -89,9 +90,9 @@ class Ledger:
     def apply_read_pod(self, pod: Pod, read_at: float) -> None:
         """Record a pod that was read directly from the API server.
 
-        ``read_at`` is monotonic time in seconds. The watch and lists may be older, and a list may
-        not have the pod yet. So the pod's booking counts as assumed until the watch reports it, and
-        older versions are ignored.
+        ``read_at`` is monotonic time in seconds. The watch may lag behind the read, and a list may
+        not have the pod yet. So the pod's booking counts as assumed until the watch reports the
+        pod, and older versions are ignored.
         """
         before = self._bookings.get(pod.metadata.uid)
         self._set_pod(pod)
@@ -107,10 +108,10 @@ class Ledger:
         self._charge(self._non_gpu_pods.drop(uid))
 
     def replace_pods(self, pods: Sequence[Pod], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of the cluster's pods: bound pods that it does not have are gone.
+        """Record a complete list of pods. Release the bookings of bound pods that are not listed.
 
-        ``unreadable`` are the UIDs of pods that exist and cannot be parsed: their known state
-        stays.
+        ``unreadable`` are the UIDs of pods that exist but cannot be parsed. Their state is
+        unchanged.
         """
         for _ in self.release_gone({pod.metadata.uid for pod in pods} | unreadable):
             pass
@@ -121,9 +122,9 @@ class Ledger:
         """Release, in steps, the bookings of pods that a list no longer has.
 
         ``there`` are the UIDs in the list. Bookings of claims stay, since claims are listed
-        separately. Assumed bookings, and those of pods that were read, also stay, even if they are
-        added between two steps: the list may be older than they are, and they are confirmed or
-        taken back later. The watch of pods must be paused meanwhile.
+        separately. Assumed bookings stay, and so do bookings of pods that were read, even if they
+        are added between two steps. The list may be older than these bookings, which are confirmed
+        or released later. The watch of pods must be paused meanwhile.
         """
         gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
@@ -146,8 +147,8 @@ class Ledger:
             self._non_gpu_pods.set(pod) if booking is None else self._non_gpu_pods.drop(uid)
         )
         if booking is None:
-            # A pod is never unbound again: if an unbound pod has a booking, this version is older
-            # than its Binding.
+            # A bound pod is never unbound. If an unbound pod has a confirmed booking, this version
+            # of the pod is older than its Binding.
             if pod.finished or pod.spec.node_name:
                 self._reservations.store(uid, None)
                 self._release(uid)
@@ -166,7 +167,7 @@ class Ledger:
     def assume(self, booking: Booking) -> None:
         """Book the GPUs of a Binding that is about to be sent.
 
-        They stay booked until the watch confirms the Binding or it is forgotten.
+        The GPUs stay booked until the watch confirms the Binding or ``forget`` is called.
 
         Raises:
             LedgerError: the pod already holds GPUs.
@@ -178,7 +179,7 @@ class Ledger:
         self._book(booking)
 
     def confirm(self, uid: str) -> None:
-        """Record that the API server has executed a pod's Binding, which the watch reports too."""
+        """Record that a pod's Binding was executed, before the watch reports the pod."""
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._restate(msgspec.structs.replace(held, assumed_at=None))
@@ -187,14 +188,14 @@ class Ledger:
         """Record that a complete list shows a bound pod as unbound.
 
         The pod has to be read from the API server. Either the list is older than the Binding, or
-        etcd was restored from a backup that is older.
+        etcd was restored from an older backup.
         """
         held = self._bookings.get(uid)
         if held is not None and held.begun:
             self._restate(msgspec.structs.replace(held, assumed_at=DOUBTED))
 
     def forget(self, uid: str) -> None:
-        """Release the GPUs that were assumed for a pod whose Binding was certainly not executed."""
+        """Release the GPUs that were assumed for a Binding that was certainly not executed."""
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._release(uid)
@@ -219,7 +220,7 @@ class Ledger:
     def replace_claims(
         self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()
     ) -> None:
-        """Record a complete list of claims; those with ``unreadable`` UIDs keep their state."""
+        """Record a complete list of claims. Claims with ``unreadable`` UIDs keep their state."""
         there = {claim.metadata.uid for claim in claims} | unreadable
         for uid in self.claims.uids():
             if uid not in there:
@@ -228,7 +229,7 @@ class Ledger:
             self.apply_claim(claim)
 
     def _reread_claims(self, node: str) -> None:
-        """Book the claims on a node again: their devices may now be other GPUs, or unknown."""
+        """Book a node's claims again, since their devices may now be other GPUs, or unknown."""
         for uid in list(self._on_node.get(node, ())):
             claim = self.claims.get(uid)
             if claim is not None:
@@ -292,14 +293,14 @@ class Ledger:
             self._reread_claims(name)
 
     def replace_nodes(self, nodes: Sequence[Node], unreadable: Set[str] = frozenset()) -> None:
-        """Record a complete list of nodes; those with ``unreadable`` names keep their state."""
+        """Record a complete list of nodes. Nodes with ``unreadable`` names keep their state."""
         for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
             self.remove_node(name)
         for node in nodes:
             self.apply_node(node)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod is on unknown GPUs: it could be on any of them."""
+        """Block the node while a pod is on unknown GPUs, since each GPU may be the pod's."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
@@ -322,14 +323,14 @@ class Ledger:
             self.changes.add(row)
 
     def _own(self, node: str) -> dict[str, Booking]:
-        """Return a node's bookings for a change; copy them first if a snapshot may share them."""
+        """Return a node's bookings for a change. Copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
         return self._on_node[node]
 
     def _restate(self, booking: Booking) -> None:
-        """Replace a booking by one that differs only in confirmation or version."""
+        """Replace a booking by a booking that differs only in confirmation or version."""
         self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
         self._plans.set(booking)
 
@@ -359,7 +360,7 @@ class Ledger:
         return self._table.node_info(row) if row is not None else None
 
     def state(self, name: str) -> NodeState | None:
-        """Return a node with what is booked on its GPUs; None if the node is unknown."""
+        """Return a node with the bookings of its GPUs, or None if the node is unknown."""
         row = self.row_of.get(name)
         info = self.node_info(row) if row is not None else None
         if row is None or info is None:
@@ -395,7 +396,7 @@ class Ledger:
         yield from self._on_node.get(name, {}).values()
 
     def plan(self, name: str) -> PlanBookings:
-        """Return the bookings of a gang's plan; an unknown plan has none."""
+        """Return the bookings of a gang's plan. An unknown plan has no bookings."""
         return self._plans.of(name)
 
     def reserved(self) -> Iterator[Booking]:
@@ -411,8 +412,8 @@ class Ledger:
     def unplaced(self, node: str) -> list[Booking]:
         """Return the bookings on a node whose GPUs are unknown.
 
-        Such a booking names no GPU, or one that the node does not have. Reservations are not
-        included: their pods are not on the node yet.
+        Each of these bookings names no GPU, or names a GPU that the node does not have.
+        Reservations are not included, since their pods are not on the node yet.
         """
         info = self.info_of(node)
 
@@ -424,7 +425,10 @@ class Ledger:
         return list(filter(is_unplaced, self.on_node(node)))
 
     def overdue(self, now: float, age: float) -> list[Booking]:
-        """Return the unconfirmed bookings assumed at least ``age`` s before ``now`` (monotonic)."""
+        """Return the unconfirmed bookings that were assumed at least ``age`` seconds ago.
+
+        ``now`` is monotonic time in seconds.
+        """
         return [
             b
             for b in self._bookings.values()

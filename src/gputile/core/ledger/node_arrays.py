@@ -1,8 +1,8 @@
-"""Stores nodes and what is booked on them in arrays: one row per node, one column per GPU.
+"""Stores nodes and their bookings in arrays, with one row per node and one column per GPU.
 
-Placement reads the arrays. Only ``NodeTable`` changes them; it knows neither pods nor events, and
-the ledger calls it for each node and booking that is added or removed. Rows and columns grow by
-doubling. A row without a node has no usable GPU.
+Placement reads the arrays. Only ``NodeTable`` changes them. The table knows neither pods nor
+events: the ledger calls it for each node and booking that is added or removed. Rows and columns
+grow by doubling. A row without a node has no usable GPU.
 """
 
 from collections.abc import Collection, Iterator, KeysView
@@ -27,48 +27,39 @@ NO_GROUP, MIXED_GROUPS = 0, -1
 def group_number(name: str) -> int:
     """Return the number of a trust group in ``NodeArrays.group``.
 
-    It is Python's 64-bit hash with a random key in each process, so nobody can construct two names
-    with one number. It is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
+    The number is Python's 64-bit hash, whose key is random in each process. So nobody can construct
+    two names with one number. The number is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
     """
     return hash(name) or 1
 
 
 class NodeArrays:
-    """Arrays of shape [rows, GPUs] unless said otherwise.
+    """The arrays of all nodes, of shape [rows, GPUs] or [rows].
 
-    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``,
-    ``cpu`` and ``host_mib`` are wide enough for any sum of amounts in annotations and pods.
-    ``pods``: pods on the GPU. ``usable``: the GPU exists and is healthy. ``model``: a number for
-    its model. ``group``: the number of the trust group whose pods are on the GPU, ``NO_GROUP`` or
-    ``MIXED_GROUPS``; only counted on nodes that are ``grouped``.
-
-    Of shape [rows]: ``serving_mode``: the GPU requests that the node serves. ``spread``: whether
-    pods go to the least used GPU. ``max_pods_per_gpu``: how many pods a GPU may hold. ``unit``: the
-    node's memory unit in MiB. ``grouped``: whether each GPU may hold pods of one trust group only.
-    ``packed``: whether GPUs are chosen by the policy ``packing``. ``by_claims``: whether GPUs are
-    requested by ResourceClaims. ``all_cpu`` and ``all_host_mib``: the milli-CPU and the MiB of the
-    machine's memory that pods may use. ``cpu`` and ``host_mib``: what is left of these.
+    ``used``, ``percent``, ``cpu`` and ``host_mib`` are wide enough for any sum of amounts in
+    annotations and pods.
     """
 
     def __init__(self, rows: int = 16, gpus: int = 8) -> None:
-        self.total: Int32 = np.zeros((rows, gpus), np.int32)
-        self.used: Int64 = np.zeros((rows, gpus), np.int64)
-        self.percent: Int64 = np.zeros((rows, gpus), np.int64)
+        self.total: Int32 = np.zeros((rows, gpus), np.int32)  # MiB
+        self.used: Int64 = np.zeros((rows, gpus), np.int64)  # MiB
+        self.percent: Int64 = np.zeros((rows, gpus), np.int64)  # of compute, in use
         self.pods: Int32 = np.zeros((rows, gpus), np.int32)
+        # The trust group of the GPU's pods, NO_GROUP or MIXED_GROUPS. Only for ``grouped`` nodes
         self.group: Int64 = np.zeros((rows, gpus), np.int64)
-        self.usable: Bool = np.zeros((rows, gpus), np.bool_)
-        self.model: Int64 = np.zeros((rows, gpus), np.int64)
-        self.serving_mode: Int32 = np.zeros(rows, np.int32)
+        self.usable: Bool = np.zeros((rows, gpus), np.bool_)  # the GPU exists and is healthy
+        self.model: Int64 = np.zeros((rows, gpus), np.int64)  # the number of the model
+        self.serving_mode: Int32 = np.zeros(rows, np.int32)  # a ``ServingMode``
         self.max_pods_per_gpu: Int32 = np.zeros(rows, np.int32)
-        self.unit: Int32 = np.zeros(rows, np.int32)
-        self.spread: Bool = np.zeros(rows, np.bool_)
-        self.grouped: Bool = np.zeros(rows, np.bool_)
-        self.packed: Bool = np.zeros(rows, np.bool_)
-        self.by_claims: Bool = np.zeros(rows, np.bool_)
-        self.all_cpu: Int64 = np.zeros(rows, np.int64)
-        self.all_host_mib: Int64 = np.zeros(rows, np.int64)
-        self.cpu: Int64 = np.zeros(rows, np.int64)
-        self.host_mib: Int64 = np.zeros(rows, np.int64)
+        self.unit: Int32 = np.zeros(rows, np.int32)  # the memory unit in MiB
+        self.spread: Bool = np.zeros(rows, np.bool_)  # pods get the least used GPU
+        self.grouped: Bool = np.zeros(rows, np.bool_)  # each GPU is for one trust group only
+        self.packed: Bool = np.zeros(rows, np.bool_)  # GPUs are chosen by the policy ``packing``
+        self.by_claims: Bool = np.zeros(rows, np.bool_)  # GPUs are requested by ResourceClaims
+        self.all_cpu: Int64 = np.zeros(rows, np.int64)  # the milli-CPU that pods may use
+        self.all_host_mib: Int64 = np.zeros(rows, np.int64)  # the MiB of RAM that pods may use
+        self.cpu: Int64 = np.zeros(rows, np.int64)  # the part of ``all_cpu`` that is left
+        self.host_mib: Int64 = np.zeros(rows, np.int64)  # the part of ``all_host_mib`` that is left
 
     @property
     def rows(self) -> int:
@@ -113,7 +104,7 @@ class Changes:
 
     @property
     def position(self) -> int:
-        """The number of changes so far: what to pass to ``rows_since`` the next time."""
+        """The number of changes so far, to pass to the next call of ``rows_since``."""
         return self._base + len(self._rows)
 
     def add(self, row: int) -> None:
@@ -123,16 +114,15 @@ class Changes:
             del self._rows[: self._keep]
 
     def rows_since(self, position: int) -> Rows | None:
-        """Return the distinct rows that changed since ``position``, None if the log is shorter."""
+        """Return the distinct rows changed since ``position``, or None if the log is too short."""
         if position < self._base:
             return None
-        # numpy.unique would load numpy.ma when it is first called, which takes 40 ms in the middle
-        # of a request.
+        # The first call of numpy.unique would load numpy.ma, which takes 40 ms during a request.
         return np.array(sorted(set(self._rows[position - self._base :])), dtype=np.intp)
 
 
 class NodeTable:
-    """One row for each node; rows of deleted nodes are reused."""
+    """The arrays, with one row for each node. Rows of deleted nodes are reused."""
 
     def __init__(self) -> None:
         self.node_arrays = NodeArrays()
@@ -151,7 +141,7 @@ class NodeTable:
     # -- nodes
 
     def set(self, node_info: NodeInfo) -> int | None:
-        """Store a node without any bookings; return its row, None if the node has not changed."""
+        """Store a node without bookings. Return its row, or None if the node has not changed."""
         row = self.row_of.get(node_info.name)
         if row is not None and self._node_info[row] == node_info:
             return None
@@ -186,11 +176,13 @@ class NodeTable:
         return row
 
     def block(self, row: int, *, blocked: bool) -> None:
-        """Block a node so that it takes no pods, or unblock it.
+        """Block a node, so that no pods are bound to it, or unblock it.
 
-        A node that serves nothing is not blocked: its problem is the better reason. Nor is a node
-        whose GPUs gputile does not book one by one (``ServingMode.blocks``), or a node of claims,
-        since kube-scheduler counts there.
+        These nodes are never blocked:
+
+        - a node that serves nothing, since its problem is the better reason
+        - a node whose GPUs gputile does not book one by one (``ServingMode.blocks``)
+        - a node of claims, whose GPUs kube-scheduler counts
         """
         node_info = self._node_info[row]
         blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims
@@ -210,7 +202,8 @@ class NodeTable:
     def count(self, row: int, booking: Booking, sign: int, there: Collection[Booking]) -> bool:
         """Add (1) or remove (-1) a booking on the node in ``row``.
 
-        Return whether its GPUs are known. ``there`` are the bookings on the node after the change.
+        Return whether all GPUs of the booking are known. ``there`` are the bookings on the node
+        after the change.
         """
         arrays, node_info = self.node_arrays, self._node_info[row]
         known = booking.allocation is not None
@@ -241,7 +234,7 @@ class NodeTable:
         return known
 
     def charge(self, row: int, host: HostResources) -> None:
-        """Subtract CPU and memory from what the node in ``row`` has left; add negative amounts."""
+        """Subtract CPU and memory from what is left on a node. Amounts may be negative."""
         self.node_arrays.cpu[row] -= host.cpu
         self.node_arrays.host_mib[row] -= host.mib
 
@@ -268,11 +261,10 @@ class NonGpuPods:
         return twin
 
     def on_node(self, name: str) -> HostResources:
-        """Return the sum of the requests of such pods on a node."""
         return self._on_node.get(name, NO_HOST_RESOURCES)
 
     def set(self, pod: Pod) -> tuple[tuple[str, HostResources], ...]:
-        """Add or update a pod without a booking; return how much each node's usage changes."""
+        """Add or update a pod without a booking. Return how much each node's usage changes."""
         node = "" if pod.finished else pod.spec.node_name
         host = host_request(pod) if node else NO_HOST_RESOURCES
         if host != NO_HOST_RESOURCES and self._held.get(pod.metadata.uid) == (node, host):
@@ -284,7 +276,7 @@ class NonGpuPods:
         return (*changes, self._add(node, host))
 
     def drop(self, uid: str) -> tuple[tuple[str, HostResources], ...]:
-        """Remove a pod; return by how much the usage of its node changes."""
+        """Remove a pod. Return how much the usage of its node changes."""
         node, host = self._held.pop(uid, ("", NO_HOST_RESOURCES))
         return (self._add(node, HostResources(-host.cpu, -host.mib)),) if node else ()
 

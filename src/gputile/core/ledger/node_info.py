@@ -1,4 +1,4 @@
-"""Describes a node as the ledger knows it: GPUs, bookings, mode, and whether it is closed."""
+"""Describes a node as the ledger knows it: GPUs, bookings, mode, and whether the node is closed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -35,15 +35,15 @@ from gputile.core.devices.inventory import (
 from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable
 
 UNKNOWN_HOST = HostResources(cpu=128_000, mib=1024 * 1024)
-"""The CPU and memory assumed for a node that reports none: enough for its GPUs."""
+"""The CPU and memory that a node is assumed to have if it reports none."""
 
 
 class ServingMode(IntEnum):
     """The GPU requests that a node serves.
 
-    OTHER_PLUGIN: another device plugin manages the node's whole GPUs. SLICED: several pods use each
-    whole GPU in turns (time-slicing). BLOCKED: the node takes no pods while a pod on it holds
-    unknown GPUs.
+    OTHER_PLUGIN means that another device plugin manages the node's whole GPUs. SLICED means that
+    several pods share each whole GPU by time-slicing. BLOCKED means that no pods are bound to the
+    node while a pod on it uses unknown GPUs.
     """
 
     NOTHING = 0
@@ -59,8 +59,8 @@ class ServingMode(IntEnum):
     def blocks(self) -> bool:
         """Whether a pod on unknown GPUs blocks the node.
 
-        It does if gputile books particular GPUs of it, but not if its GPUs are time-sliced or
-        another plugin's.
+        Only nodes whose particular GPUs gputile books are blocked. Time-sliced GPUs and GPUs of
+        another device plugin are not booked one by one.
         """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
@@ -74,42 +74,34 @@ _SERVING_MODE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """The validated content of a Node.
-
-    ``problem`` is the reason why a node serves nothing, "" if nothing is wrong. ``host`` is the CPU
-    and memory that pods may use. ``configured_unit_mib`` is the memory unit that the cluster's
-    configuration has for all nodes, ``unit_mib`` the one in force on this node. ``closed``: the
-    node takes no new pods now, since it is cordoned or not ready, or its kubelet offers no GPUs;
-    its GPUs can still be booked. ``checked`` has the name, labels and taints that kube-scheduler
-    checks, and is None if the node has no GPUs. ``by_claims``: the node offers its GPUs by
-    ResourceClaims, and kube-scheduler allocates the first GPU that fits, by index.
-    """
+    """The validated content of a Node."""
 
     name: str
     address: str
-    mode: Mode | None
-    unit_mib: int
+    mode: Mode | None  # None if the mode is invalid
+    unit_mib: int  # the memory unit in force on this node
     placement: str
     inventory: Inventory
     serving_mode: ServingMode
     max_pods_per_gpu: int
-    grouped: bool
-    problem: str = ""
-    host: HostResources = UNKNOWN_HOST
-    configured_unit_mib: int = 0
+    grouped: bool  # each GPU may have pods of one trust group only
+    problem: str = ""  # the reason why the node serves nothing
+    host: HostResources = UNKNOWN_HOST  # the CPU and memory that pods may use
+    configured_unit_mib: int = 0  # the configured unit, which may differ from the unit in force
+    # Cordoned, not ready, or without GPUs of the kubelet. The GPUs can still be booked.
     closed: bool = False
-    checked: Node | None = None
-    by_claims: bool = False
+    checked: Node | None = None  # what kube-scheduler checks, None without GPUs
+    by_claims: bool = False  # GPUs are offered by ResourceClaims, which kube-scheduler allocates
 
     def gpu_total(self, position: int) -> int:
-        """Return the MiB of a GPU that can be allocated: in whole units if pods request units."""
+        """Return the MiB of a GPU that can be allocated. Shared GPUs count in whole units."""
         gpu = self.inventory.gpus[position]
         if self.mode is not None and self.mode.shared:
             return advertised_units(gpu, self.unit_mib) * self.unit_mib
         return gpu.mib
 
     def column(self, uuid: str) -> int | None:
-        """Return the position of a GPU; None if the node does not have it."""
+        """Return the position of a GPU in the inventory, or None if the node lacks the GPU."""
         for column, gpu in enumerate(self.inventory.gpus):
             if gpu.uuid == uuid:
                 return column
@@ -117,7 +109,7 @@ class NodeInfo:
 
     @property
     def replicas(self) -> int:
-        """How many pods use each whole GPU in turns; 0 without time-slicing."""
+        """How many pods share each whole GPU by time-slicing, or 0 without time-slicing."""
         return self.inventory.replicas if self.mode is Mode.EXCLUSIVE else 0
 
     @property
@@ -126,13 +118,13 @@ class NodeInfo:
 
     @property
     def isolates_memory(self) -> bool:
-        """Whether each pod's GPU memory is protected from other pods; False if that is unknown."""
+        """Whether each pod's GPU memory is known to be protected from other pods."""
         return not self.grouped and self.serving_mode is not ServingMode.OTHER_PLUGIN
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and its bookings: MiB, percent of compute, pods, and the number of the trust group."""
+    """A GPU and its bookings: MiB, percent of compute, pods, and the number of its trust group."""
 
     gpu: Gpu
     total: int
@@ -143,7 +135,7 @@ class GpuState:
 
     @property
     def free(self) -> int:
-        """MiB that can still be booked, at least 0, even if annotations claim more than exists."""
+        """The MiB that can still be booked, which is 0 on an overbooked GPU."""
         return max(0, self.total - self.used)
 
     @property
@@ -168,8 +160,8 @@ UNLIMITED_PODS = 2**31 - 1
 def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     """Read a Node's GPUs and settings.
 
-    The mode and unit that the node's agent reports as in force take precedence over label and
-    configuration: while GPU pods run, a change is postponed (M12).
+    The agent reports the mode and the unit in force, which take precedence over label and
+    configuration: a change is postponed while GPU pods run (M12).
     """
     meta = node.metadata
     inventory, unreadable = _inventory(meta)
@@ -177,8 +169,8 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     problem = unknown or unreadable
     if inventory.claims and (mode is Mode.SHARE or inventory.replicas):
         problem = (
-            "it gives by claims what pods share without isolation: nothing would keep trust "
-            "groups apart"
+            "it offers by claims GPUs that pods share without isolation, so trust groups would "
+            "not be kept apart"
         )
     if problem:
         inventory = NO_GPUS
@@ -212,10 +204,10 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
 
 
 def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB of most nodes with an agent; None if there is no such node.
+    """Return the memory unit, in MiB, of the majority of the nodes with an agent, or None.
 
-    Nodes differ while a change of the unit is in progress. If two units have the same number of
-    nodes, return the smaller one.
+    Nodes differ while a change of the unit is in progress. Of two units with equally many nodes,
+    the smaller one is returned.
     """
     found = Counter(node_info_of(node, Configuration()).inventory.unit_mib for node in nodes)
     del found[0]
@@ -230,7 +222,7 @@ def _closed(node: Node, mode: Mode | None, inventory: Inventory, unit_mib: int) 
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
-    """Return the inventory that the agent has reported, and why it cannot be read, "" if it can."""
+    """Return the inventory that the agent has reported, and an error or ""."""
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
         return (NO_GPUS if text is None else decode_inventory(text)), ""
@@ -239,7 +231,7 @@ def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
 
 
 def _mode(meta: ObjectMeta, inventory: Inventory) -> tuple[Mode | None, str]:
-    """Return the mode in force, or None and the reason why it is invalid."""
+    """Return the mode in force, or None and the reason why the mode is invalid."""
     label = meta.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
     in_force = inventory.mode or label
     if in_force in MODES:
@@ -263,7 +255,7 @@ def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
 
 
 def has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition, which it may do without an inventory."""
+    """Return whether an agent has set a condition. An agent may do so without an inventory."""
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
         for c in node.status.conditions
@@ -271,7 +263,6 @@ def has_agent_condition(node: Node) -> bool:
 
 
 def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> ServingMode:
-    """Return which requests a node without problems serves."""
     if inventory.gpus and mode is not None:
         if mode is Mode.EXCLUSIVE and inventory.replicas:
             return ServingMode.SLICED
@@ -290,9 +281,9 @@ _KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 
 
 def closed_by(node: Node) -> str | None:
-    """Return why Kubernetes schedules no pods to the node now; None if it does.
+    """Return why Kubernetes schedules no pods to the node now, or None.
 
-    Taints for a node's condition are a reason; taints that people set are not, since GPU pods
+    Taints for a node's condition are a reason. Taints that people set are not, since GPU pods
     tolerate them.
     """
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
@@ -312,9 +303,9 @@ def nothing_offered(
 ) -> str | None:
     """Return a reason if the kubelet offers none of the node's healthy GPUs, otherwise None.
 
-    The node's agent reports which GPUs are healthy. If all GPUs are unhealthy or booked, that is no
-    reason. Nor is a silent agent: as long as the kubelet offers its GPUs, kube-scheduler and the
-    extender place pods there.
+    The node's agent reports which GPUs are healthy. Unhealthy or booked GPUs are no reason. A
+    silent agent is no reason either: as long as the kubelet offers the GPUs, pods can be bound to
+    the node.
     """
     offered = node.status.allocatable or node.status.capacity
     if not offered or mode is None or inventory.claims:

@@ -1,4 +1,7 @@
-"""Stores reservations (bookings of GPUs for pods that are not bound yet), and their plans."""
+"""Stores reservations (bookings of GPUs for pods that are not bound yet) and the plans of gangs.
+
+Whether a pod may use its reservation is decided in ``core.scheduling.reservation_rules``.
+"""
 
 from collections.abc import Container, KeysView
 from dataclasses import dataclass, field
@@ -11,10 +14,10 @@ from gputile.core.ledger.booking import Booking
 
 
 def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
-    """Return the reservation in the annotation of ``pod`` as a booking; None if it has no GPUs.
+    """Return the reservation in the annotation of ``pod`` as a booking, or None.
 
-    A reservation counts only if it matches the pod's request, because the Binding copies it
-    unchanged.
+    The result is None without a readable reservation of GPUs. A reservation counts only if it
+    matches the pod's request, since the Binding copies the reservation unchanged.
     """
     if pod.spec.node_name or pod.finished:
         return None
@@ -64,7 +67,7 @@ def _is_for(request: Request, allocation: Allocation) -> bool:
 class Reservations:
     """The reservations of all pods: in force, expired, or with a Binding in flight.
 
-    Expired ones stay stored, since they become valid again if a clock that was ahead is corrected.
+    Expired reservations stay stored. They are valid again if a clock that was ahead is corrected.
     """
 
     def __init__(self) -> None:
@@ -77,7 +80,7 @@ class Reservations:
         return twin
 
     def store(self, uid: str, reservation: Booking | None) -> None:
-        """Store the reservation of a pod; None removes it."""
+        """Store the reservation of a pod. None removes the stored reservation."""
         if reservation is not None:
             self._by_uid[uid] = reservation
         else:
@@ -102,10 +105,10 @@ class Reservations:
 
 @dataclass(slots=True)
 class PlanBookings:
-    """The bookings of a plan by UID, both reservations and those of bound pods.
+    """The bookings of a plan's pods, by UID, both reserved and bound.
 
     ``begun`` has the UIDs of the pods that are certainly bound. ``first`` has the bookings of the
-    pods to bind first: a valid plan has one.
+    pods to bind first. In a valid plan this is exactly one pod.
     """
 
     members: dict[str, Booking] = field(default_factory=dict)
@@ -128,7 +131,7 @@ class BookedPlans:
         return twin
 
     def set(self, booking: Booking) -> None:
-        """Add or replace a booking; one without a plan is ignored."""
+        """Add or replace a booking. A booking without a plan is ignored."""
         if not booking.plan:
             return
         plan = self._plans.setdefault(booking.plan, PlanBookings())

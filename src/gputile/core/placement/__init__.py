@@ -1,1 +1,1 @@
-"""Judges whether a pod fits a node, which GPUs suit it, and how good the node is."""
+"""Judges whether a pod fits a node, which GPUs suit the pod, and how good the node is."""

@@ -1,15 +1,23 @@
 """Decides whether a request fits a node and which GPUs it gets, and explains why it does not fit.
 
-The label ``ack.node.gpu.placement`` selects which GPU of a node a pod gets: ``binpack``, the
-default, fills one GPU before the next; ``spread`` uses the least used GPU, so that a failing GPU
-affects fewer pods; ``packing`` uses the GPU where later pods lose the least. On a node that offers
-its GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler does.
+``choose_gpus`` chooses among the free GPUs of a node. (GPUs that have to be freed by preemption are
+chosen in ``scheduling.freeable_gpus``.) The node label ``ack.node.gpu.placement`` sets the policy.
+``binpack``, the default, fills one GPU before the next. ``spread`` uses the least used GPU, so that
+a failing GPU affects fewer pods. ``packing`` uses the GPU where later pods lose the least. On a
+node that offers GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler
+does.
 
-Among equally good GPUs, such as free whole ones, the best-connected set is chosen, with
-``ack.node.gpu.schedule=topology`` as in any other mode: the set whose smallest pairwise bandwidth
-is largest; among equals the set that leaves the best set for the next pod of the same size; then
-the one that leaves the most bandwidth; then the lowest indices (T2). All sets are compared, which
-takes too long with more than ``MOST_COMPARED`` free GPUs: then the first ones are used.
+Among equally good GPUs, such as free whole GPUs, the best-connected set is chosen. This is so in
+every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). The best set is the first by
+these criteria:
+
+- The smallest bandwidth between two GPUs of the set is largest.
+- The remaining GPUs have the best set for the next pod of the same size.
+- The most bandwidth remains between the other GPUs.
+- The indices are lowest.
+
+With more than ``MOST_COMPARED`` free GPUs the comparison would take too long, so the first GPUs are
+used.
 """
 
 from collections.abc import Iterator
@@ -33,8 +41,7 @@ from gputile.core.refusal import FitRule, Refusal
 Float64 = npt.NDArray[np.float64]
 Matrix = tuple[tuple[float, ...], ...]
 
-# Short reasons, for use with many nodes: the texts are equal, so that kube-scheduler can count
-# them.
+# Short reasons for many nodes. The texts name no node, so kube-scheduler can count equal texts.
 SUMMARY = {
     FitRule.NO_GPUS: "node(s) without usable GPUs",
     FitRule.BROKEN: "node(s) without usable GPUs",
@@ -45,7 +52,7 @@ SUMMARY = {
     FitRule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
     FitRule.GPUS_TAKEN: "node(s) without enough free on their GPUs",
 }
-# Rules that no eviction of pods can satisfy: the request would not fit the empty node either.
+# Rules that evictions cannot satisfy, since the request would not even fit the empty node
 UNRESOLVABLE = frozenset(
     {
         FitRule.NO_GPUS,
@@ -65,7 +72,7 @@ _SERVES_TEXT = {
 
 
 def serves(serving_mode: ServingMode, shape: Shape) -> bool:
-    """Return whether a node of ``serving_mode`` takes requests like ``shape`` (M1, M2, M8, T3)."""
+    """Return whether a node of ``serving_mode`` serves requests like ``shape`` (M1, M2, M8, T3)."""
     if shape.kind is RequestKind.WHOLE:
         return serving_mode in (ServingMode.WHOLE, ServingMode.SLICED, ServingMode.OTHER_PLUGIN)
     if shape.kind is RequestKind.TOPOLOGY:
@@ -74,10 +81,11 @@ def serves(serving_mode: ServingMode, shape: Shape) -> bool:
 
 
 def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
-    """Return whether the node offers GPUs as the pod requests them.
+    """Return whether the node offers GPUs in the form in which the pod requests them.
 
-    That is by claims or not, and in the same memory unit. The kubelet counts units: if the pod's
-    unit differed from the node's, it would allocate another amount than the ledger books (B1).
+    Node and pod must both use claims, or both use extended resources. Shared GPUs need the same
+    memory unit: the kubelet counts units, so with another unit it would allocate another amount
+    than the ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
     return alike and node_info.by_claims == shape.by_claims
@@ -88,7 +96,7 @@ def is_of_model(gpu: GpuState, shape: Shape) -> bool:
 
 
 def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
-    """Return why a request does not fit a node; None if it does."""
+    """Return why a request does not fit a node, or None if the request fits."""
     node_info = node.info
     if node_info.problem:
         return Refusal(FitRule.BROKEN, node_info.problem)
@@ -157,7 +165,7 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
 def _shortage(
     healthy: list[GpuState], shape: Shape, node_info: NodeInfo
 ) -> Refusal[FitRule] | None:
-    """Return a refusal for the GPU with the fewest shortages; None if enough GPUs have room."""
+    """Return a refusal for the GPU with the fewest shortages, or None if enough GPUs have room."""
     lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info))) for gpu in healthy]
     refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
     left = len(healthy) - len(refused)
@@ -234,7 +242,7 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
-    """Explain whether pod or node has the older unit, and the remedy. A pod keeps its unit (U5)."""
+    """Explain whether the pod or the node has the older unit, and the remedy (U5)."""
     if shape.unit_mib == node_info.configured_unit_mib:
         return (
             f"its memory unit is still {node_info.unit_mib} MiB; the pod's unit is the configured "
@@ -274,11 +282,11 @@ def _are(number: int) -> str:
 def choose_gpus(
     arrays: NodeArrays, row: int, node: NodeState, shape: Shape, value: Float64 | None = None
 ) -> tuple[GpuState, ...]:
-    """Choose the GPUs that the pod gets on ``node``, which it must fit.
+    """Choose the GPUs that the pod gets on ``node``. The request must fit the node.
 
-    ``row`` is the row of the node. The GPUs are sorted by index; there are none if another device
-    plugin manages them. ``value`` is the worth of remnants for packing (``PackingState.value``);
-    without it, packing fills one GPU before the next.
+    ``row`` is the row of the node. The GPUs are sorted by index. The result is empty if another
+    device plugin manages the GPUs. ``value`` is the worth of remnants for packing
+    (``PackingState.value``). Without ``value``, packing fills one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
@@ -293,16 +301,16 @@ def choose_gpus(
         keys = _keys(arrays, np.array([row]), shape, value)
         best = sorted(keys[i] for i in ready)[: shape.gpus]
         ready = [i for i in ready if keys[i] in best]
-        if best[0] != best[-1]:  # not all are equally good, so bandwidth does not decide
+        if best[0] != best[-1]:  # the GPUs are not equally good, so bandwidth does not matter
             ready = sorted(ready, key=lambda i: (keys[i], i))[: shape.gpus]
     positions = best_set(node.info.inventory.bandwidth, tuple(sorted(ready)), shape.gpus)
     return tuple(node.gpus[i] for i in positions)
 
 
 def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -> list[float]:
-    """Return sort keys for the shared GPUs of a node; the smallest key is used first.
+    """Return sort keys for the shared GPUs of a node. The GPU with the smallest key is used first.
 
-    Bandwidth decides ties. ``rows`` has the row of this node only.
+    Bandwidth decides ties. ``rows`` has only the row of this node.
     """
     if arrays.serving_mode[rows[0]] == ServingMode.SLICED:  # the GPUs with the fewest pods first
         keys: list[float] = arrays.pods[rows[0]].tolist()
@@ -316,16 +324,16 @@ def _keys(arrays: NodeArrays, rows: Rows, shape: Shape, value: Float64 | None) -
 
 
 MOST_COMPARED = 16  # free GPUs
-# bandwidths are added up as integers, in 1/1024 GB/s, so that the order of addition does not matter
+# Bandwidths are added as integers, in 1/1024 GB/s, so that the order of addition does not matter.
 _GRAIN = 1024
 
 
 @lru_cache(maxsize=4096)
 def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return the best ``size`` positions out of the ``free`` ones, both ascending.
+    """Return the best ``size`` of the positions ``free``. Both are in ascending order.
 
-    ``bandwidth`` is symmetric, in GB/s; it is empty if it was not measured, and then the first
-    positions are used.
+    ``bandwidth`` is symmetric, in GB/s. If ``bandwidth`` is empty, it was not measured, and the
+    first positions are returned.
     """
     if not bandwidth or size >= len(free) or len(free) > MOST_COMPARED:
         return free[:size]
@@ -338,13 +346,13 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
     left = next_best[(1 << len(free)) - 1 - masks]
     inner = sum(grains[sets[:, i], sets[:, j]] for i, j in combinations(range(size), 2))
     lost = grains.sum(axis=1)[sets].sum(axis=1) - inner
-    # Of equals the first: the sort is stable
+    # The sort is stable, so the first of equal sets is used
     best = np.lexsort((lost, -left, -_slowest(links, sets)))[0]
     return tuple(free[position] for position in sets[best].tolist())
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth in each set of GPUs: shape [sets]; infinity for one GPU."""
+    """Return the smallest bandwidth in each set of GPUs, or infinity for one GPU: shape [sets]."""
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
         slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])
@@ -360,7 +368,7 @@ def _best_within(links: Float64, size: int) -> Float64:
     sets = np.array(list(combinations(range(gpus), size)))
     best = np.full(1 << gpus, -np.inf)
     best[(1 << sets).sum(axis=1)] = _slowest(links, sets)
-    for gpu in range(gpus):  # a set is as good as the best of its subsets with one GPU less
+    for gpu in range(gpus):  # a set is as good as its best subset with one GPU less
         by_gpu = best.reshape(-1, 2, 1 << gpu)
         np.maximum(by_gpu[:, 1], by_gpu[:, 0], out=by_gpu[:, 1])
     return best

@@ -1,4 +1,4 @@
-"""Computes the free GPU memory of the cluster, its fragmentation, and over-allocated GPUs."""
+"""Computes the free GPU memory of the cluster, its fragmentation, and the over-allocated GPUs."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -28,18 +28,15 @@ _BOOKED_HERE: Final = (
 class FreeMemory:
     """The memory of healthy GPUs that gputile books, in MiB.
 
-    ``free_by_step`` is the free memory of the GPUs in each class of ``FREE_STEPS_GIB``;
-    ``largest_free`` is the most that is free on one GPU. ``free_gpus`` is the number of GPUs with
-    nothing booked. ``unusable`` is the free memory that typical pods cannot use. Nothing counts as
-    free on nodes that take no new pods: nodes that are cordoned, are not ready, or offer no GPUs.
+    Nothing counts as free on nodes that are cordoned, are not ready, or offer no GPUs.
     """
 
     total: int = 0
     booked: int = 0
-    free_by_step: tuple[int, ...] = (0,) * len(FREE_STEPS_GIB)
-    largest_free: int = 0
-    free_gpus: int = 0
-    unusable: float = 0.0
+    free_by_step: tuple[int, ...] = (0,) * len(FREE_STEPS_GIB)  # for each class of GPUs
+    largest_free: int = 0  # the most free memory of one GPU
+    free_gpus: int = 0  # the number of GPUs without a booking
+    unusable: float = 0.0  # the free memory that typical pods cannot use
 
     @property
     def free(self) -> int:
@@ -47,19 +44,19 @@ class FreeMemory:
 
     @property
     def fragmentation(self) -> float:
-        """The part of the free memory that typical pods cannot use, 0 to 1; 0 if none is free."""
+        """The part of the free memory that typical pods cannot use, from 0 to 1."""
         return self.unusable / self.free if self.free else 0.0
 
 
 def free_memory(ledger: Ledger) -> FreeMemory:
     """Compute the free memory and its fragmentation.
 
-    Fragmentation is defined as by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
-    Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023): a pod m cannot use free memory
-    on a GPU that has less of it than m requests, or on a node that m does not fit. F(m) is the sum
-    of this memory over all nodes, F is the mean of F(m) over a workload, weighted by the frequency
-    of each m, and fragmentation is F / (all free memory). The workload here is the 64 most frequent
-    shapes of the pods that have GPUs now. CPU is ignored.
+    Fragmentation is defined as in Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
+    Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023). A pod m cannot use the free
+    memory of a GPU that has less than m requests, or of a node that m does not fit. F(m) is the sum
+    of this memory over all nodes. F is the mean of F(m) over a workload, weighted by the frequency
+    of each m. Fragmentation is F divided by all free memory. The workload here is the 64 most
+    frequent shapes of the pods that have GPUs now. CPU is ignored.
     """
     counts: Counter[Shape] = Counter()
     for booking in ledger.bookings():
@@ -88,7 +85,7 @@ def free_memory(ledger: Ledger) -> FreeMemory:
 
 
 def _shape(booking: Booking, ledger: Ledger) -> Shape:
-    """Return the shape that a booked pod requested, as far as the booking shows it."""
+    """Return the shape that a booked pod requested, as far as the booking shows the request."""
     row, gpus = ledger.row_of.get(booking.node), len(booking.gpus)
     arrays = ledger.node_arrays
     if booking.whole:
@@ -100,7 +97,7 @@ def _shape(booking: Booking, ledger: Ledger) -> Shape:
 
 
 def overallocated_gpus(ledger: Ledger) -> int:
-    """Return the number of usable GPUs booked beyond their memory; reservations do not count."""
+    """Return how many usable GPUs are booked beyond their memory. Reservations do not count."""
     arrays = ledger.node_arrays
     held = arrays.used.copy()
     for booking in ledger.reserved():

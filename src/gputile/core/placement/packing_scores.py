@@ -1,10 +1,12 @@
-"""Scores nodes under ``packing``: a pod goes where it takes the least from later pods.
+"""Scores nodes under ``packing``: a pod is bound where later pods lose the least.
 
-A node is worth what later pods can use of it: the prices of the shares that still fit its GPUs,
-minus what will be stranded because its CPU runs out first or is too little for most pods, plus a
-premium for capacity that few other nodes have. A pod goes to the node whose worth decreases the
-least. ``prices`` computes the worth of shares. All worths are in GPUs, and remnants are in
-thousandths of a GPU. ``build`` and ``scores`` read the ledger's arrays; the scores are integers.
+A node's worth is what later pods can use of the node. It is the sum of the prices of the shares
+that still fit its GPUs. Subtracted is what will be stranded because the CPU runs out first, or is
+too little for most pods. A premium is added for capacity that few other nodes have. A pod is bound
+to the node whose worth decreases the least. ``fit.choose_gpus`` chooses the GPU there.
+
+``prices`` computes the worth of shares. All worths are in GPUs, and remnants are in thousandths of
+a GPU. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
 """
 
 from dataclasses import dataclass, replace
@@ -25,28 +27,28 @@ Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 GPU_STEP = 0.05
-"""Gains are rounded down to multiples of this, in GPUs.
-
-Small differences become ties, which the first node wins.
-"""
+"""Gains are rounded down to multiples of this, in GPUs. The first of equal nodes is used."""
 CPU_STEP = 0.0125
-"""The same for pods without GPUs."""
+"""The same as ``GPU_STEP``, for pods without GPUs."""
 FINISHED = 0.5
-"""A node whose GPUs are worth less than this is nearly full: only its CPU is left."""
+"""A node whose GPUs are worth less than this is finished: nearly only its CPU is left."""
 TIGHT_FINISH = 0.12
-"""Gain from using up the last CPU of such a node if CPU is as scarce as GPUs."""
+"""The gain from using the last CPU of a finished node if CPU is as scarce as GPUs."""
 SCARCITY_POWER = 8
 FINISH_REWARD = 0.5
-"""The part of that gain for the use of a node's last GPU, before its idle CPU is subtracted."""
+"""The part of ``TIGHT_FINISH`` for using a node's last GPU, before idle CPU is subtracted."""
 NEED_WEIGHT = 0.05
-"""The worth per GPU of capacity for a rare need, if the remaining capacity only just suffices."""
+"""The worth per GPU of capacity for a rare need if exactly enough capacity remains."""
 NEED_POWER = 4
 _NEGLIGIBLE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class PackingState:
-    """Prices, and the scarcity of CPU and models in the current cluster; rebuilt periodically."""
+    """Prices, and the scarcity of CPU and models in the cluster.
+
+    The state is rebuilt periodically.
+    """
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
@@ -54,13 +56,13 @@ class PackingState:
     hosts: Bool
     """Which nodes have a model for each scarce need: shape [needs, nodes]."""
     finish: float
-    """What using up the CPU of a finished node is worth."""
+    """The worth of using the last CPU of a finished node."""
     spare_cpu: float
-    """CPU that the last pod on a node is assumed to leave unused, in milli-CPU."""
+    """The milli-CPU that the last pod on a node is assumed to leave unused."""
     served: Float64
-    """The part of the demand in the n kinds that need the least CPU, by n: shape [kinds + 1]."""
+    """At n, the part of the demand in the n kinds that need the least CPU: shape [kinds + 1]."""
     hungry: Float64
-    """What a milli-CPU earns from all other kinds together, by the same n: shape [kinds + 1]."""
+    """At n, what a milli-CPU earns from all other kinds together: shape [kinds + 1]."""
 
     @property
     def value(self) -> Float64:
@@ -73,9 +75,9 @@ def packing_state(
 ) -> PackingState:
     """Compute what is scarce in the whole cluster.
 
-    ``cpu`` is free milli-CPU [nodes], ``free`` the free thousandths of each GPU [nodes, GPUs],
-    ``models`` the number of each node's GPU model [nodes], ``total`` the milli-CPU and the GPUs of
-    the cluster.
+    ``cpu`` is the free milli-CPU [nodes], and ``free`` is the free thousandths of each GPU [nodes,
+    GPUs]. ``models`` is the number of each node's GPU model [nodes]. ``total`` has the milli-CPU
+    and the GPUs of the cluster.
     """
     value = prices.value[free].sum(axis=1)
     whole = (free >= WHOLE_GPU).sum(axis=1)
@@ -84,7 +86,7 @@ def packing_state(
     for need in prices.needs:
         host = allowed(need.models, models)
         room = float((places(need, cpu, whole, value) * host).sum())
-        # One such pod at least: on a small cluster its share is less
+        # Want capacity for at least one pod, even if the share of a small cluster is less
         wanted = max(need.share * remaining, need.gpus)
         worth = NEED_WEIGHT * min(wanted / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
@@ -92,8 +94,7 @@ def packing_state(
             hosts.append(host)
     scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
-    # If full nodes have more CPU left than pods without GPUs will ask for, filling more nodes gains
-    # nothing.
+    # If full nodes have more CPU left than pods without GPUs will request, filling more is useless.
     left_over = float(cpu[value < FINISHED].sum())
     wanted = max(prices.cpu_without_gpu * remaining, 1.0)
     finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
@@ -105,16 +106,16 @@ def packing_state(
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which of the model numbers ``models`` are ``wanted``; all if ``wanted`` is empty."""
+    """Return which model numbers are of the models ``wanted``. Empty ``wanted`` allows all."""
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
-    """Return the CPU that pods can use before memory runs out.
+    """Return the CPU that pods can use before memory runs out: shape of ``cpu``.
 
-    ``cpu_per_mib`` is the milli-CPU that they request per MiB. ``memory`` is in MiB. If
-    ``cpu_per_mib`` is 0, it is unknown, and memory is ignored. Shape of ``cpu``.
+    ``memory`` is in MiB. ``cpu_per_mib`` is the milli-CPU that pods request per MiB. If it is 0,
+    the ratio is unknown, and memory is ignored.
     """
     if cpu_per_mib <= 0:
         return cpu
@@ -131,25 +132,24 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
 
 
 def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
-    """Return how much of ``value`` will never be used because CPU is lacking. Shape of ``cpu``.
+    """Return how much of ``value`` will never be used because CPU is lacking: shape of ``cpu``.
 
-    If only pods of kind m came, the CPU would serve cpu / density_m of the value; since a node gets
-    the pods that suit it, it serves ``SELECTIVE`` times as much. This is averaged over the kinds,
-    by their portion of the demand.
+    If only pods of kind m came, the CPU would serve cpu / density_m of the value. A node gets the
+    pods that suit it, so its CPU serves ``SELECTIVE`` times as much. The result is averaged over
+    the kinds, by their portion of the demand.
     """
     usable = SELECTIVE * np.maximum(cpu - state.spare_cpu * np.minimum(value, 1.0), 0.0)
-    # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in
-    # full.
+    # sum_m portion_m min(value, usable / density_m). Kinds up to ``usable / value`` are all served.
     full = np.searchsorted(state.prices.density, usable / np.maximum(value, 1e-9), side="right")
     result: Float64 = value - (state.served[full] * value + state.hungry[full] * usable)
     return result
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any single pod can use: shape of ``cpu``.
+    """Return how much of the remnants' value hardly any pod can use, since it lacks CPU.
 
-    The reason is that CPU is lacking. ``stranded`` treats pods as divisible; here a pod needs all
-    of its CPU on one node. ``free`` is the free thousandths of each GPU [nodes, GPUs].
+    ``stranded`` treats pods as divisible. Here a pod needs all of its CPU on one node. ``free`` is
+    the free thousandths of each GPU [nodes, GPUs]. The shape of the result is the shape of ``cpu``.
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
     result = np.zeros(len(cpu))
@@ -164,9 +164,9 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 class Trial:
     """A pod of ``gpus`` GPUs that is tried on each of some nodes.
 
-    ``host`` is its request for CPU and memory. ``free`` is the free thousandths of each GPU;
-    ``later`` is what remains free if the pod gets the GPU, negative if it cannot get it: shapes
-    [nodes, GPUs].
+    ``host`` is the pod's request for CPU and memory. ``free`` is the free thousandths of each GPU.
+    ``later`` is what remains free if the pod gets the GPU. A negative value means that the pod
+    cannot use the GPU. The shape of both arrays is [nodes, GPUs].
     """
 
     gpus: int
@@ -179,8 +179,8 @@ class Trial:
 class _WithPod:
     """Each node's state with the pod.
 
-    ``change`` is the change in the value of its remnants [nodes], ``whole`` the number of its
-    unused GPUs [nodes], and ``free`` the free thousandths of each GPU [nodes, GPUs].
+    ``change`` is the change in the value of the node's remnants [nodes]. ``whole`` is the number of
+    unused GPUs [nodes], and ``free`` is the free thousandths of each GPU [nodes, GPUs].
     """
 
     change: Float64
@@ -194,8 +194,8 @@ def score(
     """Return by how much the pod changes each node's worth, in GPUs: shape [nodes].
 
     The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``), and ``taken`` is
-    what the pod takes of it, which differs by node. ``hosts``: which nodes have a model for each
-    scarce need [needs, nodes].
+    the part that the pod uses, which may differ by node. ``hosts`` states which nodes have a model
+    for each scarce need [needs, nodes].
     """
     prices = state.prices
     free, worth = trial.free, prices.value[trial.free]
@@ -217,7 +217,10 @@ def score(
 
 
 def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
-    """Place the pod on each node: on the best GPU; if it needs several, on the first it can get."""
+    """Return each node's state with the pod on its best GPU.
+
+    A pod that needs several GPUs gets the first GPUs that it can use.
+    """
     gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
         return _WithPod(np.zeros(len(free)), whole, free)
@@ -225,7 +228,7 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
         change_of = np.where(
             later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf
         )
-        # The best GPU; of equals the fullest one.
+        # Use the best GPU, and of equal GPUs the fullest.
         lines = np.arange(len(free))
         gpu = (change_of - 1e-8 * free).argmax(axis=1)
         then = free.copy()
@@ -240,9 +243,10 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
 
 
 def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
-    """Return each node's worth to scarce needs.
+    """Return each node's worth to scarce needs: shape of ``cpu``.
 
-    It is the highest for several GPUs plus the highest for a model. Shape of ``cpu``.
+    The worth is the sum of two maxima: the highest worth to a need of several GPUs, and the highest
+    worth to a need of certain models.
     """
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
     for (need, worth), host in zip(state.needs, hosts, strict=True):
@@ -252,7 +256,7 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of nearly full nodes, reduced by idle CPU, even below 0; 0 for others."""
+    """Return the bonus of nearly full nodes, which idle CPU reduces, even below 0."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
@@ -260,13 +264,12 @@ def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
 
 
 STEPS_PER_GPU = 2500
-"""Scores are integers, in steps of 1/2500 GPU; smaller differences are ignored."""
+"""Scores are integers, in steps of 1/2500 GPU. Smaller differences are ignored."""
 FULLNESS_STEPS = 64
-"""For whole GPUs, the fullest of equally good nodes is best. For shares this would cost one point
-of allocation, so an unused GPU costs only one step more than a GPU in use."""
+"""For whole GPUs, the fullest of equally good nodes scores highest. For shares this would allocate
+one percent less, so for shares an unused GPU costs only one step more than a GPU in use."""
 _WIDEST = 4.0  # changes of worth are clipped to this many GPUs
-# By ``ServingMode``: whether a node offers whole GPUs, and whether it offers GPUs that gputile
-# books.
+# For each ``ServingMode``, whether a node offers whole GPUs, and whether gputile books its GPUs
 _WHOLE = np.array(
     [serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode]
 )
@@ -297,7 +300,7 @@ def build(arrays: NodeArrays, prices: Prices) -> PackingState:
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return the free part of each GPU in thousandths: shape [rows, GPUs]; 0 if not bookable."""
+    """Return the free thousandths of each GPU that can be booked: shape [rows, GPUs]."""
     serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
     left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
     isolated = serving_mode == ServingMode.MEMORY_AND_CORE
@@ -322,8 +325,8 @@ def scores(
 ) -> Int64:
     """Return the score of each of ``rows``: shape [rows].
 
-    Higher is better; it is ``UNFIT`` if the request does not fit. ``host`` is the pod's request for
-    CPU and memory.
+    A higher score is better. The score is ``UNFIT`` if the request does not fit. ``host`` is the
+    pod's request for CPU and memory.
     """
     fit, gpus = vectorized.ready(arrays, shape, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
@@ -358,8 +361,7 @@ def scores_without_gpus(
 ) -> Int64:
     """Return a score for a pod without GPUs on each of ``rows``: shape [rows].
 
-    It is higher if less GPU worth is lost. A node without GPUs loses nothing and has the highest
-    score.
+    The less GPU worth is lost, the higher is the score. A node without GPUs has the highest score.
     """
     with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
     part = np.flatnonzero(with_gpus)
@@ -376,7 +378,7 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) 
     hosts = np.zeros((len(state.hosts), len(lines)), np.bool_)
     known = lines < state.hosts.shape[1]
     hosts[:, known] = state.hosts[:, lines[known]]
-    # kube-scheduler itself refuses a node with too little CPU or memory.
+    # kube-scheduler itself excludes a node with too little CPU or memory.
     cpu, mib = np.maximum(arrays.cpu[lines], host.cpu), np.maximum(arrays.host_mib[lines], host.mib)
     cpu_per_mib = state.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
@@ -385,7 +387,7 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) 
 
 
 def _stepped(change: Float64) -> Int64:
-    """Convert changes of worth to integer scores, 0 or more."""
+    """Convert changes of worth to integer scores of 0 or more."""
     stepped: Int64 = np.rint((np.clip(change, -_WIDEST, _WIDEST) + _WIDEST) * STEPS_PER_GPU).astype(
         np.int64
     )
@@ -395,16 +397,16 @@ def _stepped(change: Float64) -> Int64:
 def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
     """Return sort keys for GPUs: shape of ``free``.
 
-    GPUs whose worth falls least come first, of these the fullest. ``free`` and ``later`` are the
-    free thousandths now and with the pod. If ``later`` is negative, the pod cannot use the GPU, and
-    the key is infinity.
+    The GPU whose worth decreases least comes first. Of equal GPUs, the fullest comes first.
+    ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative,
+    the pod cannot use the GPU, and the key is infinity.
     """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs; without packing, only those of the placement label (M9)."""
+    """Return the candidate GPUs. Without packing, the node's placement label chooses them (M9)."""
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])
     keys = vectorized.gpu_keys(arrays, rows[part])

@@ -1,16 +1,16 @@
 """Computes what a share of a GPU is worth: dual prices of a cutting-stock problem over the demand.
 
-A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the
-demand. Let each GPU's worth of demand have D_s requests for share s and D_1 for whole GPUs. Then,
+A GPU that is cut into shares leaves remnants. The demand determines which remnants are worth
+keeping. Let each GPU's worth of demand have D_s requests for share s and D_1 for whole GPUs. Then,
 to cut as few GPUs as possible,
 
     maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for
     every share s,
 
 over patterns p, the multisets of shares that fit one GPU (a_ps times share s). The dual price of a
-share, relative to that of a GPU, is what it costs the cluster to serve it. Patterns are generated
-when they are needed (Gilmore and Gomory, 1961): a knapsack over the prices so far finds the pattern
-that helps most.
+share, divided by the price of a GPU, is what the share costs the cluster. Patterns are generated
+when they are needed (Gilmore and Gomory, 1961): a knapsack over the current prices finds the
+pattern that helps most.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ Float64 = npt.NDArray[np.float64]
 WHOLE_GPU = 1000
 """Shares and remnants are in thousandths of a GPU."""
 SELECTIVE = 2.5
-"""Factor by which free CPU lasts longer than at the mean demand: some pods need less CPU."""
+"""The factor by which free CPU lasts longer than at the mean demand. Some pods need less CPU."""
 _QUANTILE = 0.1
 _USED_WELL = 0.5
 CPU_GRAIN = 100
@@ -37,10 +37,11 @@ _EPSILON = 1e-9
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return, in thousandths, what a request takes of GPUs of ``sizes`` MiB.
+    """Return the thousandths that a request uses of each GPU, whose MiB are in ``sizes``.
 
     The request is for ``mib`` MiB and ``percent`` of compute. The larger of memory and compute
-    counts, rounded up; a result above ``WHOLE_GPU`` does not fit. Shape of ``sizes``.
+    counts, rounded up. A request whose result is above ``WHOLE_GPU`` does not fit. The result has
+    the shape of ``sizes``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -49,31 +50,28 @@ def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What pods request: one entry for each kind of request, in arrays of shape [kinds]."""
+    """What pods request. The arrays have one entry for each kind of request: shape [kinds]."""
 
     gpus: Int64
-    """GPUs; 0 for pods without GPUs."""
+    """The number of GPUs, which is 0 for pods without GPUs."""
     milli: Int64
-    """The part of each GPU in thousandths: 1 to 1000; 0 without GPUs.
-
-    It is the larger of the parts of memory and compute.
-    """
+    """The larger part of memory and compute on each GPU, in thousandths. It is 0 without GPUs."""
     cpu: Int64
     """Milli-CPU."""
     models: tuple[frozenset[str], ...]
-    """The suitable GPU models; empty for any."""
+    """The suitable GPU models. An empty set means all models."""
     weight: Float64
-    """How many such pods came, or their rate; only proportions matter."""
+    """The number of pods, or their rate. Only proportions matter."""
     cpu_per_mib: float = 0.0
-    """Milli-CPU that GPU pods request for each MiB of the machine's memory; 0 if unknown."""
+    """The milli-CPU that GPU pods request for each MiB of the machine's memory. 0 is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """Requests that only some nodes can host: several GPUs with their CPU, or certain models.
 
-    Requests that are even harder to host need the same nodes, and are included. ``share`` is this
-    demand as a part of all GPU demand, both in GPUs.
+    Requests that are even harder to host need the same nodes, and are included. ``share`` is the
+    part of all GPU demand that these requests make up, measured in GPUs.
     """
 
     gpus: int
@@ -84,40 +82,37 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices by which placements are scored; all values are in GPUs."""
+    """The prices by which placements are scored. All values are in GPUs."""
 
     value: Float64
-    """The most that a remnant can earn, by its thousandths: shape [1001].
-
-    It is 0 at 0, and at least 1 at 1000.
-    """
+    """The most that a remnant can earn, by its thousandths: from 0 to at least 1, shape [1001]."""
     density: Float64
-    """CPU that pods need for each GPU's worth of price, in milli-CPU, ascending: shape [kinds]."""
+    """The milli-CPU that pods need for each GPU's worth of price, ascending: shape [kinds]."""
     portion: Float64
-    """Share of the GPU demand with each density: shape [kinds]; sums to 1."""
+    """The share of the GPU demand with each density, with the sum 1: shape [kinds]."""
     least_cpu: float
-    """CPU below which hardly any GPU pod fits, in milli-CPU."""
+    """The milli-CPU below which hardly any GPU pod fits."""
     idle_cpu: Float64
-    """The part of a node's free CPU that pods without GPUs cannot use, in milli-CPU.
+    """The part of a node's free milli-CPU that pods without GPUs cannot use.
 
-    The index is the free CPU in steps of ``CPU_GRAIN``; the array is empty if there are no such
-    pods."""
+    The index is the free CPU in steps of ``CPU_GRAIN``. Without demand from pods without GPUs, the
+    array is empty."""
     mean_cpu: float
-    """Mean CPU of a pod, in milli-CPU."""
+    """The mean milli-CPU of a pod."""
     cpu_per_gpu: float
-    """CPU that all pods together request for each requested GPU, in milli-CPU."""
+    """The milli-CPU that all pods together request for each requested GPU."""
     cpu_without_gpu: float
     """The part of ``cpu_per_gpu`` that pods without GPUs request."""
     needs: tuple[Need, ...]
     cpu_per_mib: float
-    """``Demand.cpu_per_mib``."""
+    """The same as ``Demand.cpu_per_mib``."""
     cpu_asked: Int64
     """The distinct CPU requests of pods with one GPU, in milli-CPU, ascending."""
     unused: Float64
     """The part of a remnant's value that hardly any pod will use: shape [len(cpu_asked) + 1, 1001].
 
-    The first index is how many of ``cpu_asked`` do not exceed the node's free CPU; the second is
-    the remnant."""
+    The first index is how many of ``cpu_asked`` do not exceed the node's free CPU. The second index
+    is the remnant."""
 
 
 def prices(demand: Demand) -> Prices:
@@ -161,12 +156,12 @@ def prices(demand: Demand) -> Prices:
 
 
 def share_prices(sizes: Int64, rates: Float64) -> Float64:
-    """Return the price of each of the distinct ``sizes`` relative to a GPU.
+    """Return the price of each of the distinct ``sizes`` relative to a GPU: shape [sizes].
 
-    ``rates`` are per GPU's worth of demand. Sizes are in thousandths of a GPU, 1 to 1000; a whole
-    GPU costs 1. Shapes [sizes].
+    Sizes are in thousandths of a GPU, from 1 to 1000. A whole GPU costs 1. ``rates`` are requests
+    per GPU's worth of demand, of shape [sizes].
     """
-    import highspy  # imported here, so that only processes that price a demand load it
+    import highspy  # imported here, so that only processes that compute prices load it
 
     whole = sizes == WHOLE_GPU
     shares, count = sizes[~whole].tolist(), int((~whole).sum())
@@ -231,8 +226,9 @@ def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
 def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
     """Return how much of a node's free CPU is idle (``Prices.idle_cpu``).
 
-    No combination of the usual pods without GPUs can use it. ``cpu`` are the requests of such pods
-    in milli-CPU, and ``weight`` is their frequency; rare requests are ignored.
+    Idle CPU is CPU that no combination of the usual pods without GPUs can use. ``cpu`` are the
+    requests of pods without GPUs in milli-CPU, with the frequency ``weight``. Rare requests are
+    ignored.
     """
     total = weight.sum()
     if total <= 0:
@@ -246,11 +242,11 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
 def unused_values(
     milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64
 ) -> tuple[Int64, Float64]:
-    """Return ``Prices.cpu_asked`` and ``Prices.unused``, in their shapes.
+    """Return ``Prices.cpu_asked`` and ``Prices.unused`` for requests of pods with one GPU.
 
-    They follow from the requests of pods with one GPU. A remnant is useful to pods that fit it and
-    use at least half of its worth. If only a part of these pods also fits the node's free CPU, the
-    remnant earns at most ``SELECTIVE`` times that part. ``value`` is the worth of remnants.
+    A remnant is useful to pods that fit it and use at least half of its worth. If only a part of
+    these pods also fits the node's free CPU, the remnant earns at most ``SELECTIVE`` times this
+    part. ``value`` is the worth of remnants.
     """
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")
@@ -286,7 +282,7 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
     """Yield the distinct needs for several GPUs or certain models.
 
-    Each includes the demand that is harder to host.
+    The share of each need includes the requests that are even harder to host.
     """
     kinds = list(
         zip(

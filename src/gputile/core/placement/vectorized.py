@@ -1,9 +1,10 @@
 """Computes fit and score of many nodes at once, on the ledger's arrays.
 
-Fit is a second implementation of ``fit.refusal``, about a hundred times faster; tests check that
-both agree. Scores compare nodes by the cluster's policy. With ``binpack`` a node scores higher the
-fuller its GPU and the node become, and lower the more its remaining GPUs and its remaining CPU or
-memory are out of balance. With ``spread`` the node that stays emptiest scores highest.
+The fit rules repeat ``fit.refusal`` and are about a hundred times faster. Tests check that both
+agree. GPUs are not chosen here, but by ``fit.choose_gpus``. Scores compare nodes by the cluster's
+policy. With ``binpack``, a node scores higher the fuller the pod's GPU and the node become. It
+scores lower the more its free GPUs are out of balance with its free CPU or memory. With ``spread``,
+the node that stays emptiest scores highest.
 """
 
 import numpy as np
@@ -22,15 +23,15 @@ Which = Rows | slice
 
 UNFIT = -1
 OWN_GPU, NODE, STRANDED_GPU, STRANDED_HOST = 20, 10, 15, 2
-"""The weights of a score: the fullness of the pod's GPU and of the node, free GPUs without CPU or
-memory to use them, and free CPU and memory without GPUs, which pods without GPUs can still use.
-Tuned on the openb trace."""
+"""The weights of a score, tuned on the openb trace. The first two are for the fullness of the pod's
+GPU and of the node. STRANDED_GPU is for free GPUs without CPU or memory to use them. STRANDED_HOST
+is for free CPU and memory without GPUs, which pods without GPUs can still use."""
 GRAIN = 5
-"""Scores are integers: smaller differences of the weighted sum than this are ignored."""
+"""Scores are integers, so differences of the weighted sum below this are ignored."""
 HIGHEST_BINPACK = 1000 * (OWN_GPU + NODE + STRANDED_GPU) // GRAIN
 HIGHEST_SPREAD = 2000
 """The highest score of a node; the lowest is 0."""
-_FRACTIONS = 1 << 20  # the number of steps in which the used fraction of a GPU is counted
+_FRACTIONS = 1 << 20  # the used fraction of a GPU is counted in this many steps
 _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
@@ -40,14 +41,13 @@ def scores(
 ) -> Int64:
     """Return the score of each of ``rows``: shape [rows].
 
-    It is 0 or more, or ``UNFIT`` if the request does not fit. ``host`` is the pod's request for CPU
-    and memory. ``emptier``: emptier nodes are better (the cluster's policy is ``spread``). A slice
-    of rows is read in place; an array of rows is copied first.
+    The score is 0 or more, or ``UNFIT`` if the request does not fit. ``host`` is the pod's request
+    for CPU and memory. With ``emptier`` (the policy ``spread``), emptier nodes score higher. A
+    slice of rows is read in place, and an array of rows is copied first.
     """
     fit, gpus = ready(arrays, shape, rows)
     result = np.full(len(fit), UNFIT, np.int64)
-    # Fullness is defined only for rows that fit: the GPUs that count there have memory and are not
-    # overbooked.
+    # Fullness is defined only for rows that fit. Their GPUs have memory and are not overbooked.
     part = np.flatnonzero(fit)
     lines = positions(rows, part)
     if shape.kind is RequestKind.SHARED:
@@ -65,7 +65,7 @@ def scores(
 def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) -> Int64:
     """Return the binpack score of a pod without GPUs on each of ``rows``: shape [rows].
 
-    A node without GPUs has the highest score: the pod takes nothing there that GPU pods could use.
+    A node without GPUs has the highest score, since GPU pods could use none of its resources.
     """
     total = arrays.total[rows]
     with_gpus = (total > 0).any(axis=1)
@@ -86,8 +86,8 @@ def positions(rows: Which, part: Rows) -> Rows:
 def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
     """Return which of ``rows`` the request fits, and on which GPUs: shapes [rows], [rows, GPUs].
 
-    Nodes with time-sliced GPUs, or with GPUs of another device plugin, are excluded
-    (``counted_by_others``).
+    Nodes with time-sliced GPUs or with GPUs of another device plugin are excluded. For these nodes,
+    see ``counted_by_others``.
     """
     if shape.kind is not RequestKind.SHARED:
         free_gpus = _suitable(arrays, shape, rows) & (arrays.pods[rows] == 0)
@@ -101,9 +101,9 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` fit by another plugin's or by time-sliced GPUs: shape [rows].
+    """Return which of ``rows`` fit with time-sliced GPUs or another plugin's GPUs: shape [rows].
 
-    It is unknown which model another plugin allocates, and whether it isolates anything.
+    It is unknown which model another plugin allocates, and whether the plugin isolates memory.
     """
     serving_mode = arrays.serving_mode[rows]
     if shape.by_claims or shape.isolated:
@@ -117,7 +117,7 @@ def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs are healthy and of a model that the request takes: shape [rows, GPUs]."""
+    """Return which GPUs are healthy and of a model that the request accepts: shape [rows, GPUs]."""
     usable: Bool = arrays.usable[rows]
     if shape.models:
         usable = usable & np.isin(
@@ -127,7 +127,7 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs may hold one more pod, and hold no other trust group: [rows, GPUs]."""
+    """Return which GPUs may have one more pod of the request's trust group: shape [rows, GPUs]."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
@@ -137,9 +137,9 @@ def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def capacity_bound(arrays: NodeArrays, shape: Shape, rows: Rows) -> Int64:
-    """Return an upper bound on the number of such pods that fit each of ``rows``: shape [rows].
+    """Return an upper bound on how many pods of the shape fit each of ``rows``: shape [rows].
 
-    It is ``_MANY`` for whole GPUs that another plugin manages, or that are time-sliced.
+    The bound is ``_MANY`` for whole GPUs that are time-sliced or that another plugin manages.
     """
     fit, gpus = ready(arrays, shape, rows)
     parts = gpus.astype(np.int64)
@@ -162,7 +162,7 @@ def capacity_bound(arrays: NodeArrays, shape: Shape, rows: Rows) -> Int64:
 
 
 def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool:
-    """Return which of ``rows`` take requests like ``shape`` at all: shape [rows]."""
+    """Return which of ``rows`` serve requests like ``shape`` at all: shape [rows]."""
     result: Bool = (arrays.by_claims[rows] == shape.by_claims) & (
         arrays.serving_mode[rows] == _wanted(shape)
     )
@@ -181,8 +181,8 @@ def _node_scores(
     """Return a score from 0 to ``HIGHEST_BINPACK``: shape [rows].
 
     With ``emptier``, the highest score is ``HIGHEST_SPREAD``. ``gpu_used`` is how full the pod's
-    GPU becomes and ``node_used`` how full all GPUs of the node become, in thousandths; ``host`` is
-    the pod's request for CPU and memory.
+    GPU becomes, in thousandths. ``node_used`` is the same for all GPUs of the node together.
+    ``host`` is the pod's request for CPU and memory.
     """
     if emptier:
         emptiness: Int64 = HIGHEST_SPREAD - gpu_used - node_used
@@ -199,10 +199,10 @@ def _node_scores(
 
 
 def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return sort keys for GPUs, by the node's placement: shape [rows, GPUs].
+    """Return sort keys for GPUs, by the node's placement policy: shape [rows, GPUs].
 
-    The smallest key is used first. Ties go to the lowest index. On nodes that offer their GPUs by
-    claims, the index is the only criterion.
+    The GPU with the smallest key is used first. Ties go to the lowest index. On nodes that offer
+    GPUs by claims, the index is the only criterion.
     """
     percent = np.minimum(arrays.percent[rows], 100)
     key: Int64 = arrays.total[rows] - arrays.used[rows]
@@ -232,8 +232,8 @@ def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     """Return the ``FitRule`` that each of ``rows`` fails: shape [rows].
 
-    The request fits none of them. BROKEN is reported as NO_GPUS; ``fit.refusal`` distinguishes
-    them, one node at a time.
+    The request must fit none of ``rows``. BROKEN is reported as NO_GPUS: only ``fit.refusal``,
+    which checks one node at a time, distinguishes the two.
     """
     serving_mode, usable = arrays.serving_mode[rows], _suitable(arrays, shape, rows)
     large = usable & (arrays.total[rows] >= shape.mib)

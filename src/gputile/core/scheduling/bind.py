@@ -1,8 +1,9 @@
-"""Binds a pod in a fixed order: decide, book, write, confirm or take back.
+"""Binds a pod in a fixed order: decide, book, write, then confirm or release the booking.
 
-``PodBinding`` is the record of this, from the decision until the outcome of the Binding is known.
-Decision and booking are one step (``assume_pod``), so no two Bindings get the same GPUs. The
-extender's binder does the writes.
+``PodBinding`` records this process from the decision until the outcome of the Binding is known.
+``assume_pod`` decides and books in one step, so two Bindings never get the same GPUs. Without a
+reservation, ``placement.fit.choose_gpus`` chooses the GPUs. The extender's ``binder`` sends the
+writes.
 """
 
 from dataclasses import dataclass, field
@@ -24,12 +25,12 @@ from gputile.core.scheduling.reservation_rules import first_to_bind, reserved_no
 
 @dataclass(slots=True, eq=False)
 class PodBinding:
-    """The Binding of a pod, from its decision until it is known whether it was executed.
+    """The Binding of a pod, from the decision until it is known whether the Binding was executed.
 
-    ``booking`` is the pod's booking in the ledger meanwhile, None if gputile books nothing.
-    ``version`` is the only resourceVersion of the pod for which the Binding is valid, "" if none is
-    known yet. ``gpus`` describes the pod's GPUs for people, "" if it requests none. ``lost_at`` is
-    when the response to a write was lost, a time of the monotonic clock in seconds.
+    ``booking`` is the pod's booking in the ledger, or None if gputile books nothing. The Binding is
+    valid only for the resourceVersion ``version`` of the pod, which is "" if none is known.
+    ``gpus`` describes the pod's GPUs for people, and is "" if the pod requests none. ``lost_at`` is
+    the monotonic time in seconds at which the response to a write was lost.
     """
 
     ledger: Ledger = field(repr=False)
@@ -46,12 +47,12 @@ class PodBinding:
 
     @property
     def plan(self) -> str:
-        """The plan that the pod's reservation belongs to, "" if it has none."""
+        """The plan of the pod's reservation, or "" if the pod has none."""
         return self.booking.plan if self.booking is not None else ""
 
     @property
     def body(self) -> Binding:
-        """The body of the request: node and allocation in one write, for this UID only."""
+        """The body of the Binding request: node and allocation in one write, for this UID only."""
         meta = BindingMeta(
             name=self.pod.metadata.name,
             namespace=self.pod.metadata.namespace,
@@ -71,7 +72,7 @@ class PodBinding:
         )
 
     def is_executed(self, found: Pod | None) -> bool:
-        """Return whether ``found`` is the pod, with the Binding's node and allocation."""
+        """Return whether ``found`` is this pod, on this node and with this allocation."""
         if found is None or found.metadata.uid != self.pod.metadata.uid:
             return False
         allocation = self.decision.annotations(self.pod).get(ALLOCATION_ANNOTATION)
@@ -81,7 +82,7 @@ class PodBinding:
         )
 
     def obstacle(self, found: Pod) -> str | None:
-        """Return why this decision must not bind a newer version of the pod; None if it may."""
+        """Return why this decision must not bind ``found``, a newer version of the pod, or None."""
         if found.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
@@ -90,18 +91,14 @@ class PodBinding:
         return None
 
     def confirm(self) -> None:
-        """Record that the Binding was executed.
-
-        The watch confirms it, too, but the other pods of a gang's plan do not wait for that.
-        """
+        """Confirm the booking at once, since the gang's other pods wait for the confirmation."""
         if self.plan:
             self.ledger.confirm(self.pod.metadata.uid)
 
     def forget(self, *, gone: bool = False) -> None:
-        """Record that the Binding was certainly not executed.
+        """Record that the Binding was certainly not executed, and free the pod's GPUs.
 
-        With ``gone``, the pod does not exist any more. The pod's GPUs are free again; a reservation
-        is in force as before.
+        A reservation is in force again, unless the pod is ``gone`` from the API server.
         """
         uid = self.pod.metadata.uid
         if gone:
@@ -115,8 +112,8 @@ def assume_pod(
 ) -> PodBinding | Refusal[Enum] | None:
     """Decide which GPUs of ``node`` the pod gets, and book them.
 
-    Return None if it already has GPUs of the node. ``unix_ns`` is Unix time in nanoseconds,
-    ``monotonic`` time of the monotonic clock in seconds.
+    Return None if the pod already has GPUs of this node. ``unix_ns`` is Unix time in nanoseconds,
+    and ``monotonic`` is time of the monotonic clock in seconds.
     """
     try:
         request = engine.request(pod)
@@ -143,7 +140,7 @@ def assume_pod(
 def decide_pod(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, unix_ns: int, monotonic: float
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
-    """Decide the Binding of the pod to ``node``, or return why it gets no GPUs; book nothing."""
+    """Decide the Binding of the pod to ``node``, or return why the pod gets no GPUs."""
     ledger = engine.ledger
     place = reserved_node(ledger, pod, unix_ns)
     if isinstance(place, Refusal):
@@ -175,7 +172,7 @@ def decide_pod(
 
 
 def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decision:
-    """Build the decision that assigns exactly the reserved GPUs, which the node must still have."""
+    """Build the decision that assigns the reserved GPUs. The node must still have all of them."""
     info, allocation = engine.ledger.info_of(reservation.node), reservation.allocation
     if info is None or allocation is None:
         raise ValueError(f"the reservation of {reservation.key} has lost its place")
@@ -189,10 +186,10 @@ def pod_was_read(
 ) -> None:
     """Apply a pod that was read from the API server to the ledger.
 
-    ``found`` is None if no pod has its name. ``before`` is the pod's booking when the read began.
-    If the booking has changed since, the watch may be newer than the pod that was read, which is
-    then ignored. If the pod was unbound, no Binding of it may be in flight. ``read_at`` is a time
-    of the monotonic clock in seconds.
+    ``found`` is None if no pod has this name. ``before`` is the pod's booking when the read began.
+    If the booking has changed since then, ``found`` may be older than the watch, and is ignored.
+    The caller must not have a Binding of the pod in flight. ``read_at`` is monotonic time in
+    seconds.
     """
     if found is None or found.metadata.uid != uid:
         ledger.remove_pod(uid)

@@ -1,4 +1,4 @@
-"""Estimates the demand from the pods that a scheduler sees: packing computes its prices from it."""
+"""Estimates the demand from the pods that a scheduler sees. Packing derives its prices from it."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -14,20 +14,19 @@ from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.placement.prices import WHOLE_GPU, Demand
 
 PRIOR_PODS = 10.0
-"""The number of pods that the assumed initial demand counts as."""
+"""The initial demand counts as this many pods."""
 HALF_LIFE = 20_000.0
 """The number of pods after which an earlier pod counts half."""
 _KINDS = 512
-"""The number of kinds to store; when there are twice as many, the rarest are dropped."""
+"""The number of kinds to store. When there are twice as many, the rarest are dropped."""
 
 Kind = tuple[int, int, int, frozenset[str]]
 
 
 def generic(cpu_per_gpu: float, gpus_per_node: int) -> Demand:
-    """Return an initial demand: mostly whole GPUs, some halves, quarters and whole nodes.
+    """Return an initial demand: mostly whole GPUs, and some halves, quarters and whole nodes.
 
-    ``cpu_per_gpu`` is the cluster's milli-CPU per GPU; pods are assumed to request three quarters
-    of it.
+    ``cpu_per_gpu`` is the cluster's milli-CPU per GPU. Pods are assumed to request 75 % of it.
     """
     mix = [
         (1, WHOLE_GPU, 0.6),
@@ -47,10 +46,10 @@ class DemandEstimator:
 
     def __init__(self, prior: Demand) -> None:
         self._weights: dict[Kind, float] = {}
-        # the weight of one pod now; growing it is cheaper than shrinking all stored weights
+        # The weight of one pod now. Its growth is cheaper than shrinking all stored weights.
         self._unit = 1.0
         self._growth = 2 ** (1 / HALF_LIFE)
-        self._cpu, self._memory = 0.0, 0.0  # requested by GPU pods, weighted like the pods
+        self._cpu, self._memory = 0.0, 0.0  # weighted sums of the requests of GPU pods
         total = float(prior.weight.sum())
         arrays = (
             prior.gpus.tolist(),
@@ -65,10 +64,10 @@ class DemandEstimator:
     def observe(
         self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0
     ) -> None:
-        """Count a pod.
+        """Count a pod that requests ``gpus`` GPUs and ``milli`` thousandths of each GPU.
 
-        The arguments are GPUs, thousandths of each, milli-CPU, the GPU models that the pod accepts
-        (empty for any), and MiB of RAM.
+        ``cpu`` is milli-CPU, and ``memory`` is MiB of RAM. ``models`` are the GPU models that the
+        pod accepts. The pod accepts all models if ``models`` is empty.
         """
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
@@ -93,13 +92,10 @@ class DemandEstimator:
 
 
 FIRST_DUE, GROWTH, MOST_BETWEEN = 3, 1.15, 500
-"""Prices are due after 3 pods, then after growing intervals of at most 500 pods.
-
-A small cluster is soon full.
-"""
+"""Prices are due after 3 pods, since a small cluster is soon full, then at growing intervals."""
 _SEEN = 65_536
 _AT_ONCE = 500
-# a pod that names more counts as accepting any, since kinds are stored for a long time
+# A pod that names more models counts as accepting all, since kinds are stored for a long time.
 _MOST_MODELS = 64
 _USUAL_MIB = 40_960
 _USUAL_CPU = 16_000.0  # milli-CPU per GPU, assumed if the cluster has no GPUs
@@ -108,8 +104,8 @@ _USUAL_CPU = 16_000.0  # milli-CPU per GPU, assumed if the cluster has no GPUs
 class DemandTracker:
     """The demand that a ledger's scheduler has seen.
 
-    Each pod counts once, however often it is scheduled. Before the demand is returned for the first
-    time, the pods that already hold GPUs are counted.
+    Each pod counts once, however often it is scheduled. Pods that already have GPUs are counted
+    before the demand is computed for the first time.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -121,7 +117,7 @@ class DemandTracker:
         self._middle_mib = _USUAL_MIB
 
     def observe(self, pod: Pod, request: Request | None) -> None:
-        """Count a pending pod; ``request`` is None if it requests no GPU."""
+        """Count a pending pod. ``request`` is None if the pod requests no GPU."""
         if not self._new(pod.metadata.uid):
             return
         estimator = self._begun()
@@ -136,7 +132,7 @@ class DemandTracker:
         estimator.observe(request.shape.gpus, milli, host.cpu, wanted_models(pod), host.mib)
 
     def due(self) -> bool:
-        """Return whether enough pods came since the last time that prices were due."""
+        """Return whether enough pods were counted since prices were last due."""
         if self._count < self._due:
             return False
         self._due = self._count + min(int(self._due * (GROWTH - 1)) + 1, MOST_BETWEEN)
@@ -157,7 +153,7 @@ class DemandTracker:
         return True
 
     def catch_up(self) -> Iterator[None]:
-        """Count the pods that already hold GPUs, once, ``_AT_ONCE`` of them between two yields."""
+        """Count the pods that already have GPUs, once, ``_AT_ONCE`` of them between two yields."""
         if self._caught_up:
             return
         self._caught_up = True
@@ -195,7 +191,7 @@ def _middle_gpu(arrays: NodeArrays) -> int:
 def wanted_models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that the pod's selector and required affinity admit.
 
-    The result is empty if they admit any model, or very many.
+    The result is empty if they admit all models, or more than ``_MOST_MODELS``.
     """
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]

@@ -1,8 +1,8 @@
-"""Decides whether a pod may be evicted, and what that costs, for every kind of preemption.
+"""Decides whether a pod may be evicted, and what the eviction costs, for every kind of preemption.
 
-A loss is compared field by field: the priority of the most important victim first, then how many
-pods leave, then the cost that pods declare (``controller.kubernetes.io/pod-deletion-cost``), then
-the GPU time that is lost.
+A loss is compared field by field. The priority of the most important victim comes first, then the
+number of pods that leave. Next is the cost that pods declare in the annotation
+``controller.kubernetes.io/pod-deletion-cost``, and last the GPU time that is lost.
 """
 
 from collections import Counter
@@ -22,34 +22,28 @@ from gputile.core.ledger.ledger import Ledger
 
 DEFAULT_GRACE_S = 30
 MOST_GRACE_S = 86_400  # a pod with a longer grace period is never evicted
-SOON_S = 3600.0  # a pod that is being deleted and may take longer does not count as gone
-LATE_S = 60.0  # nor does a pod that is overdue by so much: it may never end
+SOON_S = 3600.0  # a pod whose deletion may take longer does not count as gone
+LATE_S = 60.0  # a pod that is overdue by this much does not count as gone: it may never end
 _NO_PRIORITY = -(2**31) - 1  # below all priorities of Kubernetes
 _MOST_COST = 2**31 - 1  # the annotation is an int32
 
 
 class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
-    """A bound pod, as far as evictions depend on it. Times are Unix time in seconds, 0 for none.
-
-    ``leaves_at`` is when a pod that is being deleted has to be gone. ``grace_s`` is its termination
-    grace period, at most ``MOST_GRACE_S`` + 1. ``gang_size`` pods of its ``gang`` start together, 0
-    if its labels do not say. A ``static`` pod never leaves: its kubelet restarts it even if the
-    object is deleted. ``cost`` is the deletion cost that the pod declares.
-    """
+    """The facts about a bound pod that its eviction depends on. A time is Unix time in seconds."""
 
     namespace: str
     name: str
-    started_at: float = 0.0
-    leaves_at: float = 0.0
-    grace_s: int = DEFAULT_GRACE_S
-    cost: int = 0
+    started_at: float = 0.0  # 0 if unknown
+    leaves_at: float = 0.0  # when a pod that is being deleted has to be gone, 0 for other pods
+    grace_s: int = DEFAULT_GRACE_S  # the termination grace period, at most MOST_GRACE_S + 1
+    cost: int = 0  # the deletion cost that the pod declares
     gang: GangName | None = None
-    gang_size: int = 0
-    static: bool = False
+    gang_size: int = 0  # the number of pods that start together, 0 if the labels do not state it
+    static: bool = False  # the kubelet restarts the pod even if the object is deleted
 
 
 def eviction_facts(pod: Pod) -> EvictionFacts:
-    """Extract the facts from ``pod``; invalid values count as missing."""
+    """Extract the facts from ``pod``. Invalid values count as missing."""
     meta, grace = pod.metadata, pod.spec.termination_grace_period_seconds
     return EvictionFacts(
         namespace=meta.namespace,
@@ -72,9 +66,9 @@ def _cost(text: str) -> int:
 
 
 class Loss(NamedTuple):
-    """The cost of a set of victims, compared field by field; smaller is better.
+    """The cost of a set of victims, compared field by field. A smaller loss is better.
 
-    ``gpu_milliseconds`` is the time since they started, times their part of the GPUs.
+    ``gpu_milliseconds`` is the GPU time that the victims have occupied since their start.
     """
 
     priority: int = _NO_PRIORITY
@@ -99,7 +93,7 @@ def total_loss(losses: Iterable[Loss]) -> Loss:
 
 
 class EvictionBudget(NamedTuple):
-    """A limit, such as a PodDisruptionBudget, that ``allows`` so many evictions now."""
+    """A limit, such as a PodDisruptionBudget, which ``allows`` this many evictions now."""
 
     name: Hashable
     allows: int
@@ -107,24 +101,20 @@ class EvictionBudget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EvictionRules:
-    """Which pods may be evicted now. ``gangs`` are the UIDs of each gang's bound pods.
+    """Which pods may be evicted now."""
 
-    ``evicted`` are pods whose eviction was requested. ``budget`` returns the budget that guards the
-    pod with a UID, or None. ``withdraws``: reservations of pods of lower priority may be withdrawn.
-    ``gang_size`` returns how many pods of a PodGroup's gang start together, 0 if unknown: such a
-    gang leaves as a whole. Pods that leave within ``soon_s`` seconds count as gone.
-    """
-
-    facts: Mapping[str, EvictionFacts]
-    gangs: Mapping[GangName, Collection[str]]
-    evicted: Collection[str] = ()
+    facts: Mapping[str, EvictionFacts]  # by UID
+    gangs: Mapping[GangName, Collection[str]]  # the UIDs of each gang's bound pods
+    evicted: Collection[str] = ()  # the UIDs of pods whose eviction was requested
+    # The budget that guards the pod with a UID
     budget: Callable[[str], EvictionBudget | None] = lambda _: None
-    withdraws: bool = True
+    withdraws: bool = True  # whether reservations of lower priority may be withdrawn
+    # How many pods of a PodGroup's gang start together. At 0, the gang leaves as a whole
     gang_size: Callable[[GangName], int] = lambda _: 0
-    soon_s: float = SOON_S
+    soon_s: float = SOON_S  # a pod that ends within this time counts as gone
 
     def over_budget(self, uids: Iterable[str]) -> list[str]:
-        """Return the pods whose budget is used up by the evictions of the pods before them."""
+        """Return the pods whose eviction exceeds a budget, if the pods are evicted in order."""
         begun: Counter[Hashable] = Counter()
         over: list[str] = []
         for uid in uids:
@@ -138,14 +128,15 @@ class EvictionRules:
         return over
 
     def is_being_removed(self, uid: str) -> bool:
-        """Return whether a pod is being deleted or evicted, so that its gang does not count it."""
+        """Return whether a pod is being deleted or evicted, and no longer counts for its gang."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone: it leaves soon, and is not overdue.
+        """Return whether a pod counts as gone.
 
-        ``now_s`` is Unix time in seconds.
+        This is so if the pod's eviction was requested. It is also so if the pod is being deleted,
+        ends soon, and is not overdue. ``now_s`` is Unix time in seconds.
         """
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0
@@ -158,7 +149,8 @@ def eviction_loss(booking: Booking, ledger: Ledger, facts: EvictionFacts, now_s:
     """Return what the eviction of a pod costs at ``now_s``, Unix time in seconds."""
     info = ledger.info_of(booking.node)
     seconds = max(0, int(now_s - facts.started_at)) if facts.started_at else 0
-    milli_gpus = 0  # of each GPU the larger of memory and compute
+    milli_gpus = 0  # for each GPU, the larger of the memory and compute shares
+
     if info is not None and seconds:
         for share in booking.gpus:
             column = info.column(share.uuid)

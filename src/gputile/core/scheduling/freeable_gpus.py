@@ -1,9 +1,9 @@
 """Chooses the pods that leave a node so that enough of its GPUs become free for a pod.
 
-kube-scheduler counts what is free on the whole node, so it finds no victims if a node has enough in
-sum but no single GPU has. Here victims are chosen GPU by GPU: first the pods that free the most of
-what is missing, and of these the cheapest. Then each victim that the others make unnecessary is
-spared.
+kube-scheduler counts what is free on the whole node. So it finds no victims if a node has enough in
+sum, but no single GPU has enough. Here victims are chosen GPU by GPU. The pods that free the most
+of what is missing come first, and among equals the cheapest pods. Finally, victims that are not
+needed are spared.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from gputile.core.scheduling.eviction_rules import NOTHING, EvictionBudget, Loss
 
 @dataclass(frozen=True, slots=True)
 class VictimChoice:
-    """GPUs of a node, and the UIDs of the pods that lose them.
+    """GPUs of a node, and the UIDs of the pods that lose these GPUs.
 
-    ``evicted`` are bound pods, ``withdrawn`` pending ones.
+    ``evicted`` are bound pods. ``withdrawn`` are pending pods, which lose only their reservations.
     """
 
     node: str
@@ -37,9 +37,10 @@ class VictimChoice:
 class VictimGroup:
     """Pods that leave together: one pod, or a whole gang.
 
-    ``reserved``: a pending pod that loses its reservation. ``evictions`` is the number of its pods
-    that each budget guards. If more pods of a gang run than start together, the gang is a budget
-    itself: it limits how many of its pods leave without the others.
+    ``reserved`` states that the group is a pending pod, which loses its reservation. ``evictions``
+    has each budget with the number of the group's pods that the budget guards. If more pods of a
+    gang run than start together, the gang itself is a budget: it limits how many pods leave without
+    the others.
     """
 
     uids: tuple[str, ...]
@@ -48,15 +49,15 @@ class VictimGroup:
     evictions: tuple[tuple[EvictionBudget, int], ...] = ()
 
 
-# Pods that are being deleted, and the preemptor itself: they need no eviction
+# The group of pods that need no eviction: pods being deleted, and the preemptor itself
 LEAVING = VictimGroup((), NOTHING)
 
 
 class GpuAmounts(NamedTuple):
-    """What a group frees on a GPU, or what the GPU lacks.
+    """What a group of pods frees on a GPU, or what the GPU lacks for the request.
 
-    It lacks nothing if all amounts are 0 or less. ``incompatible`` is the number of pods that may
-    not share the GPU with the preemptor, so all of them have to leave.
+    The GPU lacks nothing if no amount is above 0. ``incompatible`` counts the pods that may not
+    share the GPU with the preemptor and therefore all have to leave.
     """
 
     mib: int = 0
@@ -75,21 +76,24 @@ class GpuAmounts(NamedTuple):
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
     def part_in(self, freed: "GpuAmounts") -> float:
-        """Return how much of the missing amounts ``freed`` covers: up to 1 for each, summed."""
+        """Return the sum of the parts of the missing amounts that ``freed`` covers.
+
+        Each amount contributes at most 1.
+        """
         return sum(
             min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0
         )
 
 
 class _Departures:
-    """The groups that leave a node so far, and how many evictions of each budget they use."""
+    """The groups chosen to leave a node, with the number of evictions of each budget."""
 
     def __init__(self) -> None:
         self.groups: dict[VictimGroup, None] = {}
-        self._taken: Counter[Hashable] = Counter()  # evictions by the name of a budget
+        self._taken: Counter[Hashable] = Counter()  # evictions, by the name of the budget
 
     def allows(self, group: VictimGroup) -> bool:
-        """Return whether the budgets allow the group to leave in addition to the others."""
+        """Return whether the budgets allow the group to leave in addition to the chosen groups."""
         return all(
             self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions
         )
@@ -107,7 +111,7 @@ class _Departures:
 
 @dataclass(slots=True, eq=False)
 class _LeavingGpu:
-    """A GPU, what it lacks for the request, and what each group that may leave frees on it."""
+    """A GPU, what the GPU lacks for the request, and what each group frees there by leaving."""
 
     gpu: Gpu
     missing: GpuAmounts
@@ -128,7 +132,10 @@ def freeable_gpus(
     groups: Mapping[str, VictimGroup | None],
     only_gpus: Collection[str],
 ) -> list[_LeavingGpu]:
-    """Return the GPUs (of ``only_gpus`` unless empty) that evictions can free for the request."""
+    """Return the GPUs that evictions can free for the request.
+
+    If ``only_gpus`` is not empty, only the GPUs with these UUIDs are considered.
+    """
     on_gpu: dict[str, list[Booking]] = {}
     for booking in bookings:
         for share in booking.gpus:
@@ -148,7 +155,7 @@ def _gpu(
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
 ) -> _LeavingGpu | None:
-    """Return what a GPU lacks, and what may leave; None if it is unsuitable, or cannot be freed."""
+    """Return what a GPU lacks and which groups may leave, or None if it cannot be freed."""
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
         return None
@@ -179,7 +186,7 @@ def _gpu(
 def cheapest_choice(
     node: str, gpus: Sequence[_LeavingGpu], wanted: int, level: int
 ) -> VictimChoice | None:
-    """Choose victims of priority up to ``level`` that free ``wanted`` GPUs, the cheapest first."""
+    """Choose the cheapest victims of priority up to ``level`` that free ``wanted`` GPUs."""
     gone = _Departures()
     chosen: list[_LeavingGpu] = []
     while len(chosen) < wanted:
@@ -202,7 +209,7 @@ def cheapest_choice(
 
 
 def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[_LeavingGpu]:
-    """Spare groups that are not needed for ``wanted`` free GPUs; return the free GPUs.
+    """Remove groups that need not leave for ``wanted`` free GPUs. Return the free GPUs.
 
     The most expensive groups are spared first.
     """
@@ -216,7 +223,7 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return further groups of priority up to ``level`` that free enough; None if they do not."""
+    """Return further groups of priority up to ``level`` that free enough, or None."""
     missing = gpu.missing_after(gone.groups)
     freed = {
         group: amounts

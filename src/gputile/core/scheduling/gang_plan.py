@@ -1,13 +1,14 @@
 """Plans a gang on the ledger by the rules for single pods: kube-scheduler's checks, filter, rank.
 
-The pods are placed one by one, the hardest first. If one of them fits nowhere, the pods before it
-try their next best nodes, a bounded number of times. So a gang of different pods may stay pending
-although a placement exists; a gang of equal pods with one GPU each never does. If pods must be near
-each other, and the zone or rack of the first pod is too small, the search starts over elsewhere.
+The pods are placed one by one, the hardest first. If a pod fits nowhere, the pods before it are
+moved to their next best nodes, a bounded number of times. So a gang of different pods may stay
+pending although a placement exists. This never happens to a gang of equal pods with one GPU each.
+If pods must be near each other, and the zone or rack of the first pod is too small, the search
+starts again elsewhere.
 
 Pods of one kind are interchangeable: they have the same requests, and all rules about labels treat
-them alike. Jobs and StatefulSets number their pods in labels; such a label makes pods different
-only if a selector uses its key.
+them alike. Jobs and StatefulSets number their pods in labels. Such a label makes pods different
+only if a selector uses its key. ``placement.fit.choose_gpus`` chooses the GPUs on each node.
 """
 
 from collections import Counter
@@ -27,12 +28,12 @@ from gputile.core.placement import vectorized
 from gputile.core.refusal import grouped
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
-_MOST_KEYS = 64  # if there are more keys, pods with any different labels count as different kinds
+_MOST_KEYS = 64  # with more keys, pods are of one kind only if all their labels are equal
 
 
 @dataclass(frozen=True, slots=True)
 class GangCandidate:
-    """A pod to be placed. ``request`` is None if it requests no GPU."""
+    """A pod to be placed. ``request`` is None if the pod requests no GPU."""
 
     pod: Pod
     request: Request | None
@@ -46,7 +47,7 @@ def decisions(
         yield from (Decision(name, (), None) for name in names)
         return
     for name in engine.best_first(asking.request, names):
-        # Decided lazily: the caller may have booked and released GPUs since the nodes were ranked.
+        # Decide lazily: the caller may have booked and released GPUs since the nodes were ranked.
         decision = engine.decide(asking.request, name, now_ns)
         if isinstance(decision, Decision):
             yield decision
@@ -54,14 +55,18 @@ def decisions(
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The kinds of a gang's pods: ``number`` is each pod's kind, ``asking`` has a pod of each."""
+    """The kinds of a gang's pods.
+
+    ``number`` has the kind of each pod, as an index into ``asking``, which has one pod of each
+    kind.
+    """
 
     number: tuple[int, ...]
     asking: tuple[GangCandidate, ...]
 
 
 def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kinds:
-    """Divide a gang's pods into kinds; ``repelling`` are the placed pods with anti-affinity."""
+    """Divide a gang's pods into kinds. ``repelling`` are the placed pods with anti-affinity."""
     keys = {
         key for pod in (*(member.pod for member in members), *repelling) for key in _label_keys(pod)
     }
@@ -100,14 +105,15 @@ def _label_keys(pod: Pod) -> Iterator[str]:
             yield from (requirement.key for requirement in selector.match_expressions)
 
 
-_TRIES = 256  # placements that a search may try in addition to one for each pod
-# approximate number of placements for further searches, if pods have pod affinity
+# A search may try this many placements in addition to one for each pod.
+_TRIES = 256
+# If pods have pod affinity, further searches may try about this many placements in total.
 _MORE_TRIES = 1024
-# each of these searches counts as at least so many placements, since it judges all nodes
+# Each further search counts as at least this many placements, since it judges all nodes.
 _TRIES_OF_A_START = 128
-# kinds whose capacity is computed before a search; pods of further kinds count as fitting
+# The capacity for this many kinds is computed before a search. Further kinds count as fitting.
 _MOST_KINDS = 64
-# at most this many pods of a gang that cannot fit are placed, to report how many would fit
+# If a gang cannot fit, at most this many of its pods are placed to report how many would fit.
 _MOST_COUNTED = 256
 _FAR = 1 << 30
 _REASONS_SHOWN = 3
@@ -115,10 +121,11 @@ _REASONS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """The placements of a gang's pods, by UID. If the gang ``fits``, enough pods have one.
+    """The placements of a gang's pods, by UID. ``fits`` states whether enough pods are placed.
 
-    ``lacking`` is why the first unplaced pod has no placement. It is "" if all have one, or if the
-    search for a gang that cannot fit ended early, so that more pods may fit.
+    ``lacking`` is the reason why the first unplaced pod has no placement. It is "" if all pods have
+    a placement. It is also "" if the search for a hopeless gang ended early, so that more pods may
+    fit.
     """
 
     places: dict[str, Decision]
@@ -127,7 +134,7 @@ class GangPlan:
 
     @property
     def room(self) -> str:
-        """The number of pods that fit, and the reason why no more do."""
+        """The number of pods that fit, and the reason why no more pods fit."""
         count = len(self.places)
         return (
             f"{count}; {self.lacking}"
@@ -144,11 +151,11 @@ def plan_gang(
     now_ns: int,
     closed: Collection[str] = (),
 ) -> GangPlan:
-    """Return placements for at least ``needed`` of ``members``, or the reason why fewer fit.
+    """Return placements for at least ``needed`` of ``members``, or the reason why fewer pods fit.
 
-    All of them are placed if they fit. Nodes whose names are in ``closed`` are not used. Existing
+    All pods are placed if they fit. Nodes whose names are in ``closed`` are not used. Existing
     reservations of the members are ignored. ``now_ns`` is Unix time in nanoseconds. Ledger and
-    predicates are changed during the call, and then restored: for a live ledger, pass a snapshot.
+    predicates are changed during the call and restored afterwards, so pass snapshots of live ones.
     """
     ordered = sorted(members, key=hardness)
     with _without_reservations(ordered, engine.ledger, predicates):
@@ -162,7 +169,7 @@ def plan_gang(
 
 
 def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
-    """Return the key by which the pods of a gang are sorted: the hardest to place come first."""
+    """Return a sort key for the pods of a gang. The pods that are hardest to place come first."""
     shape = member.request.shape if member.request else None
     whole = shape is not None and shape.kind is not RequestKind.SHARED
     gpus, mib, percent = (shape.gpus, shape.mib, shape.percent) if shape else (0, 0, 0)
@@ -183,7 +190,6 @@ def hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
 def _without_reservations(
     members: Sequence[GangCandidate], ledger: Ledger, predicates: Predicates
 ) -> Iterator[None]:
-    """Release the reservations of these pods within the context."""
     pods = {each.pod.metadata.uid: each.pod for each in members}
     held = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
     for booking in held.values():
@@ -221,7 +227,7 @@ class _GangSearch:
         self._too_small: set[str] = set()  # nodes where the first pod must not be placed again
 
     def most_placed(self) -> int:
-        """Return an upper bound on how many pods fit: the sum over the kinds, each judged alone."""
+        """Return an upper bound on the number of pods that fit, summed over the kinds."""
         total = 0
         for kind, count in Counter(self._kinds.number).items():
             request = self._kinds.asking[kind].request
@@ -239,7 +245,8 @@ class _GangSearch:
     def places(self, needed: int, most: int) -> dict[int, Decision]:
         """Return placements for at least ``needed`` of the first ``most`` pods.
 
-        If fewer fit, it returns as many as were found. None of the pods stays placed.
+        If fewer pods fit, the result has as many placements as were found. After the call, none of
+        the pods is placed on the ledger.
         """
         count = min(most, len(self._members))
         best = found = self._descend(needed, count, count + _TRIES)
@@ -279,7 +286,7 @@ class _GangSearch:
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
-        """Return why the first pod that is not in ``places`` fits nowhere beside those that are."""
+        """Assign ``places``, and return why the first pod without a placement fits no node."""
         for member, place in places.items():
             self._assign(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
@@ -289,7 +296,10 @@ class _GangSearch:
         return why
 
     def _options(self, member: int) -> Iterator[Decision | None]:
-        """Yield the possible placements of a pod, best nodes first; finally None, to skip it."""
+        """Yield the possible placements of a pod, best nodes first.
+
+        The last item is None, which leaves the pod without a placement.
+        """
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False
@@ -304,7 +314,7 @@ class _GangSearch:
         yield None
 
     def _open_nodes(self, kind: int, *, alone: bool = False) -> list[str]:
-        # Predicates cache their answers by pod, so one pod stands for all of its kind.
+        # Predicates cache their answers by pod, so ask for one pod of each kind only.
         pod = self._kinds.asking[kind].pod
         names = self._predicates.open_alone(pod) if alone else self._predicates.open_nodes(pod)
         return [name for name in names if name not in self._closed]

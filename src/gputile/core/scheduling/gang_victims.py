@@ -1,10 +1,10 @@
-"""Chooses the pods to evict so that a whole gang fits; a single pod is a gang of one.
+"""Chooses the pods to evict so that a whole gang fits. A single pod counts as a gang of one.
 
 Either all pods that start together fit, or no pod is evicted. The pods are placed one by one, the
-hardest first. Each gets free GPUs if there are any, and otherwise the GPUs whose victims
-(``victim_choice``) add the least to the loss so far. Each attempt evicts only pods below one
-priority; a binary search finds the lowest that is enough. Finally, victims whose GPUs are not
-needed are spared. All victims together respect the PodDisruptionBudgets.
+hardest first. Each pod gets free GPUs if there are any. Otherwise it gets the GPUs whose victims
+(``victim_choice``) increase the loss least. Each attempt evicts only pods below one priority, and a
+binary search finds the lowest priority that is enough. Finally, victims whose GPUs are not needed
+are spared. All victims together respect the PodDisruptionBudgets.
 
 In each attempt, the search for a kind of pod ends when ``_MOST_NODES`` nodes with victims are
 found. After a pod is placed, only nodes that have changed are judged again.
@@ -39,10 +39,9 @@ _MOST_NODES = 100
 
 @dataclass(frozen=True, slots=True)
 class VictimSearchInput:
-    """The cluster in which victims are searched for. ``pods`` are its bound pods by UID.
+    """The cluster in which victims are searched for. ``pods`` maps UIDs to bound pods.
 
-    ``empty`` checks pods against the same nodes without any pods. Nodes whose names are in
-    ``closed`` get no pods.
+    ``empty`` checks pods against the same nodes without pods. Nodes in ``closed`` are not used.
     """
 
     engine: PlacementEngine
@@ -65,7 +64,10 @@ class VictimSearchInput:
             self.predicates.place(pod, booking.node)
 
     def accepts(self, pod: Pod, node: str) -> bool:
-        """Return whether a pod, even if placed there, passes kube-scheduler's checks on a node."""
+        """Return whether a node passes kube-scheduler's checks for a pod.
+
+        If the pod is already placed, the checks ignore its placement.
+        """
         counted = self.predicates.remove(pod.metadata.uid)
         free = self.predicates.reason(pod, node) is None
         if counted:
@@ -90,10 +92,10 @@ def choose_gang_victims(
     rules: EvictionRules,
     now_ns: int,
 ) -> GangVictims | None:
-    """Place the ``needed`` pods of ``members`` that are the easiest to place.
+    """Place the ``needed`` easiest pods of ``members``, with victims if necessary.
 
-    The loss is the least that is found. Return None if evicting pods of lower priority is not
-    enough. ``now_ns`` is Unix time in nanoseconds.
+    The result has the least loss that was found. It is None if evicting pods of lower priority is
+    not enough. ``now_ns`` is Unix time in nanoseconds.
     """
     chosen = sorted(members, key=hardness)[-needed:]
     priority, now_s = min(member.pod.spec.priority or 0 for member in chosen), now_ns / _SECOND
@@ -104,7 +106,7 @@ def choose_gang_victims(
         if rules.is_leaving(uid, now_s):
             cluster.remove(uid)
     kinds = kinds_of(chosen, cluster.predicates.repelling())
-    levels = [priority]  # for one pod, ``VictimSearch`` finds the least important victims by itself
+    levels = [priority]  # for one pod, ``VictimSearch`` itself finds the least important victims
     if len(chosen) > 1:
         below = {
             booking.priority
@@ -125,10 +127,10 @@ def is_enough(
     rules: EvictionRules,
     now_ns: int,
 ) -> bool:
-    """Return whether the reservations ``places`` (by UID) can be used once ``gone`` have left.
+    """Return whether the reservations ``places``, by UID, can be used once ``gone`` have ended.
 
-    Pods that are already leaving count as gone, too. ``pods`` are the pods of the plan with their
-    nodes: they must then also pass kube-scheduler's checks there.
+    ``gone`` are UIDs of pods. Pods that are already leaving count as ended, too. ``pods`` are the
+    pods of the plan with their nodes. Each must then also pass kube-scheduler's checks on its node.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:
@@ -166,13 +168,14 @@ class _Attempt:
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
-        # The number of victims that a budget guards, by its name
+        # The number of victims so far, by the name of the budget that guards them
+
         self._guarded: Counter[Hashable] = Counter()
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node
 
     def run(self) -> GangVictims | None:
-        """Return the placements and the victims; None if one of the pods does not fit."""
+        """Return the placements and the victims, or None if one of the pods does not fit."""
         for member, kind in zip(self._members, self._kinds, strict=True):
             place = self._free(self._asking[kind]) or self._freed(self._asking[kind], kind)
             if place is None:
@@ -194,7 +197,7 @@ class _Attempt:
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
     def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
-        """Choose GPUs whose victims add the least loss; remove the victims from the snapshot."""
+        """Choose the GPUs whose victims add the least loss, and remove these victims."""
         request = asking.request
         if request is None:
             return None
@@ -235,7 +238,7 @@ class _Attempt:
         self._changed(nodes)
 
     def _judge(self, asking: GangCandidate, request: Request, kind: int) -> dict[str, VictimChoice]:
-        """Return the victims on each node for a kind of pod; search only changed nodes again."""
+        """Return the victims on each node for a kind of pod. Search only changed nodes again."""
         known = self._judged.setdefault(kind, {})
         search = VictimSearch(
             self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules
@@ -259,10 +262,7 @@ class _Attempt:
         return found
 
     def _added(self, loss: Loss) -> Loss:
-        """Raise the priority of a loss to that of the victims so far.
-
-        A lower priority makes no difference.
-        """
+        """Raise the priority of a loss to the highest priority of the victims so far."""
         return loss._replace(priority=max(loss.priority, self._most_important))
 
     def _budget(self, uid: str) -> EvictionBudget | None:
@@ -313,7 +313,7 @@ class _Attempt:
                     self._cluster.remove(booking.uid)
 
     def _sets(self) -> list[list[Booking]]:
-        """Return the sets of victims that stay or leave together, the most expensive first."""
+        """Return the sets of victims that leave together, the most expensive first."""
         whole: dict[GangName, list[Booking]] = {}
         sets: list[list[Booking]] = []
         for booking in self._victims.values():

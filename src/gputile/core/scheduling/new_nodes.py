@@ -1,7 +1,7 @@
-"""Computes which new nodes pending pods need, and which of them an autoscaler adds by itself.
+"""Computes which new nodes pending pods need, and which of these an autoscaler adds by itself.
 
 An autoscaler compares requests with the sums of a node, and does not know single GPUs. It assumes
-that a pod fits a node whose GPUs have enough free in sum, and adds nodes only for pods that fit no
+that a pod fits a node whose GPUs have enough free in sum. It adds nodes only for pods that fit no
 node in sum.
 """
 
@@ -24,21 +24,17 @@ from gputile.core.scheduling.gang_plan import GangCandidate, hardness
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 
 BarredTypes = Mapping[tuple[str, str], Refusal[NodeTypeRule]]
-"""Why no node of a type is to be added for a pod, by the pod's UID and the type's name."""
+"""The reason not to add a node of a type for a pod, by the pod's UID and the type's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewNodes:
-    """The nodes to add. ``counts`` is their number by node type, without the starting nodes.
+    """The nodes to add for pending pods."""
 
-    ``types`` is the node type for each pod, by UID; ``on_new`` has the UIDs of the pods that no
-    starting node takes. ``refused`` has the reasons for each pod that no type can take, by UID and
-    the type's name.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    types: dict[str, str] = field(default_factory=dict)
-    on_new: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)  # by type, without starting nodes
+    types: dict[str, str] = field(default_factory=dict)  # the node type for each pod, by UID
+    on_new: set[str] = field(default_factory=set)  # the UIDs of pods that fit no starting node
+    # The reasons for each pod that fits no type, by UID and type
     refused: dict[str, Mapping[str, Refusal[NodeTypeRule]]] = field(default_factory=dict)
 
 
@@ -49,10 +45,10 @@ def new_nodes(
     configuration: Configuration,
     barred: BarredTypes,
 ) -> NewNodes:
-    """Return the nodes to add so that ``pods`` fit, GPU by GPU; earlier types are preferred.
+    """Return the nodes to add so that ``pods`` fit, GPU by GPU. Earlier types are preferred.
 
-    ``starting`` is the number of nodes of each type that have not reported their GPUs yet: pods go
-    there first.
+    ``starting`` maps the name of a type to its number of nodes that have not reported their GPUs
+    yet. Pods are placed on these nodes first. ``barred`` has the types to exclude for each pod.
     """
     return _packed(_Site(types, configuration, barred), pods, starting)
 
@@ -65,7 +61,7 @@ def nodes_added_unasked(
 ) -> Counter[str]:
     """Return, by type, how many nodes an autoscaler is about to add for ``pods``.
 
-    The pods fit no node, even if only the sums of its resources are compared.
+    The pods must fit no node, even if only the sums of its resources are compared.
     """
     # Other reasons are ignored
     unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}
@@ -80,8 +76,9 @@ def places_in_sum(
 ) -> dict[str, str]:
     """Return the node on which an autoscaler expects each of ``pods``, by UID.
 
-    Starting nodes come last. An autoscaler does not know the reservations of the pods ``reserved``,
-    and counts the nodes in ``starting`` with all that they will offer (``as_described``).
+    A starting node is chosen only if the pod fits no other node. An autoscaler ignores the
+    reservations of the pods ``reserved``. It counts the nodes in ``starting`` with all resources
+    that they will have (``as_described``).
     """
     nodes, places = nodes.snapshot(), dict[str, str]()
     for pod in reserved:
@@ -97,10 +94,10 @@ def places_in_sum(
 
 
 def as_described(node: Node, kind: NodeType) -> Node:
-    """Return a node of a type as it will be when it is complete.
+    """Return a starting node as it will be when it is complete.
 
-    It has all labels and resources that the type describes. By then, it has lost all taints that
-    the type does not describe; a cordoned node stays cordoned.
+    The result has all labels and resources that the node's type describes. Taints that the type
+    does not describe are removed. A cordoned node stays cordoned.
     """
     whole, there = kind.node(node.metadata.name), node_allocatable(node)
     offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}
@@ -116,7 +113,7 @@ def as_described(node: Node, kind: NodeType) -> Node:
 
 
 def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
-    """Put each pod, hardest first, on the first node that takes it; add a node if none does."""
+    """Place each pod, hardest first, on the first node that accepts it, or on a new node."""
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
@@ -141,7 +138,7 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, with pods on them; with ``by_sums`` only sums are checked."""
+    """Nodes that do not exist yet, with pods on them. With ``by_sums`` only sums are checked."""
 
     def __init__(
         self,
@@ -173,14 +170,14 @@ class _Site:
         return self._nodes[name].name
 
     def place_on_existing(self, each: GangCandidate) -> str | None:
-        """Put a pod on the first node that takes it; return its name, None if none does."""
+        """Place a pod on the first node that accepts it. Return the node's name, or None."""
         for name in self._predicates.open_nodes(each.pod):
             if self._place(each, name):
                 return name
         return None
 
     def place_on_new(self, each: GangCandidate, types: Iterable[NodeType]) -> str | None:
-        """Put a pod on a new node of the first type that takes it; return its name or None."""
+        """Place a pod on a new node of the first type that accepts it. Return its name, or None."""
         for kind in types:
             name = self.add(kind)
             if self._predicates.reason(each.pod, name) is None and self._place(each, name):
@@ -189,7 +186,7 @@ class _Site:
         return None
 
     def refusal(self, each: GangCandidate, kind: NodeType) -> Refusal[NodeTypeRule] | None:
-        """Return why even an empty node of a type cannot take a pod; None if it may."""
+        """Return why even an empty node of the type cannot run the pod, or None."""
         if not self._by_sums and each.request is not None:
             refusal = kind.refusal(each.request)
             if refusal is not None:
@@ -207,7 +204,7 @@ class _Site:
         request = each.request
         barred = self._barred.get((each.pod.metadata.uid, self.type_of(name)))
         if barred is not None and barred.rule is not NodeTypeRule.PAUSED:
-            return False  # nodes of the type that are there show that it will be too small
+            return False  # existing nodes of the type show that a new node would be too small
         if request is not None and not self._by_sums:
             if (request, name) in self._full:
                 return False

@@ -1,10 +1,14 @@
-"""Decides which nodes a request fits, how good they are, and which GPUs it gets, with reasons.
+"""Scores nodes for a request, and combines fit, scores and GPU choice into a decision.
 
-The extender serves these decisions over HTTP; the simulator calls them directly. Scores are cached
-per request shape for all nodes, and only rows that have changed are computed again. Under the
-policy ``packing``, new prices also change the scores. Computing prices takes time. With
-``prices_later`` the caller provides them (``reprice``), and until then full nodes are preferred;
-without it, the first call for scores computes prices.
+``placement.fit.choose_gpus`` chooses the GPUs of a node, and ``placement.fit`` explains why a
+request does not fit. ``placement.vectorized`` and ``placement.packing_scores`` compute scores. This
+module only decides the order of the nodes. The extender serves its decisions over HTTP, and the
+simulator calls it directly.
+
+Scores are cached per request shape for all nodes, and only changed rows are computed again. Under
+the policy ``packing``, new prices change all scores. With ``prices_later`` the caller provides the
+prices (``reprice``), and nodes are scored as under ``binpack`` until then. Without
+``prices_later``, the first call of ``scores`` computes prices, which takes time.
 """
 
 from collections.abc import Sequence
@@ -41,7 +45,7 @@ _SHAPES_KEPT = 256
 
 @dataclass(slots=True)
 class _Scored:
-    """The scores of all rows for one shape, as of a position in the ledger's changes."""
+    """The scores of all rows for one shape, at one ``position`` in the ledger's log of changes."""
 
     scores: npt.NDArray[np.int64]
     position: int
@@ -52,9 +56,9 @@ class _Scored:
 class Filtered:
     """The nodes that a request fits, and the reasons why it does not fit the others.
 
-    ``refused`` and ``unresolvable`` map a node to its reason; evictions cannot make the request fit
-    a node in ``unresolvable``. ``closest`` are the nodes that come closest to fitting, with their
-    reasons, for an event.
+    ``refused`` and ``unresolvable`` map the name of a node to the reason. Evictions may help on a
+    node in ``refused``, but never on a node in ``unresolvable``. ``closest`` lists the nodes that
+    come closest to fitting, with their reasons, for an event.
     """
 
     feasible: list[str]
@@ -64,9 +68,10 @@ class Filtered:
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A pod's node and GPUs. A gang has thousands of decisions, so garbage collection skips them.
+    """A pod's node and GPUs.
 
-    ``allocation`` is None, and ``gpus`` is empty, if another device plugin manages the node's GPUs.
+    ``gpus`` is empty and ``allocation`` is None if another device plugin manages the node's GPUs.
+    Garbage collection skips decisions, since a gang has thousands of them.
     """
 
     node: str
@@ -77,10 +82,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
-        """Build the booking to assume during the Binding; None if there is nothing to book.
+        """Build the booking to assume before the Binding is sent, or return None if there is none.
 
-        ``request`` is that of the pod, None if it requests no GPU; ``assumed_at`` is a time of the
-        monotonic clock in seconds.
+        ``request`` is None if ``pod`` requests no GPU. ``assumed_at`` is monotonic time in seconds.
         """
         if self.allocation is None or request is None:
             return None
@@ -100,7 +104,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         )
 
     def text(self) -> str:
-        """Describe the GPUs for people: "GPU 1 (4 GiB)" or "GPU 0, GPU 3"."""
+        """Describe the GPUs for people, for example "GPU 1 (4 GiB)" or "GPU 0, GPU 3"."""
         if self.allocation is None:
             return "GPUs by the node's own device plugin"
         if self.allocation.whole:
@@ -113,7 +117,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlacementEngine:
-    """Places pods on one ledger. ``packing_state`` is None before the first prices."""
+    """Places pods on one ledger. ``packing_state`` is None before the first prices are known."""
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
@@ -125,20 +129,19 @@ class PlacementEngine:
         self.demand = DemandTracker(ledger) if packing else None
 
     def snapshot(self) -> "PlacementEngine":
-        """Return an engine on a snapshot of the ledger, with the current prices."""
         engine = PlacementEngine(self.ledger.snapshot(), prices_later=self._prices_later)
         engine.packing_state = self.packing_state
         return engine
 
     def reprice(self, prices: Prices) -> None:
-        """Score nodes by these prices, and by what is scarce in the cluster now.
+        """Score nodes by ``prices`` and by what is scarce in the cluster now.
 
-        When a node changes later, its new state is scored by the same prices and scarcities.
+        A node that changes later is scored again with the same prices and scarcities.
         """
         self.packing_state = build(self.ledger.node_arrays, prices)
 
     def request(self, pod: Pod) -> Request | None:
-        """Parse the GPU request of ``pod`` by the ledger's configuration; None if it requests none.
+        """Parse the GPU request of ``pod``. Return None if the pod requests no GPU.
 
         Raises:
             RequestError: the request can never be served.
@@ -147,10 +150,10 @@ class PlacementEngine:
         return parse_request(pod, configuration.unit_mib, configuration.trust_group)
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
-        """Return which of ``names`` the request fits, and why not the others.
+        """Return which of the nodes ``names`` the request fits, and why it does not fit the others.
 
-        The nodes that come closest to fitting get full reasons, the others only short ones:
-        kube-scheduler writes all distinct reasons into the pod's status, and thousands would not
+        Only the nodes that come closest to fitting get full reasons, and the others short ones:
+        kube-scheduler writes all distinct reasons into the pod's status, where thousands would not
         fit.
         """
         rows, known = self._rows(names)
@@ -180,13 +183,13 @@ class PlacementEngine:
         return result
 
     def rank(self, request: Request, names: Sequence[str], *alternatives: Request) -> list[int]:
-        """Return a rank of 0 to 10 for each of ``names``.
+        """Return a rank from 0 to 10 for each of the nodes ``names``.
 
-        Only the best node has rank 10; among nodes of equal score it is the first one in the
-        ledger. kube-scheduler chooses at random among equal ranks, which would scatter pods over
-        equal nodes. The other nodes with the best score have rank 9, and each next lower score,
-        however close, has one rank less. From the tenth score on, the rank is 0, as for nodes that
-        do not fit. ``alternatives`` are forms of the request for nodes of other modes.
+        kube-scheduler chooses at random among equal ranks, which would scatter pods over equal
+        nodes. So only one node has rank 10: the first node in the ledger that has the highest
+        score. Other nodes with this score have rank 9. Each lower score has one rank less, down to
+        rank 1. All lower scores have rank 0, and so have nodes that the request does not fit.
+        ``alternatives`` are forms of the request for nodes of other modes.
         """
         if not names:
             return []
@@ -197,12 +200,11 @@ class PlacementEngine:
         return _ranks(np.where(known, found, vectorized.UNFIT), rows)
 
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
-        """Return a rank of 0 to 10 for each of ``names`` if the pod requests ``host`` and no GPU.
+        """Return a rank from 0 to 10 for each of the nodes ``names``, for a pod without GPUs.
 
-        If some nodes have no GPUs, these have rank 10 and all others rank 0: kube-scheduler chooses
-        among them. If all nodes have GPUs, they are ranked as in ``rank``: on the best node, the
-        free GPUs lose the least value when the pod takes its CPU and memory. Under the policy
-        ``spread`` all nodes have rank 0.
+        If some nodes have no GPUs, these nodes have rank 10 and all others rank 0. Otherwise ranks
+        follow ``rank``: the best node is the one whose free GPUs lose the least value when the pod
+        uses ``host`` CPU and memory. Under the policy ``spread`` all nodes have rank 0.
         """
         if not names or self._emptier:
             return [0] * len(names)
@@ -214,7 +216,10 @@ class PlacementEngine:
         return _ranks(found, rows)
 
     def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` that the request fits, best first; ties keep their order."""
+        """Return the nodes of ``names`` that the request fits, best first.
+
+        Nodes of equal score keep their order.
+        """
         if not names:
             return []
         rows, known = self._rows(names)
@@ -224,7 +229,10 @@ class PlacementEngine:
         return [names[i] for i in order.tolist()]
 
     def decide(self, request: Request, name: str, now_ns: int) -> Decision | Refusal[FitRule]:
-        """Choose a node's GPUs, or return why the request does not fit; ``now_ns`` is Unix time."""
+        """Choose a node's GPUs, or return why the request does not fit.
+
+        ``now_ns`` is Unix time in nanoseconds.
+        """
         node = self.ledger.state(name)
         if node is None:
             return UNKNOWN
@@ -238,7 +246,7 @@ class PlacementEngine:
     def decision(
         self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int
     ) -> Decision:
-        """Build the decision that assigns ``gpus``; empty if another device plugin manages them."""
+        """Build the decision that assigns ``gpus``. Without GPUs, there is no allocation."""
         if not gpus:
             return Decision(info.name, (), None)
         mode = info.mode.value if info.mode else ""
@@ -251,9 +259,9 @@ class PlacementEngine:
         return refusal(node, request.shape)
 
     def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """Return the row of each name, and whether it is known; the row of an unknown name is 0."""
+        """Return the row of each node, and whether the node is known. Unknown nodes get row 0."""
         row_of = self.ledger.row_of
-        # one call into C for thousands of names; it returns a tuple only for two names or more
+        # itemgetter looks up thousands of names in one call. For a single name it returns no tuple.
         try:
             found = (
                 itemgetter(*names)(row_of) if len(names) > 1 else [row_of[name] for name in names]
@@ -264,9 +272,9 @@ class PlacementEngine:
             return np.maximum(rows, 0), rows >= 0
 
     def scores(self, shape: Shape | None, host: HostResources) -> npt.NDArray[np.int64]:
-        """Return the scores of all rows; only rows that have changed are computed again.
+        """Return the scores of all rows. Only rows that have changed are computed again.
 
-        ``shape`` is None for a pod without GPUs; ``host`` is the pod's request for CPU and memory.
+        ``shape`` is None for a pod without GPUs. ``host`` is the pod's request for CPU and memory.
         """
         if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
@@ -308,9 +316,9 @@ class PlacementEngine:
 
 
 def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
-    """Return the ranks of scores (see ``PlacementEngine.rank``); the first best row gets 10."""
+    """Return the ranks of the scores ``found``, as ``PlacementEngine.rank`` describes them."""
     ranks, rest = np.zeros(len(found), np.int64), found.copy()
-    # Each pass is linear: sorting thousands of scores would take longer
+    # Nine linear passes are faster than sorting thousands of scores
     for rank in range(TOP_SCORE - 1, 0, -1):
         best = rest.max()
         if best == vectorized.UNFIT:
@@ -327,15 +335,15 @@ def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int
 def _closest(
     node_arrays: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]
 ) -> list[int]:
-    """Return the positions of the nodes to name.
+    """Return the positions of the nodes whose reasons are reported in full.
 
-    Nodes that fail a later rule come first; among equals, those with the most free memory.
+    Nodes that fail a later check come first. Among equals, nodes with more free memory come first.
     """
     free = node_arrays.total[rows] - node_arrays.used[rows]
     nearness = broken * MOST_MIB * 2 + np.where(node_arrays.usable[rows], free, -1).max(
         axis=1
     ).clip(-1)
-    if len(rows) > NAMED_NODES:  # sorting thousands to name ten would be a waste
+    if len(rows) > NAMED_NODES:  # sorting thousands of rows to find ten would be slow
         near = np.flatnonzero(nearness >= np.partition(nearness, -NAMED_NODES)[-NAMED_NODES])
     else:
         near = np.arange(len(rows))

@@ -1,8 +1,9 @@
-"""Decides which nodes a pod may go to, how good they are, and whether a node takes a pod now.
+"""Decides which nodes a pod may be bound to, ranks nodes, and checks whether a node is open.
 
-Where a pod may go depends on its gang's plan, an unconfirmed Binding, or its request. For a pod
-with ResourceClaims the nodes are only ranked: kube-scheduler has found devices on each of them, and
-itself allocates the first GPU that fits.
+The GPUs are not chosen here, but by ``placement.fit.choose_gpus`` when the pod is bound. The nodes
+of a pod depend on its gang's plan, an unconfirmed Binding, or its request. For a pod with
+ResourceClaims the nodes are only ranked: kube-scheduler has found devices on each of them, and
+allocates the first GPU that fits.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,9 @@ from gputile.core.scheduling.reservation_rules import reserved_node
 class PodVerdict:
     """The nodes for one pod.
 
-    ``lacks_gpus``: the pod waits for GPUs, which may become free at any moment. ``invalid`` is the
-    reason why no node can ever take the pod, None if one may. ``no_fit`` is the reason, for people,
-    why no node fits now, None if there is nothing new to report.
+    ``lacks_gpus`` states that the pod waits for GPUs, which may become free at any moment.
+    ``invalid`` is the reason why no node can ever run the pod, or None. ``no_fit`` is the reason,
+    for people, why the request fits no node now. It is None if there is nothing new to report.
     """
 
     nodes: Filtered
@@ -35,7 +36,10 @@ class PodVerdict:
 
 
 def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: int) -> PodVerdict:
-    """Return which of ``names`` the pod may go to, and why no others; ``now_ns`` is Unix time."""
+    """Return the nodes of ``names`` that the pod may use, and why it may not use the others.
+
+    ``now_ns`` is Unix time in nanoseconds.
+    """
     ledger = engine.ledger
     try:
         request = engine.request(pod)
@@ -48,7 +52,7 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
         return PodVerdict(Filtered(list(names)))
     place = reserved_node(ledger, pod, now_ns)
     if isinstance(place, Refusal):
-        # The node that the pod's victims leave stays nominated: it may take the pod soon.
+        # The node that the victims leave stays nominated, since the pod may soon fit there.
         left = place.node if place.rule is ReservationRule.NOT_LEFT_YET else ""
         soon = {name: place.text for name in names if name == left}
         others = {name: place.text for name in names if name != left}
@@ -68,7 +72,7 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
 
 
 def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[int]:
-    """Return a rank for each of ``names``; all are 0 without a valid request for GPUs."""
+    """Return a rank for each of ``names``. All ranks are 0 without a valid request for GPUs."""
     try:
         request = engine.request(pod)
     except RequestError:
@@ -79,7 +83,7 @@ def rank_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str]) -> list[in
 def rank_pod_without_gpus(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> list[int] | None:
-    """Return a rank for each of ``names``; None if the pod requests GPUs or has GPU claims."""
+    """Return a rank for each of ``names``, or None if the pod requests or claims GPUs."""
     if any(engine.ledger.claims.of_pod(pod)):
         return None
     try:
@@ -93,9 +97,9 @@ def rank_pod_without_gpus(
 
 
 def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
-    """Return the shapes of the pod's claims without an allocation.
+    """Return the shapes of the pod's claims that have no allocation yet.
 
-    Claims that the ledger does not know have none.
+    A claim that the ledger does not know has no shapes.
 
     Raises:
         RequestError: no GPU can ever serve a claim, or its memory could not be counted.
@@ -107,12 +111,12 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
 def rank_pod_with_claims(
     engine: PlacementEngine, pod: Pod, names: Sequence[str]
 ) -> tuple[list[int], str]:
-    """Return a rank for each of ``names``, as ``PlacementEngine.rank`` does.
+    """Return a rank for each of ``names``, and a text about an invalid claim, or "".
 
-    All ranks are 0 if nothing is to be allocated. A pod with several requests is ranked by the
-    largest: the others need less of what is scarce. The text names the rule that a claim breaks, or
-    is "": kube-scheduler decides whether the claim can be allocated. Nothing is booked or refused
-    here, so any replica may answer. kube-scheduler calls this once per pod.
+    All ranks are 0 if no claim waits for an allocation. A pod with several requests is ranked by
+    the largest, since the others need less of what is scarce. kube-scheduler decides whether a
+    claim can be allocated. It asks for the ranks once per pod. Nothing is booked or refused here,
+    so any replica may answer.
     """
     try:
         shapes = claimed_shapes(engine.ledger, pod)
@@ -133,17 +137,24 @@ def rank_pod_with_claims(
 
 
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shape by mode: in core_mem, one without compute takes all compute of a GPU."""
+    """Return the shapes by which a claim is ranked.
+
+    In core_mem, a claim of memory without compute gets all compute of a GPU. So such a shape has a
+    second form.
+    """
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)
     return shape, replace(shape, percent=MOST_PERCENT)
 
 
 def accepts_now(ledger: Ledger, pod: Pod, name: str) -> bool:
-    """Return whether a node takes the pod now: ready, with GPUs, suitable labels and taints."""
+    """Return whether a node is open, and its labels and taints suit the pod.
+
+    A known node without an inventory is not checked, and counts as open.
+    """
     info = ledger.info_of(name)
     if info is None or info.checked is None:
         return info is not None
-    # A pod may tolerate a cordon, so ``static_reason`` alone judges a cordoned node.
+    # A pod may tolerate a cordon, which ``static_reason`` checks.
     closed = info.closed and not info.checked.spec.unschedulable
     return not closed and static_reason(pod.spec, info.checked) is None

@@ -1,16 +1,16 @@
-"""Decides whether a pod may use its reservation, and which pods need one.
+"""Decides whether a pod may use its reservation, and which pods need a reservation.
 
-The pods of a gang are bound to the GPUs that its plan reserves. A pod that preempts others has a
-plan of its own, and may use its reservation when the victims have left. All other pods need no
-reservation.
+The pods of a gang are bound to the GPUs that the gang's plan reserves. A pod that preempts others
+has a plan of its own, and may use its reservation when the victims have ended. All other pods need
+no reservation.
 
 A plan is complete when all its reservations are in the ledger and their GPUs are still free for
-them. Since one extender decides all Bindings on one ledger, no other pod can take these GPUs from
-then on. Only the controller can withdraw a reservation, and the extender's watch may lag behind
-such a write. So the first pod of a plan is bound before the others, by a Binding that is valid only
-for the resourceVersion in the ledger. Before the controller changes any reservation of a plan that
-has not begun, it removes that of the first pod. Of these two writes only one succeeds. So a gang
-starts as a whole or not at all, however much the watch lags.
+them. From then on no other pod can get these GPUs, since one extender decides all Bindings on one
+ledger. Only the controller can withdraw a reservation, and the extender's watch may lag behind the
+controller's write. So the first pod of a plan is bound before the others, by a Binding that is
+valid only for the pod's resourceVersion in the ledger. Before the controller changes a reservation
+of a plan that has not begun, it removes the reservation of the plan's first pod. Only one of these
+two writes succeeds. So a gang starts as a whole or not at all, however far the watch lags.
 """
 
 import msgspec
@@ -26,11 +26,11 @@ from gputile.core.refusal import Refusal, ReservationRule, refusal_by
 
 
 def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationRule] | str | None:
-    """Return the only node that the pod may go to, or why it has to wait.
+    """Return the only node that the pod may be bound to, or why the pod has to wait.
 
-    It is None if the pod may go to any node that it fits. The node is that of its reservation, or
-    of a Binding that is not confirmed yet. A pod with a reservation belongs to its plan even if its
-    labels have changed.
+    The node is the node of the pod's reservation, or of a Binding that is not confirmed yet. None
+    means that the pod may use any node that it fits. A pod with a reservation belongs to the plan
+    of the reservation even if the pod's labels have changed.
     """
     booking = ledger.booking(pod.metadata.uid)
     if booking is not None and booking.preemption:
@@ -59,7 +59,7 @@ def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRul
 
 
 def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why a pod cannot use the GPUs of its victims yet; None if it can."""
+    """Return why a pod cannot use the GPUs of its victims yet, or None if it can."""
     why = lost_reservation(ledger, booking) if booking.reserved else None
     if why is not None and why.rule is ReservationRule.GPU_TAKEN:
         return _lost(ReservationRule.NOT_LEFT_YET, booking, why.gpu)
@@ -67,10 +67,10 @@ def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[Reservation
 
 
 def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why a pod with a reservation may not be bound; None if it may, or is bound already.
+    """Return why a pod with a reservation may not be bound, or None.
 
-    The first pod of a plan may be bound if all reservations of the plan can be used. For the
-    others, which are bound after it, only their own reservation counts.
+    The first pod of a plan may be bound if all reservations of the plan can be used. The other pods
+    are bound after the first, and each needs only its own reservation. A bound pod has no problem.
     """
     if not booking.reserved:
         return None
@@ -87,7 +87,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
-    """Return the pod that must be confirmed as bound before the reservation's pod, or None."""
+    """Return the pod that must be confirmed as bound before the pod of ``reservation``, or None."""
     plan = ledger.plan(reservation.plan)
     if not reservation.reserved or plan.begun:
         return None
@@ -102,7 +102,7 @@ def waits_for_first(ledger: Ledger, uid: str) -> bool:
 
 
 def lost_reservation(ledger: Ledger, reservation: Booking) -> Refusal[ReservationRule] | None:
-    """Return why the GPUs of a reservation cannot be used any more; None if they can."""
+    """Return why the GPUs of a reservation cannot be used any more, or None if they can."""
     row, node_info = ledger.row_of.get(reservation.node), ledger.info_of(reservation.node)
     if row is None or node_info is None or reservation.allocation is None:
         return _lost(ReservationRule.NODE_GONE, reservation)
@@ -132,7 +132,7 @@ def _lost(
 def _lost_gpu(
     ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking
 ) -> Refusal[ReservationRule] | None:
-    # On a sliced node, pods use the GPU in turns
+    # On a node with time-slicing, several pods may share a whole GPU
     alone = reservation.whole and not node_info.sliced
     for share in reservation.gpus:
         i = node_info.column(share.uuid)
@@ -144,7 +144,7 @@ def _lost_gpu(
 
 
 def _is_overbooked(ledger: Ledger, row: int, i: int, *, alone: bool, compute: bool) -> bool:
-    """Return whether more is booked on a GPU than it has, the reservation included."""
+    """Return whether the bookings of a GPU exceed the GPU's limits."""
     arrays = ledger.node_arrays
     return bool(
         (alone and arrays.pods[row, i] > 1)

@@ -1,10 +1,11 @@
 """Chooses pods to evict for a pod of higher priority, node by node.
 
-Only pods up to the lowest sufficient priority are considered, so that the most important victim is
-as unimportant as possible (``Loss`` has the rest of the order).
+Only pods up to the lowest sufficient priority are considered, so that the priority of the most
+important victim is as low as possible. ``Loss`` defines the rest of the order. ``freeable_gpus``
+chooses the GPUs and their victims on one node.
 
-A pod of a gang leaves with its whole gang, unless more pods of the gang run than start together:
-then surplus pods, no matter which, may leave alone. No PodDisruptionBudget is violated.
+A pod of a gang leaves with its whole gang. But if more pods of a gang run than start together, the
+surplus pods may leave alone. No PodDisruptionBudget is violated.
 """
 
 from collections import Counter
@@ -43,7 +44,7 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The pod for which others are evicted; ``now_s`` is Unix time in seconds."""
+    """The pod for which others are evicted. ``now_s`` is Unix time in seconds."""
 
     uid: str
     request: Request
@@ -54,8 +55,8 @@ class Preemptor:
 def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
     """Return the result of ``attempt`` at the lowest sufficient level, by binary search.
 
-    ``levels`` are in ascending order. The highest level is tried first: if it is not enough, none
-    is.
+    ``levels`` are in ascending order. The highest level is tried first: if it is not enough, no
+    level is.
     """
     low, high = 0, len(levels) - 1
     middle, best = high, None
@@ -78,9 +79,9 @@ class VictimSearch:
         self._gangs: dict[GangName, tuple[int, VictimGroup | None]] = {}
 
     def on_node(self, name: str, only_gpus: frozenset[str] = frozenset()) -> VictimChoice | None:
-        """Return the GPUs of a node with the least loss; None if evictions are not enough.
+        """Return the GPUs of a node with the least loss, or None if evictions are not enough.
 
-        With ``only_gpus`` the choice is among the GPUs with these UUIDs.
+        If ``only_gpus`` is not empty, the choice is among the GPUs with these UUIDs.
         """
         request = self._preemptor.request
         state = self._ledger.state(name)
@@ -96,8 +97,7 @@ class VictimSearch:
         pairs = {each.uid: self._groups_of(each) for each in bookings}
         if all(first is None for uid, (first, _) in pairs.items() if uid != self._preemptor.uid):
             return None
-        # First try to evict single pods of gangs. If gangs do not allow enough of that, evict whole
-        # gangs.
+        # First try to evict single pods of gangs. If these are not enough, evict whole gangs.
         ways = [{uid: first for uid, (first, _) in pairs.items()}]
         if any(first is not last for first, last in pairs.values()):
             ways.append({uid: last for uid, (_, last) in pairs.items()})
@@ -113,12 +113,14 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return the groups with which a pod or its whole gang leaves; None if it may not leave."""
+        """Return the group that leaves if a pod is evicted alone, and the group with its gang.
+
+        A group is None if the pods in it may not leave.
+        """
         if booking.uid == self._preemptor.uid:
             return LEAVING, LEAVING
         if booking.reserved:
-            # A gang's reservations are valid only together, and only the gang planner decides about
-            # them.
+            # A gang's reservations are valid only together. Only the gang planner withdraws them.
             withdrawn = (
                 self._rules.withdraws
                 and booking.preemption
@@ -142,7 +144,7 @@ class VictimSearch:
     def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
         """Return how many pods of a gang may leave alone, and the group of all its pods.
 
-        The group is None if the gang may not leave.
+        The group is None if the gang as a whole may not leave.
         """
         known = self._gangs.get(name)
         if known is not None:
@@ -162,10 +164,10 @@ class VictimSearch:
         return found
 
     def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
-        """Return whether a pod may be evicted.
+        """Return whether a pod may be evicted, apart from budgets.
 
-        It must be certainly bound, have a lower priority, not be static, and end within a day of
-        its eviction.
+        The pod must certainly be bound and have a lower priority. It must not be static, and its
+        grace period must not exceed a day.
         """
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
@@ -186,7 +188,8 @@ class VictimSearch:
 def may_preempt(engine: PlacementEngine, pod: Pod) -> bool:
     """Return whether evictions can help ``pod``.
 
-    They cannot if its request is invalid, or if it belongs to a planned gang.
+    Evictions cannot help if the pod's request is invalid. For a pod of a gang, ``gang_victims``
+    chooses the victims of the whole gang.
     """
     try:
         engine.request(pod)
@@ -203,14 +206,16 @@ def completed_victims(
     priority: int,
     facts: Mapping[str, EvictionFacts],
 ) -> frozenset[str] | None:
-    """Return the UIDs of the pods that have to leave ``node`` for a request.
+    """Return the UIDs of the pods that have to leave ``node`` for a request, or None.
 
-    It is None if evicting lower priorities is not enough. kube-scheduler's victims, ``proposed``,
-    all leave, since they may also be in the way for other reasons than GPUs. Its dry run counts
-    units of the whole node, so they may not free enough on any GPU: then more are chosen. Since
-    kube-scheduler knows no gangs and evicts on one node only, a pod of a gang leaves without its
-    gang here. A static pod is never a victim, since its kubelet restarts it. ``facts`` describe the
-    bound pods, by UID.
+    ``proposed`` are kube-scheduler's victims. All of them leave, since they may also block the pod
+    for reasons other than GPUs. kube-scheduler's dry run counts units of the whole node, so these
+    victims may not free enough on any GPU. Then more pods of lower priority are chosen.
+    kube-scheduler knows no gangs and evicts on one node only, so a pod of a gang leaves without its
+    gang here. ``facts`` has the facts of the bound pods, by UID.
+
+    The result is None if evictions are not enough, or if a proposed pod is static: its kubelet
+    restarts a static pod.
     """
     first = frozenset(proposed)
     if any(uid in facts and facts[uid].static for uid in first):

@@ -68,7 +68,7 @@ class KubeletLink:
         self._in_charge = asyncio.Event()
         self._link = link
         self._advertised: dict[str, tuple[Device, ...]] = {}
-        self._claims = False  # whether this agent has asked to serve claims
+        self._health: bytes | None = None
         self._asked: dict[int, asyncio.Future[bytes | None]] = {}
         self._last = 0
         self._latest: tuple[bytes, Listing] = (b"", {})
@@ -136,11 +136,11 @@ class KubeletLink:
             self._advertised = dict(devices)
             self._link.send(Advertise(tuple(devices), changed))
 
-    def serve_claims(self, *, wanted: bool) -> None:
-        """Serve as a DRA driver, or stop."""
-        if wanted != self._claims:
-            self._claims = wanted
-            self._link.send(ServeClaims(wanted))
+    def serve_claims(self, health: bytes | None) -> None:
+        """Serve as a DRA driver with this health of its devices; None stops serving claims."""
+        if health != self._health:
+            self._health = health
+            self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
         """Return the kubelet's pods with devices; None if it needs more than ``within`` seconds."""

@@ -1,1 +1,1 @@
-"""Schedules GPU time in turns, by weights, guarantees, ceilings and priorities (G4, M5)."""
+"""Schedules the time of GPUs in turns, by weight, guarantee, ceiling and priority (G4, M5)."""

@@ -1,7 +1,8 @@
-"""Runs the arbiter as the agent starts it: ``python -m gputile.node.arbiter --lock FILE``.
+"""Runs the arbiter. The agent starts it as ``python -m gputile.node.arbiter --lock FILE``.
 
-It reads assignments from standard input, one per line, and exits when that is closed, so that no
-arbiter runs without an agent. The kernel kills it if the thread that started it ends earlier.
+The arbiter reads assignments from standard input, one per line. It must never run without an agent.
+So it exits when standard input is closed, and the kernel kills it if the thread that started it
+ends.
 """
 
 import argparse
@@ -30,7 +31,7 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input is closed; report usage every ``report_every`` s, never if 0."""
+    """Serve until standard input ends. Report usage every ``report_every`` s, unless that is 0."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -53,14 +54,14 @@ async def serve(report_every: float = 0.0) -> None:
 
 
 async def _listen_again(arbiter: Arbiter) -> None:
-    """Retry to create the sockets that could not be created before."""
+    """Create sockets that could not be created before, again and again."""
     while True:
         await asyncio.sleep(LISTEN_RETRY_S)
         arbiter.listen()
 
 
 async def _report(arbiter: Arbiter, every: float) -> None:
-    """Report usage on standard output; no backlog builds up while the agent does not read it."""
+    """Write usage to standard output. Skip reports while the agent does not read them."""
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     reported: Used = {}
@@ -73,9 +74,9 @@ async def _report(arbiter: Arbiter, every: float) -> None:
 
 
 def _acquire(lock: int) -> bool:
-    """Wait until no other arbiter of the node runs.
+    """Lock the file as soon as no other arbiter of the node locks it.
 
-    Return False if the agent closes standard input meanwhile.
+    Return False if the agent closes standard input before that.
     """
     agent = select.poll()
     agent.register(sys.stdin, 0)
@@ -95,11 +96,15 @@ def main() -> None:
     )
     parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node locks")
     parser.add_argument(
-        "--report-every", type=float, default=0.0, metavar="SECONDS", help="report usage; 0: never"
+        "--report-every",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="interval, or 0 for none",
     )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    # An arbiter that hangs would never release the lock for which the next agent's arbiter waits.
+    # The arbiter of the next agent waits for the lock, which an arbiter that hangs never releases.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)

@@ -1,6 +1,6 @@
-"""Defines the accounts of containers on one GPU, their turns, and the messages about turns.
+"""Defines a container's account and turn on one GPU, and the messages about turns.
 
-Times are nanoseconds.
+All times are in nanoseconds.
 """
 
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from typing import Final
 from gputile.node.native_layouts import SHARE_WHOLE
 
 WHOLE: Final = SHARE_WHOLE
-_SCALE: Final = 1000  # virtual time is in thousandths of a nanosecond, to limit rounding errors
+_SCALE: Final = 1000  # virtual time is in picoseconds, to limit rounding errors
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """A container's share of one GPU's time.
 
-    ``guarantee`` and ``ceiling`` are millionths of wall-clock time.
+    ``guarantee`` and ``ceiling`` are in millionths of wall-clock time.
     """
 
     weight: int = 1
@@ -31,9 +31,9 @@ def virtual_time(spent: int, share: Share) -> int:
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket of time, which may be overdrawn.
+    """A token bucket of time, whose ``level`` may become negative.
 
-    It fills up to ``most``, at ``rate`` millionths of the elapsed time.
+    The level rises up to ``most``, by ``rate`` millionths of the elapsed time.
     """
 
     rate: int
@@ -42,7 +42,7 @@ class Bucket:
     at: int = 0
 
     def refill(self, now: int) -> None:
-        if self.level != self.most:  # a shortcut: most buckets of many waiting containers are full
+        if self.level != self.most:  # a shortcut, because most buckets are full
             level = self.level + (now - self.at) * self.rate // WHOLE
             self.level = level if level < self.most else self.most
         self.at = now
@@ -57,33 +57,26 @@ class Bucket:
 class Account:
     """One container's account on one GPU.
 
-    ``virtual`` is the GPU time that it has had, divided by its weight; ``reported`` is the maximum
-    that ``used`` has reached. ``waited`` is its total waiting time before ``waits_since``, which is
-    None while it does not wait.
-
-    ``waiting`` are its waiting processes, in the order of arrival. ``overrun`` are the processes
-    that keep the GPU although they lost their turn, each with the time of the loss. ``tied`` is
-    True if its turns on this GPU begin together with those on other GPUs; ``asks`` is True while it
-    waits for such a joint turn. ``ended_at`` is when a turn on this GPU last reached its end.
-    ``enough_since`` is the time since which its ceiling permits a turn; None while it does not.
+    ``waiting`` and ``overrun`` are the container's processes, by number. A process overruns if it
+    still occupies the GPU after it lost its turn.
     """
 
     name: str
     share: Share
     ceiling: Bucket
     guarantee: Bucket
-    virtual: int = 0
+    virtual: int = 0  # the used GPU time divided by the weight, for the order of turns
     used: int = 0
-    reported: int = 0
+    reported: int = 0  # the maximum that ``used`` has reached
     last_active: int | None = None
-    waited: int = 0
-    waits_since: int | None = None
-    waiting: dict[int, None] = field(default_factory=dict)
-    overrun: dict[int, int] = field(default_factory=dict)
-    tied: bool = False
-    asks: bool = False
-    ended_at: int | None = None
-    enough_since: int | None = None
+    waited: int = 0  # the total waiting time before ``waits_since``
+    waits_since: int | None = None  # None while the container does not wait
+    waiting: dict[int, None] = field(default_factory=dict)  # in the order of arrival
+    overrun: dict[int, int] = field(default_factory=dict)  # when each of them lost its turn
+    tied: bool = False  # whether turns on this GPU begin together with turns on other GPUs
+    asks: bool = False  # whether the container waits for such a joint turn
+    ended_at: int | None = None  # when a turn on this GPU last reached its end
+    enough_since: int | None = None  # since when the ceiling permits a turn, or None
 
     def configure(self, share: Share, quantum: int) -> None:
         self.share = share
@@ -96,7 +89,7 @@ class Account:
 
     @property
     def capped(self) -> bool:
-        """Whether a ceiling limits the container even if no other container wants the GPU."""
+        """Whether the container must stay below a part of the GPU's time, even if it is alone."""
         return self.share.ceiling < WHOLE
 
     def waits_from(self, now: int) -> None:
@@ -110,9 +103,10 @@ class Account:
         return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
 
     def charge(self, spent: int, contended: int) -> None:
-        """Charge the time ``spent``; other containers waited during the part ``contended`` of it.
+        """Charge the time ``spent`` to the account. Negative times refund an earlier charge.
 
-        Only contended time counts against the guarantee. Negative times refund a charge.
+        Other containers waited for the GPU during ``contended``, which is a part of ``spent``. Only
+        this part is charged to the guarantee.
         """
         self.virtual += virtual_time(spent, self.share)
         self.used += spent
@@ -131,7 +125,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Process ``member`` may submit work for ``length``; 0 means until a ``Limit`` is sent."""
+    """Process ``member`` may submit work for ``length``, or until a ``Limit`` if that is 0."""
 
     member: int
     turn: int
@@ -140,7 +134,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Process ``member`` may submit work for ``remaining`` more, and must then return the turn."""
+    """Process ``member`` must return the turn after the time ``remaining``."""
 
     member: int
     turn: int
@@ -152,18 +146,18 @@ TimesliceMessage = Grant | Limit
 
 @dataclass(slots=True)
 class Turn:
-    """A turn of an account on one GPU; times in nanoseconds."""
+    """A turn of an account on one GPU."""
 
     number: int
     account: Account
     since: int
-    end: int | None  # None: it ends when another container wants the GPU
+    end: int | None  # None if the turn lasts until another container wants the GPU
     charged_until: int
     heard_at: int  # when a holder last sent a message
     holders: set[int] = field(default_factory=set)
-    # the longest time for which the GPU worked for a process that has returned the turn
+    # the longest time for which the GPU worked for one of the processes that returned the turn
     used: int = 0
     contended: int = 0  # for how long other containers waited during the turn
-    unbounded: bool = False  # it began without an end, so processes submitted much work in advance
+    unbounded: bool = False  # began without an end, so processes may have submitted much work
     worked: int = 0  # the sum of ``used`` over the periods after which no process held the turn
-    kept_until: int = 0  # the account keeps the turn until then, even if no process holds it
+    kept_until: int = 0  # until then the turn does not end if no process holds it

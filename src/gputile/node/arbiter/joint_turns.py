@@ -1,13 +1,13 @@
 """Decides which turns begin now.
 
-Turns begin by conservative backfilling. Candidates are planned in the order of their rank, each for
-the earliest time at which the candidates before it have returned all of its GPUs. A turn begins if
-that time is now, on all of its GPUs or on none. A later candidate may use a GPU before that time if
-it returns the GPU when an earlier one needs it. So no candidate waits for a later one, and none
-occupies a GPU while it waits for another. Kernels may outlast their turns, so the GPUs of a
-candidate that has waited for long are kept free.
+The algorithm is conservative backfilling. Candidates are planned in the order of their rank. Each
+is planned for the earliest time at which all its GPUs are free of earlier candidates. A candidate
+that is planned for now gets a turn on all its GPUs, or on none. A later candidate may use a GPU
+before an earlier one needs it, if it returns the GPU in time. So no candidate waits for a later
+candidate, and none occupies a GPU while it waits for another GPU. Kernels may outlast their turns,
+so the GPUs of a candidate that has waited for long are reserved for it.
 
-This module uses no clock and no I/O; times are nanoseconds.
+This module uses no clock and no I/O. All times are in nanoseconds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,9 +20,9 @@ from gputile.node.arbiter.timeslice_scheduler import Rank
 class TurnCandidate:
     """A container that wants a turn on all of ``gpus``.
 
-    If ``until`` is set, the candidate does not begin a turn; the GPUs are only kept free for it
-    until then. If the GPUs will be free within ``kept_for``, no later candidate begins on them
-    before.
+    If ``until`` is set, the container does not begin a turn now, but the GPUs stay reserved for it
+    until that time. If all GPUs will be free within ``kept_for``, later candidates cannot use them
+    before this candidate.
     """
 
     rank: Rank
@@ -36,7 +36,7 @@ class TurnCandidate:
 class Begin:
     """A turn that begins now.
 
-    ``by`` is when an earlier candidate needs one of its GPUs, None if none does.
+    ``by`` is when an earlier candidate needs one of ``gpus``, or None if no candidate does.
     """
 
     container: str
@@ -47,8 +47,8 @@ class Begin:
 @dataclass(slots=True)
 class _SharedGpu:
     idle: bool
-    queued_until: int  # when the candidates planned so far have returned it
-    needed_at: int | None = None  # when the first of them begins
+    queued_until: int  # when all candidates that are planned so far have returned the GPU
+    needed_at: int | None = None  # when the first of these candidates begins on the GPU
 
 
 def turns_to_begin(
@@ -60,9 +60,9 @@ def turns_to_begin(
 ) -> list[Begin]:
     """Return the turns that begin at ``now``.
 
-    ``busy_until`` is when each GPU is expected to be free; None means that it is free. A turn is
-    assumed to last one quantum. A turn that would have to end in less than ``least`` does not
-    begin.
+    ``busy_until`` is when each GPU is expected to be free, or None if the GPU is free now. A turn
+    is assumed to last one ``quantum``. A turn does not begin if it would have to end within
+    ``least``.
     """
     gpus = {
         uuid: _SharedGpu(until is None, now if until is None else until)

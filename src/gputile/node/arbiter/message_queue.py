@@ -1,37 +1,37 @@
-"""Limits each container's share of the arbiter's time, however many messages its processes send.
+"""Limits each container's share of the arbiter's time when its processes send many messages.
 
-In each window of time, every container is guaranteed the same number of messages. As many messages
-in all are shared, in rotation, by the containers that send more. If a batch exceeds the rest of a
-window, the excess counts in the next windows. So a container that sends few messages is served at
-once, however many the others send; containers that flood the arbiter wait for the next window, and
-delay each other first.
+Time is divided into windows. In each window, ``GUARANTEED`` messages are divided equally among all
+containers. Containers that send more share another ``SHARED`` messages, in rotation. Messages
+beyond the limits of a window count in the next windows. So a container that sends few messages is
+served at once. Containers that flood the arbiter wait for the next window, and delay each other
+before they delay others.
 
-This module does no I/O; the event loop is a parameter.
+This module does no I/O. The event loop is a parameter.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-# A message takes some 25 us, so this is half a core at most. A container that follows the protocol
-# never waits: at the end of a turn, each of its up to 64 holders sends BUSY, DONE and perhaps WANT,
-# 192 messages in all.
+# A message takes about 25 us, so these limits allow half a core. A container that follows the
+# protocol never waits. At the end of a turn, each of its 64 holders sends at most BUSY, DONE and
+# WANT, which is 192 messages in all.
 WINDOW_S: Final = 0.02
-GUARANTEED: Final = 200  # messages per window, for all containers together
-SHARED: Final = 200
+GUARANTEED: Final = 200  # messages per window that are divided among all containers
+SHARED: Final = 200  # messages per window that all containers may use
 AT_ONCE: Final = 16  # messages from one source before the next source is served
 
 
 class MessageSource(Protocol):
-    """A source of messages of a ``container``: a connection, or the listening socket.
+    """A connection or a listening socket of a ``container``.
 
-    It calls ``submit`` whenever it is readable and not paused.
+    The source calls ``submit`` whenever it can be read and is not paused.
     """
 
     container: str
 
     def handle(self, most: int) -> int:
-        """Handle messages until none is left or they cost at least ``most``; return the cost."""
+        """Handle messages until no more are left or the cost reaches ``most``. Return the cost."""
 
     def pause(self) -> None:
         """Stop reading."""
@@ -40,23 +40,23 @@ class MessageSource(Protocol):
         """Resume reading, unless the source is closed."""
 
     def close_if_hung_up(self) -> None:
-        """Close the source if the other end has closed it: paused reading does not notice that."""
+        """Close the source if the peer has closed it, which a paused source does not notice."""
 
 
 class QueueClock(Protocol):
-    """The part of an event loop that the queue needs."""
+    """The methods of an event loop that the queue needs."""
 
     def time(self) -> float:
-        """Return the time in seconds."""
+        """Return the current time in seconds."""
 
     def call_at(self, when: float, callback: Callable[[], None], /) -> object:
-        """Call ``callback`` at ``when``."""
+        """Call ``callback`` at the time ``when``."""
 
 
 class MessageQueue:
-    """Handles messages, and queues the sources that exceed the current window.
+    """Handles messages, and queues the sources that exceed the limits of the current window.
 
-    ``containers`` is the number of containers.
+    ``containers`` is the number of containers, among which the guaranteed messages are divided.
     """
 
     def __init__(self, loop: QueueClock) -> None:
@@ -69,7 +69,7 @@ class MessageQueue:
         self._scheduled = False
 
     def submit(self, source: MessageSource) -> None:
-        """Handle messages of ``source`` now, or queue the source."""
+        """Handle messages of ``source`` now, or queue the source if it exceeds the limits."""
         self._begin_window()
         shares = self._shared < SHARED and not self._waiting
         if source.container not in self._waiting and (
@@ -105,21 +105,21 @@ class MessageQueue:
         return self._spent.get(container, 0.0) * self.containers < GUARANTEED
 
     def _handle(self, source: MessageSource) -> None:
-        cost = max(1, source.handle(AT_ONCE))  # an incomplete message counts as one too
+        cost = max(1, source.handle(AT_ONCE))  # an incomplete message counts as one message
         if self._has_guarantee(source.container):
             self._spent[source.container] = self._spent.get(source.container, 0.0) + cost
         else:
             self._shared += cost
 
     def _next(self) -> str | None:
-        """Return the next container to serve; None if no waiting one fits into the window."""
+        """Return the next container to serve, or None if all exceed the limits of the window."""
         first = next(iter(self._waiting), None) if self._shared < SHARED else None
         return next(
             (container for container in self._waiting if self._has_guarantee(container)), first
         )
 
     def _serve(self) -> None:
-        """Serve one source; other events are handled before the next one."""
+        """Serve one source. The event loop handles other events before the next source."""
         self._scheduled = False
         self._begin_window()
         container = self._next()

@@ -1,8 +1,8 @@
-"""Encodes the messages between the arbiter and its clients, and between the arbiter and the agent.
+"""Encodes the messages of the arbiter to its clients and to the agent.
 
-A message of a client, the library in a container, has 32 bytes: see
-docs/reference/arbiter-protocol.md. Agent and arbiter exchange lines of JSON: the agent sends all
-containers with their shares, the arbiter reports how long each container has held each GPU.
+A client is the library in a container. Arbiter and clients exchange messages of 32 bytes
+(docs/reference/arbiter-protocol.md). Arbiter and agent exchange lines of JSON. The agent sends all
+containers with their shares. The arbiter reports the time that each container has used each GPU.
 """
 
 import struct
@@ -18,16 +18,16 @@ from gputile.node.native_layouts import ARBITER_VERSION, MOST_GPUS
 
 VERSION: Final = ARBITER_VERSION
 LAYOUT: Final = struct.Struct("<BBHIQQQ")
-"""The kind, the version, the number of the GPU, the number of the turn, ``a``, ``b``, and 0."""
+"""The fields of a message: kind, version, number of the GPU, number of the turn, a, b, and 0."""
 SIZE: Final = LAYOUT.size
 SOCKET: Final = "time.sock"
-"""The name of the socket in an allocation directory."""
+"""The name of the arbiter's socket in an allocation directory."""
 SHARE_FILE: Final = "share"
-"""The name of the file in the same directory that sets the shares while no arbiter runs."""
+"""The name of the file in an allocation directory with the shares while no arbiter runs."""
 
 
 class MessageKind(IntEnum):
-    """The kind of a message: kinds up to 64 are sent by processes, the others by the arbiter."""
+    """The kind of a message. Processes send kinds up to 64, and the arbiter sends the others."""
 
     HELLO = 1
     GPU = 2
@@ -49,7 +49,7 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. The meaning of ``a`` and ``b`` depends on the kind; times are nanoseconds."""
+    """A message between arbiter and client. The kind defines what ``a`` and ``b`` mean."""
 
     kind: MessageKind
     gpu: int = 0
@@ -63,11 +63,7 @@ class Message:
 
 
 def decode(data: bytes) -> Message:
-    """Decode a message of version 1.
-
-    Raises:
-        ProtocolError: the bytes are not such a message.
-    """
+    """Decode a message. Raises ProtocolError if the bytes are not a message of ``VERSION``."""
     if len(data) != SIZE:
         raise ProtocolError(f"{len(data)} bytes")
     number, version, gpu, turn, a, b, _ = LAYOUT.unpack(data)
@@ -83,10 +79,9 @@ def decode(data: bytes) -> Message:
 
 
 def uuid_fields(uuid: str) -> tuple[int, int]:
-    """Return fields ``a`` and ``b`` of the message ``GPU`` for a UUID (``GPU-...``, ``MIG-...``).
+    """Return ``a`` and ``b`` of the message ``GPU`` for the UUID of a GPU or MIG instance.
 
-    Raises:
-        ProtocolError: the UUID is invalid.
+    Raises ProtocolError if the UUID is invalid.
     """
     digits = uuid.partition("-")[2].replace("-", "")
     try:
@@ -103,11 +98,11 @@ DEFAULT_LONGEST_WAIT_MS: Final = 1000
 
 
 class LineError(ValueError):
-    """The line is not a valid message."""
+    """The line is not a valid message of arbiter or agent."""
 
 
 class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container's share of one GPU; ``guarantee`` and ``ceiling`` are millionths of its time."""
+    """A container's share of one GPU, with guarantee and ceiling in millionths of its time."""
 
     uuid: str
     weight: int = 1
@@ -127,14 +122,14 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container: its allocation directory, which has its socket, and its shares of GPUs."""
+    """The allocation directory of a container, and the container's shares of its GPUs."""
 
     directory: str
     gpus: tuple[GpuClaim, ...]
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All containers that the arbiter serves, and its settings."""
+    """All containers that the arbiter serves, and the arbiter's settings."""
 
     allocations: tuple[AssignedContainer, ...] = ()
     quantum_ms: int = DEFAULT_QUANTUM_MS
@@ -145,14 +140,14 @@ Nanoseconds = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Spent(msgspec.Struct, frozen=True, array_like=True):
-    """How long a container has held a GPU, and how long it has waited for it."""
+    """How long a container has used a GPU, and how long it has waited for the GPU."""
 
     used: Nanoseconds = 0
     waited: Nanoseconds = 0
 
 
 Used = dict[str, dict[str, Spent]]
-"""The time spent since the arbiter's start, by allocation directory and GPU UUID."""
+"""The time of each container since the arbiter's start, by allocation directory and GPU UUID."""
 
 T = TypeVar("T")
 
@@ -162,11 +157,7 @@ def encode_line(message: Assignment | Used) -> bytes:
 
 
 def decode_line(line: bytes, kind: type[T]) -> T:
-    """Decode a line.
-
-    Raises:
-        LineError: it is not a message of this kind.
-    """
+    """Decode a line. Raises LineError if the line is not a message of this kind."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

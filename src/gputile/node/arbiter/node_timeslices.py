@@ -1,10 +1,11 @@
 """Schedules turns on all GPUs of a node, including joint turns on several GPUs.
 
-Work that spans GPUs, such as NCCL's, occupies the GPU on which it has started until it gets the
-others. So a container that uses GPUs together gets its turns on all GPUs of this joint set, or on
-none. ``TimeSliceScheduler`` manages the turns and accounts of one GPU, and ``turns_to_begin``
-decides which turns begin. This module uses no clock and no I/O; times are nanoseconds. See
-docs/concepts/arbiter.md for the rules.
+Work that spans GPUs, such as NCCL's, occupies its first GPU until it also gets the other GPUs. So
+the GPUs that a container uses together form a joint set. The container gets turns on all GPUs of
+the set, or on none. ``TimeSliceScheduler`` manages the turns and accounts of one GPU, and
+``turns_to_begin`` decides which turns begin. docs/concepts/arbiter.md describes the rules.
+
+This module uses no clock and no I/O. All times are in nanoseconds.
 """
 
 from collections.abc import Iterable
@@ -15,10 +16,10 @@ from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
 from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
-# after waiting this many quanta, a set has its GPUs kept free for at most as many
+# The GPUs of a joint set that has waited for this many quanta are reserved for as many quanta.
 KEPT_QUANTA: Final = 4
-RECHECK_AFTER: Final = 1 * MS  # interval for GPUs that are kept idle
-TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs count as used together after their last joint use
+RECHECK_AFTER: Final = 1 * MS  # the interval of checks on GPUs that stay idle
+TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs stay in a joint set after their last joint use
 
 GpuMessages = list[tuple[str, TimesliceMessage]]
 """Messages to processes, each with the UUID of its GPU."""
@@ -28,24 +29,23 @@ GpuMessages = list[tuple[str, TimesliceMessage]]
 class JointSet:
     """The GPUs that a container uses together, and the state of its current round.
 
-    ``seen`` is the time of the last joint use of each GPU; ``gpus`` are the same GPUs in a fixed
-    order. A round lasts from the container's first turn on any of these GPUs until it has no turn
-    on any of them.
+    A round begins with the container's first turn on one of these GPUs. It lasts while the
+    container has a turn on at least one of them.
     """
 
-    seen: dict[str, int] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
-    joined: set[str] = field(default_factory=set)  # GPUs that it got after the round had begun
-    # the last round left unfinished work over several GPUs, so it gets all GPUs next
+    seen: dict[str, int] = field(default_factory=dict)  # the last joint use of each GPU
+    gpus: tuple[str, ...] = ()  # the GPUs of the set, sorted by UUID
+    joined: set[str] = field(default_factory=set)  # GPUs on which a turn began later in the round
+    # The last round left unfinished work on several GPUs, so the next round gets all GPUs.
     continues: bool = False
-    continued: bool = False  # this round is such a continuation of the last one
+    continued: bool = False  # whether the current round continues such work
 
 
 class NodeTimeSlices:
-    """The turns on the GPUs of a node; see ``TimeSliceScheduler`` for quantum and longest wait.
+    """The turns on all GPUs of a node.
 
-    Each event returns the resulting messages. ``cost`` is the relative cost of the last event: 1 on
-    a GPU that no container uses together with others.
+    The method for each event returns the resulting messages. ``cost`` is the relative cost of the
+    last event. It is 1 on a GPU that is in no joint set.
     """
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
@@ -104,7 +104,7 @@ class NodeTimeSlices:
     def done(
         self, uuid: str, member: int, number: int, used: int, again: bool, now: int
     ) -> GpuMessages:
-        """Accept a returned turn; see ``TimeSliceScheduler.done``."""
+        """Accept the turn that a process returns, as ``TimeSliceScheduler.done`` describes."""
         account = self._gpus[uuid].done(member, number, used, again, now)
         if account is None:
             return self._nothing()
@@ -116,27 +116,27 @@ class NodeTimeSlices:
         return self._after(uuid, now)
 
     def changed_wakeups(self, now: int) -> dict[str, int | None]:
-        """Return ``wake_at`` of each GPU that an event has affected since the last call."""
+        """Return ``wake_at`` of each GPU that events have changed since the last call."""
         changed, self._changed = self._changed, set()
         return {uuid: self.wake_at(uuid, now) for uuid in changed}
 
     def wake_at(self, uuid: str, now: int) -> int | None:
-        """Return when ``tick`` is due; None for never."""
+        """Return when to call ``tick``, or None if no call is due."""
         due = (self._gpus[uuid].wake_at(now), self._recheck_at.get(uuid))
         return min((at for at in due if at is not None), default=None)
 
     # -- which GPUs belong together
 
     def _record_use(self, uuid: str, container: str, member: int, now: int) -> None:
-        """Record all GPUs that a process uses at the same time as this one."""
+        """Record all GPUs that a process uses at the same time as the GPU ``uuid``."""
         others = [other for other, gpu in self._gpus.items() if gpu.is_used_by(member, now)]
         self._record_joint_use(container, uuid, others, now)
 
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
-        """Record that a container uses a GPU with those of ``others`` where it has the same limits.
+        """Record that a container uses the GPU ``uuid`` and the GPUs ``others`` together.
 
-        Work over several GPUs progresses at one rate, so GPUs with another guarantee or ceiling are
-        omitted.
+        GPUs with another guarantee or ceiling are left out, because work that spans GPUs progresses
+        at the same rate on all of them.
         """
         account = self._gpus[uuid].accounts.get(container)
         if account is None:
@@ -154,7 +154,7 @@ class NodeTimeSlices:
             self._update_set(container, now)
 
     def _update_set(self, container: str, now: int) -> None:
-        """Recompute which GPUs are granted to a container together."""
+        """Recompute which GPUs are in the container's joint set."""
         joint = self._sets[container]
         accounts = {
             uuid: gpu.accounts[container]
@@ -175,7 +175,7 @@ class NodeTimeSlices:
             accounts[uuid].tied, accounts[uuid].asks = uuid in joint.gpus, False
 
     def _connected(self, uuid: str) -> set[str]:
-        """Return a GPU and all GPUs that joint sets connect with it, directly or indirectly."""
+        """Return the GPU ``uuid`` and all GPUs that joint sets connect with it, also indirectly."""
         connected, grows = {uuid}, True
         while grows:
             grows = False
@@ -193,10 +193,10 @@ class NodeTimeSlices:
         return []
 
     def _after(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
-        """Update a GPU and the GPUs connected with it, and begin turns.
+        """Update a GPU and the GPUs that are connected with it, and begin turns.
 
-        ``before`` are the GPUs that were connected before a container was removed. The formula for
-        the cost fits measurements with 2 GPUs and 1 container up to 16 of each.
+        ``before`` is set after a container was removed, to the GPUs that were connected before. The
+        formula of the cost was fitted to measurements with 2 to 16 GPUs and 1 to 16 containers.
         """
         messages: GpuMessages = [(uuid, message) for message in self._gpus[uuid].tick(now)]
         connected = (before or set()) | self._connected(uuid)
@@ -222,7 +222,7 @@ class NodeTimeSlices:
         return messages
 
     def _join_if_overdue(self, uuid: str, now: int) -> None:
-        """If a container is overdue on a GPU and waits for others, count them as used together."""
+        """Record a joint use if a container overruns a turn while it waits for other GPUs."""
         gpu = self._gpus[uuid]
         owner = gpu.owner
         if (
@@ -239,12 +239,12 @@ class NodeTimeSlices:
         self._record_joint_use(owner.name, uuid, waits, now)
 
     def _accounts(self, container: str) -> list[tuple[str, TimeSliceScheduler, Account]]:
-        """Return the accounts of a container on the GPUs of its set."""
+        """Return the UUID, the scheduler and the container's account of each GPU of its set."""
         gpus = [(uuid, self._gpus[uuid]) for uuid in self._sets[container].gpus]
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
 
     def _owned(self, container: str) -> list[str]:
-        """Return those GPUs of a container's set on which it has the turn."""
+        """Return the GPUs of a container's set on which the container has the turn."""
         return [uuid for uuid, gpu, account in self._accounts(container) if gpu.owner is account]
 
     def _sets_within(self, connected: set[str]) -> list[str]:
@@ -253,13 +253,13 @@ class NodeTimeSlices:
         ]
 
     def _owned_within(self, connected: set[str]) -> list[tuple[str, list[str]]]:
-        """Return the containers that have turns on GPUs of their sets, with these GPUs."""
+        """Return each container that has turns on GPUs of its set, and these GPUs."""
         return [
             (name, owned) for name in self._sets_within(connected) if (owned := self._owned(name))
         ]
 
     def _update_requests(self, connected: set[str], now: int) -> None:
-        """Request all GPUs of a set if its container waits for one and has a turn on none."""
+        """Request all GPUs of a set if its container waits for a GPU but has no turn."""
         for container in self._sets_within(connected):
             accounts = self._accounts(container)
             asks = (
@@ -271,9 +271,10 @@ class NodeTimeSlices:
                 account.asks = asks
 
     def _revoke_overdue(self, connected: set[str], now: int) -> None:
-        """Revoke turns of a container that is overdue on one GPU of its set and waits for another.
+        """Revoke the turns of a container that is overdue on a GPU while it waits for another one.
 
-        It gets all of its GPUs next, but not twice in a row.
+        The next round of the container then continues on all GPUs of its set. A continued round
+        cannot be continued again.
         """
         for container, owned in self._owned_within(connected):
             joint = self._sets[container]
@@ -289,7 +290,7 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, connected: set[str], now: int) -> None:
-        """End a set's turns if no process holds any; record a joint use if several are held."""
+        """End the turns of a set if no process holds one. Record a joint use of held turns."""
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:
@@ -299,7 +300,7 @@ class NodeTimeSlices:
                     self._gpus[uuid].release(now)
 
     def _align_ends(self, connected: set[str], now: int) -> GpuMessages:
-        """Make all turns of a set end when the first of them ends."""
+        """Set the end of all turns of a set to the earliest of their ends."""
         messages: GpuMessages = []
         for _, owned in self._owned_within(connected):
             ends = [end for uuid in owned if (end := self._gpus[uuid].end) is not None]
@@ -373,10 +374,10 @@ class NodeTimeSlices:
         return min((at for at in since if at is not None), default=now)
 
     def _kept_for(self, container: str, now: int) -> int:
-        """Return the maximum time to keep a set's GPUs free; 0 if the set has not waited for long.
+        """Return how long a set's GPUs may stay reserved, or 0 if the set has not waited long.
 
-        Without this, other containers, whose kernels may outlast their turns, could delay it
-        without end.
+        Without reservations, containers whose kernels outlast their turns could delay the set
+        forever.
         """
         waited = now - self._waits_since(container, now)
         limits = (self.longest_wait, KEPT_QUANTA * self.quantum)
@@ -385,7 +386,8 @@ class NodeTimeSlices:
     def _joins(self, container: str, now: int) -> list[TurnCandidate]:
         """Return the additional turns that a container wants on other GPUs of its set.
 
-        In one round, it can join each GPU only once, and none on which its turn has already ended.
+        In one round, a container can join each GPU only once. It cannot join a GPU on which its
+        turn in this round has ended.
         """
         since = min(
             began
@@ -403,7 +405,7 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, container: str, now: int) -> Rank:
-        """Return a set's rank, by the container's largest lead, to exceed its share on no GPU."""
+        """Return a set's rank by its largest lead, so that no GPU's share is exceeded."""
         accounts = self._accounts(container)
         since = max(
             self._waits_since(container, now),
@@ -424,7 +426,7 @@ class NodeTimeSlices:
         )
 
     def _length(self, begin: Begin, now: int) -> int:
-        """Return the length of a turn; 0 means until another container wants one of its GPUs."""
+        """Return the length of a turn, or 0 if it lasts until another container wants a GPU."""
         gpus = [self._gpus[uuid] for uuid in begin.gpus]
         bounds = [
             length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))

@@ -1,6 +1,6 @@
-"""Connects the scheduler of turns to the containers' sockets and to the clock.
+"""Connects the scheduler of turns to the sockets in containers and to the clock.
 
-All sockets are sources of the node's ``MessageQueue``, so new connections count as messages too.
+All sockets are sources of one ``MessageQueue``, so a new connection counts as messages too.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 LISTEN_RETRY_S: Final = 1.0
 WARN_EVERY_S: Final = 60.0
 HELLO_TIMEOUT_S: Final = 5.0
-# The number of slots in the usage file: only a process with a slot can use a GPU.
+# The number of slots in a usage file. Only a process with a slot can use a GPU.
 MOST_CONNECTIONS: Final = 512
-CONNECTION_COST: Final = 32  # accepting a connection takes as long as handling this many messages
+CONNECTION_COST: Final = 32  # to accept a connection takes as long as to handle this many messages
 
 
 class _SocketSource(MessageSource):
-    """A socket as a source of messages: it is read only while it is not paused."""
+    """A socket that is a source of messages. It is read only while it is not paused."""
 
     def __init__(
         self, container: str, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue
@@ -73,16 +73,16 @@ class _SocketSource(MessageSource):
 
 
 class Listener(_SocketSource):
-    """The listening socket in the directory ``container``."""
+    """The listening socket in the allocation directory ``container``."""
 
     def __init__(self, container: str, arbiter: "Arbiter", queue: MessageQueue) -> None:
-        """Raises OSError if the directory does not exist or cannot be written."""
+        """Create the socket. Raises OSError if the directory does not exist or is not writable."""
         sock, self._file = _listen_in(Path(container))
         super().__init__(container, sock, arbiter, queue)
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory still has this socket: the directory may have been recreated."""
+        """Whether the directory contains this socket. It does not if the directory is new."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:
@@ -90,9 +90,9 @@ class Listener(_SocketSource):
         return os.path.samestat(found, self._file)
 
     def close_if_hung_up(self) -> None:
-        """Do nothing, since a listening socket has no other end."""
+        """Do nothing, because a listening socket has no peer."""
 
-    def handle(self, most: int) -> int:  # noqa: ARG002 - one connection costs more than that
+    def handle(self, most: int) -> int:  # noqa: ARG002 - one connection costs more than ``most``
         """Accept one connection."""
         try:
             accepted, _ = self._sock.accept()
@@ -107,12 +107,10 @@ class Listener(_SocketSource):
 
 
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
-    """Create a listening socket in ``directory``; return it with the status of its file.
+    """Create a listening socket in ``directory``. Return the socket and the status of its file.
 
-    An existing socket is replaced.
-
-    Raises:
-        OSError: the directory does not exist or cannot be written.
+    An existing socket is replaced. Raises OSError if the directory does not exist or is not
+    writable.
     """
     temporary = f".{SOCKET}.{os.getpid()}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -121,8 +119,7 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=fd)
-            # The path of a socket is limited to 107 bytes, and the directory's own path may be
-            # longer.
+            # The path of a socket may have only 107 bytes, but the directory's path may be longer.
             listening.bind(f"/proc/self/fd/{fd}/{temporary}")
             # Any user of the container may connect.
             os.chmod(temporary, 0o666, dir_fd=fd)  # noqa: S103
@@ -140,7 +137,7 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
 class ContainerConnection(_SocketSource):
     """The connection to the process ``member`` of a container.
 
-    Unread messages stay in the kernel, where they count as the sender's memory.
+    Messages stay in the kernel until they are read, and count as memory of the sender.
     """
 
     def __init__(
@@ -153,7 +150,7 @@ class ContainerConnection(_SocketSource):
     ) -> None:
         super().__init__(container, sock, arbiter, queue)
         self._member = member
-        self._received = b""  # of an incomplete message
+        self._received = b""  # the received part of an incomplete message
         self._gpus: dict[int, str] = {}
         self._agreed = False
         self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello)
@@ -172,11 +169,11 @@ class ContainerConnection(_SocketSource):
         if not self.closed:
             super().close()
             self._hello_timer.cancel()
-            # Later, since the arbiter may be sending the messages of another event.
+            # Delayed, because the arbiter may currently send the messages of another event.
             self._loop.call_soon(self._arbiter.disconnected, self.container, self._member)
 
     def close_if_hung_up(self) -> None:
-        """Close the connection if the process closed it or died; unread messages are irrelevant."""
+        """Close the connection if the process closed it or ended. Unread messages are dropped."""
         poll = select.poll()
         poll.register(self._sock, 0)
         if poll.poll(0):
@@ -191,12 +188,12 @@ class ContainerConnection(_SocketSource):
             self._arbiter.warn(self.container, f"invalid message: {error}")
             self.close()
         except Exception:
-            self.close()  # its state is unknown
+            self.close()  # the state of the connection is unknown
             raise
         return spent
 
     def _receive(self) -> Message | None:
-        """Return the next message; None if no complete one has arrived."""
+        """Return the next message, or None if no complete message has arrived."""
         try:
             data = self._sock.recv(SIZE - len(self._received))
         except BlockingIOError:
@@ -219,7 +216,7 @@ class ContainerConnection(_SocketSource):
         elif kind is MessageKind.GPU:
             uuid = self._arbiter.gpu_of(self.container, (message.a, message.b))
             if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
-                raise ProtocolError("GPU is not the container's, or was named twice")
+                raise ProtocolError("GPU names a GPU of another container, or a GPU twice")
             self._gpus[message.gpu] = uuid
         elif (
             kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE)
@@ -236,7 +233,7 @@ class ContainerConnection(_SocketSource):
         if message.kind is not MessageKind.HELLO or message.a > message.b:
             raise ProtocolError("HELLO is missing")
         self._agreed = message.a <= VERSION <= message.b
-        version = VERSION if self._agreed else 0  # 0: no common version
+        version = VERSION if self._agreed else 0  # 0 means that there is no common version
         self._send(Message(MessageKind.WELCOME, a=version, b=self._arbiter.quantum))
         if not self._agreed:
             self.close()
@@ -295,7 +292,7 @@ class Arbiter:
         self.listen()
 
     def listen(self) -> None:
-        """Create missing sockets: the directory of a container may have been created since."""
+        """Create missing sockets, because directories of containers may be created later."""
         for name, container in self._containers.items():
             if container.listener is not None and container.listener.is_reachable:
                 continue
@@ -324,12 +321,12 @@ class Arbiter:
     # -- called by connections
 
     def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the GPU in a ``GPU`` message; None if it is not the container's."""
+        """Return the UUID of the GPU in a ``GPU`` message, or None if the container lacks it."""
         container = self._containers.get(allocation)
         return container.uuids.get(fields) if container is not None else None
 
     def handle(self, allocation: str, member: int, uuid: str, message: Message) -> int:
-        """Handle a process's message about a GPU; return its cost in messages."""
+        """Handle a process's message about a GPU. Return the cost in messages."""
         turns, now = self._turns, time.monotonic_ns()
         if uuid not in turns.gpus:
             return 1
@@ -358,14 +355,14 @@ class Arbiter:
             self._send(self._turns.leave(uuid, member, now), now)
 
     def warn(self, allocation: str, text: str) -> None:
-        """Log a container's misbehaviour at most once a minute, so that it cannot fill the log."""
+        """Log a fault of a container, at most once a minute, so that it cannot fill the log."""
         container, now = self._containers.get(allocation), time.monotonic()
         if container is not None and now >= container.warn_at:
             container.warn_at = now + WARN_EVERY_S
             log.warning("%s: %s", allocation, text)
 
     def connected(self, allocation: str, accepted: socket.socket) -> None:
-        """Serve a new connection of a container, unless it has too many."""
+        """Serve a new connection of a container, unless the container has too many connections."""
         container = self._containers[allocation]
         if len(container.members) >= MOST_CONNECTIONS:
             accepted.close()

@@ -1,8 +1,10 @@
-"""Schedules turns on one GPU: it receives events and returns messages.
+"""Schedules turns on one GPU. The scheduler receives events, and returns messages to processes.
 
-It uses no clock and no I/O; times are nanoseconds. Members are the connected processes, identified
-by numbers. The processes of a container share an account. A turn belongs to an account, and several
-of its processes may hold the turn at the same time. See docs/concepts/arbiter.md for the rules.
+A member is a connected process, identified by a number. The processes of a container share an
+account. A turn belongs to an account, and several processes of the container may hold the turn at
+the same time. docs/concepts/arbiter.md describes the rules.
+
+This module uses no clock and no I/O. All times are in nanoseconds.
 """
 
 from typing import Final
@@ -19,19 +21,19 @@ from gputile.node.arbiter.accounts import (
 )
 
 MS: Final = 1_000_000
-# How long the GPU waits for the container whose turn ended, if it would be next.
+# How long the GPU stays idle for the container whose turn has ended, if its rank is the first
 IDLE_HOLD: Final = 1 * MS
-# A turn has no end if no other container has used the GPU for this time.
+# A turn begins without an end if no other container has used the GPU for this time.
 UNCONTENDED_AFTER: Final = 1000 * MS
-# After this time without demand, a container gets no credit for its absence.
+# A container that did not want the GPU for this time gets no credit for the time.
 AWAY_AFTER: Final = 100 * MS
-# at least a quarter of a turn is charged, even if the GPU was idle: it was reserved
+# At least a quarter of a turn is charged, because the GPU was reserved even if it was idle.
 LEAST_PART: Final = 4
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
-# processes that hold a turn at once; the others of the container wait for the next
+# At most this many processes hold a turn. Other processes of the container wait for the next turn.
 MOST_HOLDERS: Final = 64
-SPARE_PART: Final = 6  # a GPU is kept idle for joint turns for at most a sixth of a quantum
+SPARE_PART: Final = 6  # a GPU stays idle for a joint turn for at most a sixth of a quantum
 
 USED_WITHIN: Final = 1000 * MS  # GPUs that a process wants within this time count as used together
 
@@ -40,11 +42,10 @@ Rank = tuple[int, int, int, int, str]
 
 
 class TimeSliceScheduler:
-    """The turns on one GPU.
+    """The accounts and the current turn on one GPU.
 
-    A container that has waited for ``longest_wait`` takes precedence over all others.
-    ``NodeTimeSlices``, which manages all GPUs, begins the turns and calls ``tick`` after each
-    event.
+    ``NodeTimeSlices``, which manages all GPUs, begins the turns. It calls ``tick`` after each
+    event. A container that has waited for ``longest_wait`` takes precedence over all others.
     """
 
     def __init__(self, quantum: int, longest_wait: int) -> None:
@@ -56,13 +57,13 @@ class TimeSliceScheduler:
         self._turn: Turn | None = None
         self._idle_hold: tuple[Account, int] | None = None
         self._virtual = 0
-        self._forgiven: set[int] = set()  # overrunning processes that lost a turn without end
+        self._forgiven: set[int] = set()  # processes that overrun a turn which began without an end
         self._last_number = 0
         self._refilled_at: int | None = None
 
     @property
     def _enough(self) -> int:
-        """The level of an account's ceiling that permits a turn."""
+        """The level that the bucket of an account's ceiling must reach before a turn."""
         return self.quantum // 2
 
     def configure(self, quantum: int, longest_wait: int) -> None:
@@ -71,7 +72,7 @@ class TimeSliceScheduler:
             account.configure(account.share, quantum)
 
     def used(self, container: str) -> int:
-        """Return a container's GPU time. It never decreases, even if an overcharge is refunded."""
+        """Return the GPU time of a container. The result never decreases, even after a refund."""
         account = self.accounts.get(container)
         if account is None:
             return 0
@@ -121,7 +122,7 @@ class TimeSliceScheduler:
     # -- messages of processes
 
     def want(self, container: str, member: int, now: int) -> bool:
-        """Record that a process has work; return whether the process belongs to the container."""
+        """Record that a process wants the GPU. Return False if it is not of the container."""
         self._bring_up_to(now)
         account = self.accounts.get(container)
         if account is None or self._members.get(member, account) is not account:
@@ -151,10 +152,11 @@ class TimeSliceScheduler:
             self._turn.heard_at = now
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
-        """Accept a returned turn; return the process's account, if it holds or overruns the turn.
+        """Accept the turn that a process returns. Return the account of the process.
 
-        ``used`` is the time for which the GPU worked for the process; ``again`` is True if it has
-        more work.
+        The result is None if the process neither holds nor overruns a turn. ``used`` is the time
+        for which the GPU worked for the process. ``again`` states whether the process has more
+        work.
         """
         account, turn, holds = self._members.get(member), self._turn, self.holds(member, number)
         if account is None or not (holds or member in account.overrun):
@@ -206,12 +208,12 @@ class TimeSliceScheduler:
 
     @property
     def spare(self) -> int:
-        """The maximum time for which the GPU may be kept idle for a joint turn."""
+        """The longest time that the GPU may stay idle for a joint turn."""
         return self.quantum // SPARE_PART
 
     @property
     def owner(self) -> Account | None:
-        """The account that has the turn; possibly none of its processes holds it at the moment."""
+        """The account that has the turn, even while none of its processes holds the turn."""
         return self._turn.account if self._turn is not None else None
 
     @property
@@ -219,7 +221,7 @@ class TimeSliceScheduler:
         return self._turn.since if self._turn is not None else None
 
     def is_overdue(self, now: int) -> bool:
-        """Return whether a process has kept the turn for half a quantum beyond its end."""
+        """Return whether a process still holds the turn half a quantum after the turn's end."""
         turn = self._turn
         return (
             turn is not None
@@ -230,14 +232,11 @@ class TimeSliceScheduler:
 
     @property
     def end(self) -> int | None:
-        """When the turn ends.
-
-        None if there is no turn, or if it ends only when another container wants the GPU.
-        """
+        """When the turn ends, or None if there is no turn or the turn has no end yet."""
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU should be free. An overdue turn is expected to double its overrun."""
+        """Return when the GPU is expected to be free. An overrun is expected to double."""
         turn = self._turn
         if turn is None:
             return now
@@ -254,7 +253,7 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
-        """End a turn that processes still hold; they pay for the overrun when they return it."""
+        """End a turn that processes still hold. When they return it, they pay for the overrun."""
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
@@ -266,7 +265,7 @@ class TimeSliceScheduler:
             self._end(now)
 
     def idle_hold(self, now: int) -> tuple[Account, int] | None:
-        """Return the account for which the GPU is kept free after its turn, and until when."""
+        """Return the account for which the GPU stays idle after its turn, and until when."""
         if self._idle_hold is not None and (
             now >= self._idle_hold[1] or self._idle_hold[0].waiting
         ):
@@ -282,7 +281,7 @@ class TimeSliceScheduler:
                 account.refill(now, enough)
         turn = self._turn
         if turn is not None:
-            # If ``now`` is later, this process itself was asleep, and that time is not charged.
+            # If ``now`` is later, the arbiter itself did not run. That time is not charged.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
             spent = max(0, until - turn.charged_until)
             contended = spent if any(self._competes(a) for a in self.accounts.values()) else 0
@@ -308,7 +307,7 @@ class TimeSliceScheduler:
         account.waiting[member] = None
 
     def _charge_overrun(self, account: Account, member: int, now: int) -> None:
-        """Charge the time for which a process has occupied the GPU since it lost its turn."""
+        """Charge the time for which a process has occupied the GPU after it lost its turn."""
         spent = min(now - account.overrun.pop(member), MOST_OWED)
         account.charge(spent, spent)
         account.last_active = now
@@ -317,7 +316,7 @@ class TimeSliceScheduler:
             self._forgive(account)
 
     def _forgive(self, account: Account) -> None:
-        """Limit the debt for work that was submitted while alone on the GPU to one quantum."""
+        """Limit the debt of an account whose turn began without an end to one quantum."""
         account.virtual = min(
             account.virtual, self._virtual + virtual_time(self.quantum, account.share)
         )
@@ -332,7 +331,7 @@ class TimeSliceScheduler:
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
             self._forgive(turn.account)
-        if turn.account.waiting:  # more processes wanted the turn than may hold it
+        if turn.account.waiting:  # more processes wanted the turn than MOST_HOLDERS
             turn.account.waits_from(now)
         if turn.end is not None and now >= turn.end:
             self._idle_hold = (turn.account, now + IDLE_HOLD)
@@ -374,7 +373,7 @@ class TimeSliceScheduler:
         self._idle_hold = None
 
     def _lost_at(self, turn: Turn, end: int) -> int:
-        """Return when holders that send no more messages lose a turn that ended at ``end``."""
+        """Return when holders lose a turn that ended at ``end`` if they send no more messages."""
         return min(max(end, turn.heard_at) + self.quantum, end + MOST_OVERRUN)
 
     # -- the next turn
@@ -383,7 +382,7 @@ class TimeSliceScheduler:
         return account.wants and not (self._turn is not None and self._turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return when an account's ceiling permits a turn, or since when it has done so."""
+        """Return the past or future time from which an account's ceiling permits a turn."""
         if not account.capped:
             return 0
         at = account.ceiling.full_enough_at(self._enough)
@@ -394,8 +393,8 @@ class TimeSliceScheduler:
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a container's turn of ``length`` on the free GPU.
 
-        Length 0 means until another container wants the GPU. If none of its processes waits, the
-        turn is kept for a short time for a process that wants it.
+        A turn of length 0 has no end until another container wants the GPU. If no process of the
+        container waits for the GPU, the turn stays open for a short time.
         """
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
@@ -406,13 +405,13 @@ class TimeSliceScheduler:
         return self._continue(self._turn, now)
 
     def length(self, account: Account, now: int) -> int:
-        """Return the length of an account's next turn; 0: until another container wants the GPU."""
+        """Return the length of an account's next turn, or 0 for a turn without an end."""
         if account.capped:
             return min(self.quantum, account.ceiling.level)
         return 0 if self._is_uncontended(account, now) else self.quantum
 
     def _is_uncontended(self, account: Account, now: int) -> bool:
-        """Return whether no other container used the GPU lately, so that the turn needs no end."""
+        """Return whether no other container wants the GPU or has used it recently."""
         others = [a for a in self.accounts.values() if a is not account]
         if any(a.asks for a in others):
             return False
@@ -423,11 +422,11 @@ class TimeSliceScheduler:
         )
 
     def lead(self, account: Account) -> int:
-        """Return by how much an account's virtual time exceeds the least of the active accounts."""
+        """Return how far an account's virtual time is ahead of the least of active accounts."""
         return account.virtual - self._virtual
 
     def rank(self, account: Account, now: int) -> Rank:
-        """Return an account's rank among those on this GPU."""
+        """Return the account's rank among the accounts on this GPU."""
         since = (
             now
             if account.waits_since is None

@@ -1,4 +1,4 @@
-"""Serves the kubelet, and keeps an agent running as the gateway's child.
+"""Serves the kubelet, and runs the node's agent as a child process.
 
 ``python -m gputile.node.gateway OPTIONS -- COMMAND``
 """
@@ -28,10 +28,10 @@ STOP_WITHIN_S = 8.0
 
 
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
-    """Run agents until one exits for good; return its exit status.
+    """Run agents, one after the other. Return the exit status of the last agent.
 
-    An agent is not restarted if it exits without an error, or before it has taken over the node:
-    the next one would do the same.
+    No agent is started after one that exits without an error or before it has taken over the node,
+    because the next agent would do the same.
     """
     restarts = Restarts(
         "the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
@@ -41,7 +41,7 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
         try:
             status = await _run_agent(command, gateway)
             ended = f"ended with status {status}"
-        # Such as a lack of descriptors: it may pass, and the kubelet's calls wait.
+        # The error may be temporary, such as a lack of file descriptors. The kubelet's calls wait.
         except OSError as error:
             if not gateway.in_charge:
                 raise
@@ -70,17 +70,18 @@ async def _run_agent(command: Sequence[str], gateway: Gateway) -> int:
         async with asyncio.timeout(STOP_WITHIN_S):
             return await process.wait()
     except TimeoutError:
-        log.error("the agent has hung up and does not exit")
+        log.error("the agent has closed its connection but does not exit")
         return -signal.SIGKILL
     finally:
-        if process.returncode is None:  # it must end its own children, and is served until it exits
+        # The agent must end its own children. It is served until it exits.
+        if process.returncode is None:
             await end(process, process.terminate, STOP_WITHIN_S)
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
 
 
 async def serve(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, or until an agent exits for good; return the exit status."""
+    """Serve until a SIGTERM or SIGINT, or until the last agent exits. Return the exit status."""
     token = secrets.token_hex(8)
     gateway = Gateway(
         arguments.device_plugin_dir,
@@ -102,7 +103,7 @@ async def serve(arguments: argparse.Namespace) -> int:
     if served:
         log.error("the gateway exits: %s", problem)
         return 1
-    if isinstance(status, Exception):  # after SIGTERM it is a CancelledError, which is no Exception
+    if isinstance(status, Exception):  # CancelledError, after a SIGTERM, is no Exception
         log.error("the agent cannot be run: %s", status)
         return 1
     if not isinstance(status, int):
@@ -120,12 +121,12 @@ def main() -> None:
         "--claim-file",
         type=Path,
         required=True,
-        help="the lock on the node: names the gateway that serves it",
+        help="the lock file of the node, which contains the token of the gateway that serves it",
     )
     parser.add_argument("--log-format", type=LogFormat, default=LogFormat.JSON)
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument(
-        "command", nargs="+", help="the agent; the lock's token is added to its arguments"
+        "command", nargs="+", help="the agent's command, to which the gateway appends its token"
     )
     arguments = parser.parse_args()
     set_up_logging(arguments.log_format, arguments.verbose)

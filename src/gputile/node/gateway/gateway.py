@@ -1,8 +1,8 @@
 """Relays the calls of a node's kubelet to the agent that currently runs.
 
-Calls that arrive while no agent runs, or that an agent leaves unanswered, wait for the next agent.
-``Allocate`` has no deadline in the kubelet and blocks its admission of all pods, so the wait has a
-deadline here.
+A call waits for the next agent if no agent runs, or if the agent ends before it answers. The
+kubelet has no deadline for ``Allocate``, and admits no other pod until it is answered. So the
+gateway limits the wait.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from gputile.node.gateway.registration import CLIENT_OPTIONS, Registrar, SocketW
 
 log = logging.getLogger(__name__)
 
-AGENT_TIMEOUT_S = 25.0  # the kubelet gives up PreStartContainer after 30 s
-# A call is refused if this many agents have died with it and it has waited for AGENT_TIMEOUT_S. The
-# wait matters since an operator may kill several agents in quick succession.
+AGENT_TIMEOUT_S = 25.0  # PreStartContainer times out in the kubelet after 30 s
+# A call is refused if this many agents ended before they answered the call, and if the call has
+# also waited for AGENT_TIMEOUT_S. An operator may kill several agents in quick succession.
 MOST_TRIES = 3
 SILENCE_TIMEOUT_S = 90.0
 ABANDONED_AFTER_S = 20.0
 LIST = "/v1.PodResourcesLister/List"
-# the kubelet answers 100 calls a second, in bursts of ten, and refuses the others
+# The kubelet answers 100 calls a second in bursts of ten, and refuses more calls.
 LIST_RETRY_S = 0.015
 
 
@@ -55,7 +55,8 @@ class _Pending:
 class Relay:
     """The kubelet's pending calls.
 
-    ``lost`` is when the agent ended, on the event loop's clock; None while one runs.
+    ``lost`` is when the last agent ended, on the event loop's clock. It is None while an agent is
+    connected.
     """
 
     def __init__(self) -> None:
@@ -78,8 +79,7 @@ class Relay:
     async def call(self, method: str, resource: str, body: bytes) -> bytes:
         """Return the agent's response to a call of the kubelet.
 
-        Raises:
-            RefusedError: the agent refuses the call, or no agent has run for too long.
+        Raises RefusedError if the agent refuses the call, or no agent has run for too long.
         """
         loop = asyncio.get_running_loop()
         self._last += 1
@@ -105,7 +105,7 @@ class Relay:
             del self._pending[pending.call.number]
 
     def answer(self, message: CallAnswer | CallRefused) -> None:
-        """Complete a call with the agent's answer, unless the kubelet has cancelled it."""
+        """Complete a call with the agent's answer, unless the kubelet has cancelled the call."""
         pending = self._pending.get(message.number)
         if pending is None or pending.answer.done():
             return
@@ -121,7 +121,7 @@ class Relay:
         waited = asyncio.get_running_loop().time() - pending.since
         if pending.tries >= MOST_TRIES and waited >= AGENT_TIMEOUT_S:
             log.error(
-                "refusing %s for %s: no agent has survived this call",
+                "refusing %s for %s: every agent ended during this call",
                 pending.call.method,
                 pending.call.resource,
             )
@@ -133,7 +133,7 @@ class Relay:
 
 
 async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes | None:
-    """Return a ListPodResourcesResponse; None if the kubelet needs more than ``within`` seconds."""
+    """Return a ListPodResourcesResponse, or None if the kubelet sends none within ``within`` s."""
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(LIST)
     problem = "no answer"
     try:
@@ -145,30 +145,31 @@ async def list_pod_resources(kubelet: grpc.aio.Channel, within: float) -> bytes 
                     problem = error.details() or error.code().name
                 await asyncio.sleep(LIST_RETRY_S)
     except TimeoutError:
-        log.warning("the kubelet has not listed its devices within %s s: %s", within, problem)
+        log.warning("the kubelet did not list its devices within %s s: %s", within, problem)
         return None
 
 
 class AbandonedError(Exception):
-    """The gateway that took over from this one has ended.
+    """The gateway that took over the node from this gateway has ended.
 
-    This gateway must be restarted to serve the node.
+    This gateway must restart, because no gateway serves the node.
     """
 
 
 class Gateway:
-    """Serves one kubelet with successive agents: call ``attend`` for each while ``run`` runs.
+    """Serves one kubelet through successive agents.
 
-    The agent's requests are only recorded; the loop in ``run`` executes them. ``device_plugins`` is
-    the kubelet's directory for the sockets of plugins, ``pod_resources`` its PodResources socket.
-    ``in_charge`` is True once an agent has taken over the node.
+    While ``run`` runs, the caller calls ``attend`` for each agent. ``attend`` only records the
+    agent's requests, and the loop in ``run`` executes them. ``device_plugins`` is the kubelet's
+    directory of plugin sockets, and ``pod_resources`` is its PodResources socket. ``in_charge`` is
+    True once an agent has taken over the node.
     """
 
     def __init__(self, device_plugins: Path, pod_resources: Path, node_lock: NodeLock) -> None:
         self.in_charge = False
         self._node_lock = node_lock
         self._relay = Relay()
-        # One channel is kept, since gRPC leaks memory for each channel that is created and closed.
+        # The only channel, because gRPC leaks memory for each channel that is created and closed.
         self._pod_resources = grpc.aio.insecure_channel(
             f"unix:{pod_resources}", options=CLIENT_OPTIONS
         )
@@ -185,8 +186,7 @@ class Gateway:
     async def run(self) -> None:
         """Serve the kubelet until cancelled.
 
-        Raises:
-            AbandonedError: the gateway that took over has ended, and the node is not served.
+        Raises AbandonedError if the gateway that took over the node has ended.
         """
         try:
             while True:
@@ -202,7 +202,7 @@ class Gateway:
             await self._take_charge()
         if self.in_charge and not self._node_lock.is_held:
             if self._other_seen is None:
-                log.warning("a newer gateway has taken over; this one stops serving")
+                log.warning("this gateway stops serving: a newer gateway has taken over")
                 await self._stop_serving()
             if self._other_seen is None or self._registrar.has_others():
                 self._other_seen = now
@@ -210,7 +210,7 @@ class Gateway:
                 raise AbandonedError("the gateway that took over has ended")
             return
         if self._relay.lost is not None and now - self._relay.lost > AGENT_TIMEOUT_S:
-            # Otherwise each pod would wait for an agent, and then fail.
+            # Otherwise each new pod would wait for an agent, and then fail.
             self._registrar.advertise((), {})
         await self._registrar.reconcile()
         await self._claims.reconcile()
@@ -220,7 +220,7 @@ class Gateway:
         try:
             self._node_lock.acquire()
         except OSError:
-            log.exception("cannot acquire the lock on the node; the agent is restarted")
+            log.exception("restarting the agent: the lock on the node cannot be acquired")
             if self._agent is not None:
                 self._agent.close()
             return
@@ -234,8 +234,7 @@ class Gateway:
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve an agent until it disconnects, sends an invalid message, or is silent for too long.
 
-        A working agent is never silent for long, since it regularly requests the kubelet's list of
-        pods.
+        A working agent is never silent for long: it regularly requests the kubelet's list of pods.
         """
         self._starts += 1
         self._others = not self.in_charge and self._registrar.has_others()
@@ -264,9 +263,9 @@ class Gateway:
                         self._relay.connect(agent)
                         self._registrar.advertise(resources, changed)
                         self._watch.wake()
-                    case ServeClaims(wanted):
+                    case ServeClaims(health):
                         self._relay.connect(agent)
-                        self._claims.wanted = wanted
+                        self._claims.set_health(health)
                         self._watch.wake()
         except msgspec.MsgspecError as error:
             log.error("invalid message from the agent: %s", error)

@@ -1,8 +1,8 @@
-"""Defines the messages between gateway and agent, and their lock on the node.
+"""Defines the messages between gateway and agent, and the lock on the node.
 
-Both come from the same installation and start together, so the messages have no version. A message
-is encoded as its length in four bytes, big endian, and MessagePack. The kubelet's own messages
-remain in their wire format.
+Gateway and agent always come from the same installation, so the messages have no version. A message
+is MessagePack after its length in four bytes, big endian. The kubelet's own messages are relayed as
+protobuf bytes.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ from gputile.support.files import read_whole, write_whole
 log = logging.getLogger(__name__)
 
 LINK: Final = "GPUTILE_GATEWAY_FD"
-"""The environment variable with the file descriptor of the agent's end of the socket."""
+"""The environment variable with the agent's file descriptor of the connection to the gateway."""
 CONNECT_TIMEOUT_S = 0.2
-MOST_UNREAD = 64 * MIB  # four of the kubelet's largest messages
+MOST_UNREAD = 64 * MIB  # the size of four of the kubelet's largest messages
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()
 _LOCK_MOST_BYTES = 4096
 
 
 class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
-    """Request of the agent to take over the node from the agents of other gateways."""
+    """The agent's request to take over the node from the agent of another gateway."""
 
 
 class Advertise(msgspec.Struct, frozen=True, tag="offer"):
-    """The agent's request to serve exactly ``resources``.
+    """The agent's request to serve exactly ``resources`` to the kubelet.
 
-    ``changed`` has the new ListAndWatchResponse of those with changed devices.
+    ``changed`` is the new ListAndWatchResponse of each resource whose devices have changed.
     """
 
     resources: tuple[str, ...]
@@ -45,13 +45,16 @@ class Advertise(msgspec.Struct, frozen=True, tag="offer"):
 
 
 class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
-    """The agent's request to serve as a DRA driver, or to stop."""
+    """The agent's request to serve the DRA driver to the kubelet.
 
-    wanted: bool
+    ``health`` is the driver's NodeWatchResourcesResponse, or None to stop serving.
+    """
+
+    health: bytes | None
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
-    """The agent's request to call PodResources List, for at most ``within`` seconds."""
+    """The agent's request to call the kubelet's PodResources List within ``within`` seconds."""
 
     number: int
     within: float
@@ -65,7 +68,7 @@ class CallAnswer(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class CallRefused(msgspec.Struct, frozen=True, tag="refusal"):
-    """The agent's refusal of the call ``number``; ``code`` is the name of a gRPC status."""
+    """The agent's refusal of the call ``number``. ``code`` is the name of a gRPC status."""
 
     number: int
     code: str
@@ -73,24 +76,18 @@ class CallRefused(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class State(msgspec.Struct, frozen=True, tag="state"):
-    """The state of the gateway, which it sends to the agent after each change.
+    """The state of the gateway. The gateway sends it to the agent after each change."""
 
-    ``in_charge``: this gateway has taken over the node. ``registered``: the kubelet has registered
-    all resources. ``listening``: the kubelet watches the devices of all of them. ``epoch``: when
-    the current kubelet was first seen, in seconds of CLOCK_MONOTONIC. ``starts``: how many agents
-    were started. ``others``: another gateway served the node when this agent started.
-    """
-
-    in_charge: bool = False
-    registered: bool = False
-    epoch: float = 0.0
-    starts: int = 0
-    others: bool = False
-    listening: bool = False
+    in_charge: bool = False  # whether this gateway has taken over the node
+    registered: bool = False  # whether the kubelet has registered all resources
+    epoch: float = 0.0  # when the current kubelet was first seen, in seconds of CLOCK_MONOTONIC
+    starts: int = 0  # the number of agents that this gateway has started
+    others: bool = False  # whether another gateway served the node when this agent started
+    listening: bool = False  # whether the kubelet watches the devices of all resources
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """A relayed call of the kubelet: ``method`` of ``resource``'s plugin or of the DRA driver."""
+    """A call of the kubelet. ``resource`` is a device plugin's resource or the DRA driver."""
 
     number: int
     method: str
@@ -99,7 +96,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """The response to ``ListDevices``: a ListPodResourcesResponse, None if it was late."""
+    """The response to ``ListDevices``. ``body`` is None if the kubelet did not answer in time."""
 
     number: int
     body: bytes | None
@@ -112,7 +109,7 @@ Received = TypeVar("Received")
 
 
 class MessageChannel(Generic[Received]):
-    """One end of the connection. ``decoder`` decodes the messages of the other end."""
+    """One end of the connection. ``decoder`` decodes the messages from the other end."""
 
     def __init__(
         self,
@@ -125,21 +122,21 @@ class MessageChannel(Generic[Received]):
         self._decoder = decoder
 
     def send(self, message: FromAgent | FromGateway) -> None:
-        """Send a message; disconnect if the other end has left too many bytes unread."""
+        """Send a message, or close the connection if the peer leaves too many bytes unread."""
         if self._writer.is_closing():
             return
         if self._writer.transport.get_write_buffer_size() > MOST_UNREAD:
-            log.error("the other end of the connection between gateway and agent does not read")
+            log.error("the connection of gateway and agent is closed: the peer does not read")
             self._writer.transport.abort()
             return
         body = _ENCODER.encode(message)
         self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def messages(self) -> AsyncIterator[Received]:
-        """Yield messages from the peer until it closes the connection.
+        """Yield messages from the peer until the peer closes the connection.
 
         Raises:
-            msgspec.MsgspecError: it sent an invalid message.
+            msgspec.MsgspecError: The peer has sent an invalid message.
         """
         while True:
             try:
@@ -166,10 +163,10 @@ def to_gateway(
 
 
 class NodeLock:
-    """Decides which of two gateways serves the node, as in an upgrade: the last to lock it.
+    """The lock on the node, which decides which of two gateways serves the node in an upgrade.
 
-    The older gateway and its agent then write nothing more, and stop serving the kubelet. ``token``
-    identifies a gateway with its agent.
+    The gateway that acquires the lock last serves the node. The older gateway and its agent then
+    stop writing, and stop serving the kubelet. ``token`` identifies a gateway and its agent.
     """
 
     def __init__(self, file: Path, token: str) -> None:
@@ -180,17 +177,16 @@ class NodeLock:
     def acquire(self) -> None:
         """Acquire the lock, even if another gateway holds it.
 
-        Raises:
-            OSError: the lock file cannot be written.
+        Raises OSError if the lock file cannot be written.
         """
         write_whole(self._file, self._token)
         self._held = True
 
     @property
     def is_held(self) -> bool:
-        """Whether no other gateway has acquired the lock since.
+        """Whether no other gateway has acquired the lock since this one did.
 
-        If the file cannot be read, the last result is kept.
+        If the file cannot be read, the last result is returned again.
         """
         with contextlib.suppress(OSError):
             self._held = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
@@ -198,7 +194,7 @@ class NodeLock:
 
 
 def has_listener(path: Path) -> bool:
-    """Return whether a process listens on the socket ``path``, which may outlive its process."""
+    """Return whether a process listens on the socket ``path``. Its file may outlive the process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

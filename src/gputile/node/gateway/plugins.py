@@ -1,4 +1,4 @@
-"""Serves resources and the DRA driver to the kubelet on sockets, and relays its calls."""
+"""Serves resources and the DRA driver to the kubelet on sockets, and relays the kubelet's calls."""
 
 import asyncio
 import logging
@@ -25,25 +25,25 @@ OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocati
 SOCKET_PREFIX = "gputile-"
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    # GetPreferredAllocation can name each device twice.
+    # A request of GetPreferredAllocation may name each device twice.
     ("grpc.max_receive_message_length", 16 * MIB),
 )
 REGISTER_TIMEOUT_S = 5.0
 STOP_GRACE_S = 1.0
 REGISTRY = "plugins_registry"  # in the kubelet's root directory
 DRA_CALLS = ("NodePrepareResources", "NodeUnprepareResources")
-DRA_VERSION = "v1.DRAPlugin"
+DRA_VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 DRA_REGISTRATION = "pluginregistration.Registration"
 DRA_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 
 Forward = Callable[[str, str, bytes], Awaitable[bytes]]
-"""Forwards (method, resource, request) to the agent; returns its response; raises RefusedError."""
+"""Sends (method, resource, request) to the agent. Returns the response or raises RefusedError."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Handlers: TypeAlias = "dict[str, grpc.RpcMethodHandler[bytes, bytes]]"
 
 
 class RefusedError(Exception):
-    """A call of the kubelet is refused with a gRPC status."""
+    """The agent or the gateway refuses a call of the kubelet. ``code`` is the gRPC status."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -53,11 +53,11 @@ class RefusedError(Exception):
 class KubeletSocket:
     """A gRPC server for the kubelet that relays calls to the agent and streams the latest message.
 
-    Each ``subject`` (a resource, or the DRA driver) has its own socket, since most calls do not
-    name the resource. A socket's name is never reused: a server that stops gracefully unlinks its
-    name, even if another server has bound that name since.
+    Each ``subject`` (a resource, or the DRA driver) has its own socket, because most calls do not
+    name the resource. The name of a socket is never used again. Otherwise, a server that stops
+    gracefully would remove the socket that another server has created with the same name.
 
-    ``streams`` is the number of open streams; ``on_listen`` is called when one opens.
+    ``streams`` is the number of open streams. ``on_listen`` is called when a stream opens.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class KubeletSocket:
 
     @property
     def exists(self) -> bool:
-        """Whether the socket's file exists: the kubelet removes all sockets when it starts."""
+        """Whether the file of the socket exists. A kubelet removes all sockets when it starts."""
         return self.path is not None and self.path.exists()
 
     async def serve(self, path: Path, services: Mapping[str, Handlers]) -> None:
-        """Serve on a new socket ``path``; log an error if it cannot be created."""
+        """Serve on a new socket ``path``. If the socket cannot be created, log an error."""
         await self.stop()
         self.path = path
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -103,7 +103,7 @@ class KubeletSocket:
             await _completed(server.stop(grace=STOP_GRACE_S))
 
     def announce(self, message: bytes) -> None:
-        """Send a message to all streams, present and future."""
+        """Send a message to all open streams, and to the streams that open later."""
         self._message = message
         self._wake_streams()
 
@@ -144,9 +144,9 @@ class KubeletSocket:
 
 
 async def _completed(work: Coroutine[None, None, None]) -> None:
-    """Finish ``work`` even if cancelled.
+    """Finish ``work`` even if this task is cancelled.
 
-    A half-started server keeps its socket and cannot be stopped.
+    A gRPC server whose start was interrupted keeps its socket and cannot be stopped.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -159,7 +159,8 @@ async def _completed(work: Coroutine[None, None, None]) -> None:
 class Plugin(KubeletSocket):
     """Serves one resource to the kubelet.
 
-    ``registered_at`` is when the current kubelet registered this socket.
+    ``registered_at`` is when the current kubelet registered this socket, on the event loop's clock.
+    It is None while the socket is not registered.
     """
 
     registered_at: float | None = None
@@ -180,7 +181,7 @@ class Plugin(KubeletSocket):
         await super().stop()
 
     async def register(self, kubelet: grpc.aio.Channel) -> str | None:
-        """Register with the kubelet; return the reason if that fails."""
+        """Register with the kubelet. Return the reason of a failure, or None after a success."""
         path = self.path
         request = pb.RegisterRequest(
             version=VERSION,
@@ -205,22 +206,31 @@ class Plugin(KubeletSocket):
 
 
 class ClaimsPlugin(KubeletSocket):
-    """Serves the DRA driver to the kubelet while it is ``wanted``.
+    """Serves the DRA driver to the kubelet while the driver has a health to report.
 
-    The kubelet finds the driver by a socket in ``directory``, its ``plugins_registry``, and keeps
-    it registered while the socket exists. The same socket serves the registration and the driver.
-    It has a new name each time, so that two gateways can serve at the same time in an upgrade: the
-    kubelet calls the one that registered last. The kubelet retries failed calls.
+    The kubelet finds the driver by a socket in ``directory``, the kubelet's ``plugins_registry``.
+    The driver is registered while the socket exists. This socket serves both the registration and
+    the driver. It has a new name each time, so that two gateways can serve in an upgrade. The
+    kubelet then calls the gateway that registered last. The kubelet retries failed calls.
     """
 
     def __init__(self, directory: Path, forward: Forward) -> None:
         super().__init__(DRIVER, forward)
         self._directory = directory
-        self.wanted = False
+        self._has_health = False
+
+    def set_health(self, health: bytes | None) -> None:
+        """Stream a NodeWatchResourcesResponse to the kubelet.
+
+        After a ``health`` of None, the next ``reconcile`` stops the server.
+        """
+        self._has_health = health is not None
+        if health is not None:
+            self.announce(health)
 
     async def reconcile(self) -> None:
-        """Start or stop the server; replace its socket if it was removed."""
-        if not self.wanted:
+        """Start or stop the server. If the socket was removed, create a new one."""
+        if not self._has_health:
             await self.stop()
         elif not self.exists:
             await self._start()
@@ -229,11 +239,17 @@ class ClaimsPlugin(KubeletSocket):
         for path in self._directory.glob(f"{DRIVER}-*.sock"):
             if not has_listener(path):
                 path.unlink(missing_ok=True)
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         registration: Handlers = {
-            "GetInfo": grpc.unary_unary_rpc_method_handler(self._info),
-            "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(self._registered),
+            "GetInfo": unary(self._info),
+            "NotifyRegistrationStatus": unary(self._registered),
         }
-        services = {DRA_REGISTRATION: registration, DRA_SERVICE: self.relayed(DRA_CALLS)}
+        health: Handlers = {"NodeWatchResources": stream(self.stream)}
+        services = {
+            DRA_REGISTRATION: registration,
+            DRA_SERVICE: self.relayed(DRA_CALLS),
+            **dict.fromkeys(DRA_VERSIONS[1:], health),
+        }
         await self.serve(self._directory / f"{DRIVER}-{secrets.token_hex(4)}-reg.sock", services)
 
     async def _info(self, request: bytes, context: Context) -> bytes:  # noqa: ARG002
@@ -241,7 +257,7 @@ class ClaimsPlugin(KubeletSocket):
             type="DRAPlugin",
             name=DRIVER,
             endpoint=str(self.path),
-            supported_versions=[DRA_VERSION],
+            supported_versions=list(DRA_VERSIONS),
         )
         return info.SerializeToString()
 

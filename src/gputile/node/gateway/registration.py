@@ -1,11 +1,11 @@
-"""Keeps the resources registered with the kubelet, whatever restarts.
+"""Keeps the resources registered with the kubelet, also when the kubelet restarts.
 
-When a kubelet starts, it removes all sockets from its device plugin directory and recreates its
-own. So the inode of its socket identifies a kubelet, and a plugin whose socket was removed serves
-on a new one. inotify(7) reports this at once, which matters: the kubelet then admits pods
-immediately, and permanently fails those whose devices are not registered by then. If the kubelet
-does not listen to a registered plugin, the plugin registers again. If the kubelet does not answer,
-registration is retried at growing intervals.
+A kubelet that starts removes all sockets from its device plugin directory, and creates its own
+socket. So the inode of this socket identifies a kubelet, and each plugin must create a new socket.
+A kubelet that has restarted admits pods at once, and permanently fails pods whose resource is not
+yet registered. So inotify(7) reports its start without delay. A plugin registers again if the
+kubelet does not listen to it. Registration is retried at growing intervals if the kubelet does not
+answer.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 KUBELET_SOCKET = "kubelet.sock"
 CLIENT_OPTIONS = (
-    # Strict servers reject the default, the percent-encoded socket path.
+    # Strict servers reject gRPC's default, which is the percent-encoded path of the socket.
     ("grpc.default_authority", "localhost"),
-    # The kubelet's own limit for PodResources: DefaultMaxMsgSize.
+    # DefaultMaxMsgSize, the kubelet's own limit for PodResources
     ("grpc.max_receive_message_length", 16 * MIB),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -48,8 +48,8 @@ KubeletIdentity = tuple[int, int, int]
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
 
-    ``advertise`` only records what to serve; ``reconcile`` starts and stops the servers. The caller
-    repeats it after ``pause`` seconds, or when sockets change. ``epoch`` is when the current
+    ``advertise`` only records what to serve. ``reconcile`` starts and stops the servers, and is to
+    be called again after ``pause`` seconds, or when sockets change. ``epoch`` is when the current
     kubelet was first seen, on the event loop's clock. ``on_change`` is called when ``epoch`` or
     ``listening`` changes.
     """
@@ -64,19 +64,19 @@ class Registrar:
         self._plugins: dict[str, Plugin] = {}
         self._withdrawn: list[Plugin] = []
         self._kubelet: KubeletIdentity | None = None
-        self._pause = 0.0  # after the last registration; 0 if it succeeded
+        self._pause = 0.0  # the pause after the last registration, or 0 if it succeeded
         self._next_try = 0.0
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet has registered all resources."""
+        """Whether the kubelet has registered all resources. False if there are no resources."""
         return bool(self._plugins) and all(
             plugin.registered_at is not None for plugin in self._plugins.values()
         )
 
     @property
     def listening(self) -> bool:
-        """Whether the kubelet listens to all resources."""
+        """Whether the kubelet has an open ListAndWatch stream of each resource."""
         return bool(self._plugins) and all(plugin.streams for plugin in self._plugins.values())
 
     @property
@@ -91,7 +91,7 @@ class Registrar:
         return any(path not in own and has_listener(path) for path in found)
 
     async def sweep(self) -> None:
-        """Wait until older gateways have removed their sockets; remove those of dead gateways."""
+        """Remove the sockets of ended gateways, and wait until older gateways remove theirs."""
         for _ in range(int(HAND_OVER_TIMEOUT_S / HAND_OVER_POLL_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:
@@ -102,9 +102,9 @@ class Registrar:
             await asyncio.sleep(HAND_OVER_POLL_S)
 
     def advertise(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
-        """Serve exactly ``resources``.
+        """Serve exactly ``resources`` from the next ``reconcile`` on.
 
-        ``changed`` maps those with changed devices to a new ListAndWatchResponse.
+        ``changed`` is the new ListAndWatchResponse of each resource whose devices have changed.
         """
         self._withdrawn += [
             self._plugins.pop(name) for name in self._plugins.keys() - set(resources)
@@ -140,14 +140,14 @@ class Registrar:
                 and not plugin.streams
                 and now - registered_at > LISTEN_TIMEOUT_S
             ):
-                log.warning("the kubelet does not listen to %s; registering again", plugin.subject)
+                log.warning("registering %s again: the kubelet does not watch it", plugin.subject)
                 plugin.registered_at = None
         unregistered = [p for p in self._plugins.values() if p.exists and p.registered_at is None]
         if unregistered and kubelet is not None and now >= self._next_try:
             await self._register(unregistered, now)
 
     async def _stop_withdrawn(self) -> None:
-        """Remove the sockets of withdrawn resources; the kubelet then drops their devices."""
+        """Close the sockets of withdrawn resources, so that the kubelet removes their devices."""
         withdrawn, self._withdrawn = self._withdrawn, []
         await asyncio.gather(*(plugin.stop() for plugin in withdrawn))
 
@@ -167,7 +167,7 @@ class Registrar:
         self._next_try = now + self._pause
         resource, problem = next(iter(failed.items()))
         log.warning(
-            "the kubelet does not register %s: %s; trying again in %s s",
+            "the kubelet does not register %s: %s. The next attempt is in %s s",
             resource,
             problem,
             self._pause,
@@ -187,7 +187,10 @@ _WATCHED = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
 
 
 class SocketWatch:
-    """Watches a directory for created and removed sockets; if it cannot, ``changed`` only waits."""
+    """Watches a directory for created and removed sockets.
+
+    If the directory cannot be watched, ``changed`` always waits until its timeout.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -196,7 +199,7 @@ class SocketWatch:
         self._descriptor = -1
 
     async def changed(self, within: float) -> None:
-        """Wait for a change, at most ``within`` seconds."""
+        """Wait for a change or a call of ``wake``, for at most ``within`` seconds."""
         self._watch()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -219,7 +222,7 @@ class SocketWatch:
                 log.warning("cannot watch %s: %s", self._directory, os.strerror(ctypes.get_errno()))
                 return
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        # Adding the watch again has no effect, unless the directory was recreated.
+        # To add the watch again has an effect only if the directory was recreated.
         self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), _WATCHED)
 
     def _read(self) -> None:

@@ -1,13 +1,13 @@
 """Finds and installs the library of native/, and encodes its limits.
 
-A container loads it through /etc/ld.so.preload, a read-only mount. The dynamic loader reads that
-file for every program, whatever its environment, and without CAP_SYS_ADMIN no process in the
-container can remove the mount. The variable LD_PRELOAD would be lost at the first `env -i`. The
+The programs of a container load the library through the read-only mount /etc/ld.so.preload. The
+dynamic loader reads this file for every program, whatever the program's environment is. A process
+needs CAP_SYS_ADMIN to remove the mount, but `env -i` would remove the variable LD_PRELOAD. The
 loader of Nix reads another file instead.
 
-The limits are lines of text, since the library has no JSON parser; native/accounting/limits.h
-describes them. The agent writes them, and they are mounted read-only. The usage file has a fixed
-size, is initially all zeros, and is mapped by all processes of the container
+The limits are lines of text, because the library has no JSON parser (native/accounting/limits.h).
+The agent writes them into a file that containers mount read-only. All processes of a container map
+the usage file. The agent creates it with a fixed size and full of zeros
 (native/accounting/shared_usage.c).
 """
 
@@ -39,19 +39,19 @@ class LibraryMissing(RuntimeError):
 
 
 class LibraryNotLoadable(RuntimeError):
-    """A container's loader would ignore the library."""
+    """The dynamic loader of a container would ignore the library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The library on a node, and the file ld.so.preload that names it."""
+    """The path of the library on a node, and of the file ld.so.preload that names the library."""
 
     library: Path
     preload: Path
 
 
 def library_path() -> Path:
-    """Raises LibraryMissing if gputile was installed without a C compiler."""
+    """Return the library's path. Raises LibraryMissing if it was not built (no C compiler)."""
     path = Path(__file__).with_name(NAME)
     if not path.exists():
         raise LibraryMissing(
@@ -62,9 +62,9 @@ def library_path() -> Path:
 
 
 def place_in(directory: Path, content: bytes) -> Installed:
-    """Return where a library with this content is installed under ``directory``.
+    """Return the paths at which a library with this content is installed under ``directory``.
 
-    Each version has its own directory, so a new version changes nothing for containers that have
+    Each version has its own directory. So a new version does not affect containers that have
     started.
     """
     return place_named(directory, hashlib.sha256(content).hexdigest()[:16])
@@ -77,11 +77,8 @@ def place_named(directory: Path, version: str) -> Installed:
 def install(installed: Installed, content: bytes) -> None:
     """Install the library and its ld.so.preload, unless they are installed already.
 
-    A library whose version matches its directory is kept; a missing or damaged one is replaced by
-    ``content``.
-
-    Raises:
-        OSError: a file cannot be read or written.
+    An installed library stays if its version is that of its directory. A missing or damaged library
+    is replaced by ``content``. Raises OSError if a file cannot be read or written.
     """
     directory = installed.library.parent
     if not directory.is_dir():
@@ -97,19 +94,19 @@ def install(installed: Installed, content: bytes) -> None:
 def must_be_loadable(installed: Installed) -> None:
     """Check that the library's file system is not mounted ``noexec`` (mount(8)).
 
-    A container's mount of the library inherits that flag. The loader then reports that the library
-    cannot be preloaded, and runs the program without it.
+    The mount of the library in a container inherits the flag. The dynamic loader then prints an
+    error, and runs the program without the library.
 
     Raises:
-        LibraryNotLoadable: the file system is mounted ``noexec``.
-        OSError: its flags cannot be read.
+        LibraryNotLoadable: The file system is mounted ``noexec``.
+        OSError: The flags of the file system cannot be read.
     """
     directory = installed.library.parent
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         raise LibraryNotLoadable(
-            f"the file system of {directory} is mounted noexec, so a container could run without "
-            "the library in it, and without limits: mount it without noexec, or name a directory "
-            "on another one (--state-dir, agent.stateDir in the chart)"
+            f"the file system of {directory} is mounted noexec, so containers would run without "
+            "the library and without limits: mount the file system without noexec, or set a "
+            "directory on another file system (--state-dir, agent.stateDir in the chart)"
         )
 
 
@@ -121,10 +118,9 @@ def _content(path: Path) -> bytes | None:
 
 
 def remove_placeholder(path: Path) -> None:
-    """Remove an empty directory at a file's path, which containerd creates for a missing source.
+    """Remove an empty directory that containerd created where the file to mount was missing.
 
-    Raises:
-        OSError: the directory is not empty.
+    Raises OSError if the directory is not empty.
     """
     if path.is_dir() and not path.is_symlink():
         path.rmdir()
@@ -142,11 +138,11 @@ _WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 @dataclass(frozen=True, slots=True)
 class GpuLimit:
-    """A container's limit on one GPU: MiB of memory, and percent of time (0: no share of time)."""
+    """A container's limits on one GPU."""
 
     uuid: str
-    mib: int
-    percent: int = 0
+    mib: int  # memory
+    percent: int = 0  # percentage of the GPU's time, or 0 without such a limit
 
 
 def encode_limits(
@@ -154,12 +150,10 @@ def encode_limits(
 ) -> bytes:
     """Return the content of a limits file.
 
-    ``turn`` is the path of the arbiter's socket in the container, "" for none. ``overhead_mib`` is
-    the maximum that a process is charged for contexts and modules on a GPU where these cannot be
-    measured; None means the library's default.
-
-    Raises:
-        ValueError: there are no GPUs, too many, or one without a UUID.
+    ``turn`` is the path of the arbiter's socket in the container, or "" without an arbiter. On some
+    GPUs the memory of contexts and modules cannot be measured. There, ``overhead_mib`` is the most
+    that a process is charged for it, or None for the library's default. Raises ValueError if there
+    are no GPUs or too many, or a GPU has no valid UUID.
     """
     known = tuple(gpus)
     if not 0 < len(known) <= native_layouts.MOST_GPUS or any(

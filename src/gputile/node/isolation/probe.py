@@ -1,13 +1,14 @@
-"""Uses a GPU as a CUDA program does, so that a self-test can measure what the library permits.
+"""Uses a GPU like a CUDA program, so that the self-test can measure what the library permits.
 
 ``python -m gputile.node.isolation.probe memory WAY MIB`` allocates up to MIB in small pieces by one
-way of allocation, and prints how much it got. ``python -m gputile.node.isolation.probe time
-SECONDS`` keeps the GPU busy by filling memory, which every driver can do without a kernel, and
-prints the number of fills per second.
+way to allocate, and prints how many MiB it got. ``python -m gputile.node.isolation.probe time
+SECONDS`` keeps the GPU busy by filling memory, and prints the number of fills per second. A fill
+needs no CUDA kernel, so every driver can do it.
 
-It runs in a separate process, with the library, on the first visible GPU. Once it has a context, it
-prints a line and waits for a line of input, so that several probes start together. It uses the
-driver API of cuda.h, and so runs on a real driver and on the simulated one.
+The self-test starts the probe as a separate process with the library. The probe uses the first
+visible GPU. It prints a line when it has a context, and then waits for a line of input, so that
+several probes start at the same time. It calls only the driver API of cuda.h, which the simulated
+driver has too.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Final
 
-# the granularity of a real driver for a pool, and for an allocation node of a graph
+# The granularity of a real driver for memory pools, and for allocation nodes of graphs
 PIECE_MIB: Final = 32
 _PIECE: Final = PIECE_MIB << 20
 _OUT_OF_MEMORY: Final = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -93,9 +94,9 @@ WAYS: Final[dict[str, Callable[[ctypes.CDLL], int]]] = {
 
 
 def allocate(cuda: ctypes.CDLL, way: str, mib: int) -> int:
-    """Allocate up to ``mib``, until the driver refuses, and print how much it was.
+    """Allocate up to ``mib`` until the driver refuses, and print how many MiB were allocated.
 
-    Returns 0, or the driver's error code if it is not that of missing memory.
+    Return the driver's error code, or 0 if there was no error or the driver was out of memory.
     """
     got = result = 0
     while not result and got < mib:
@@ -108,8 +109,8 @@ def allocate(cuda: ctypes.CDLL, way: str, mib: int) -> int:
 
 FILLED_MIB: Final = 64
 _WORDS: Final = FILLED_MIB << 18
-_BATCH: Final = 8  # fills between two events; two batches are in flight at once
-_WARM_UP_S: Final = 0.5  # a container first uses the burst of its ceiling
+_BATCH: Final = 8  # fills between two events. Two batches are in progress at the same time.
+_WARM_UP_S: Final = 0.5  # enough to use up the burst that a container's ceiling permits at first
 
 
 class CudaError(RuntimeError):
@@ -122,10 +123,9 @@ def _check(result: int) -> None:
 
 
 def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
-    """Fill memory for ``seconds``; return the fills per second.
+    """Fill memory for ``seconds``, and return the fills per second.
 
-    Raises:
-        CudaError: a call of the driver failed.
+    Raises CudaError if a call of the driver failed.
     """
     memory, stream, events = c_uint64(), c_void_p(), (c_void_p(), c_void_p())
     _check(cuda.cuMemAlloc_v2(byref(memory), c_size_t(4 * _WORDS)))
@@ -151,7 +151,7 @@ def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit code: 1 if the driver failed."""
+    """Return the exit code, which is 1 if a call of the driver failed."""
     cuda, context = ctypes.CDLL("libcuda.so.1"), c_void_p()
     result = (
         cuda.cuInit(0)

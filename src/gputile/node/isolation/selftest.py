@@ -1,7 +1,8 @@
 """Tests on a machine that memory limits and shares of GPU time are enforced.
 
-Memory: for each way to allocate memory, a probe requests twice its limit and must get just the
-limit. Time: the probes of several containers keep the GPU busy at the same time, under an arbiter.
+To test memory, a probe tries to allocate twice its limit, once for each way to allocate. It must
+get exactly its limit. To test GPU time, the probes of several containers keep the GPU busy at the
+same time under an arbiter.
 """
 
 import os
@@ -31,8 +32,8 @@ from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
 
 TOGETHER: Final = 4
-# A probe may miss its limit by a context and the granularity of a pool; see
-# docs/concepts/isolation.md.
+# A probe may stay below its limit by the size of a context and the granularity of a memory pool
+# (docs/concepts/isolation.md).
 SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0
@@ -43,26 +44,24 @@ _WITHIN_S: Final = 120
 
 
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The result for one way to allocate memory; ``processes`` is how many shared the limit."""
+    """The result of a test of one memory limit, in which one or more processes allocate."""
 
     way: Annotated[str, described("The way in which the probe allocated memory.")]
     processes: Annotated[int, described("The number of processes that shared the limit.")]
-    limit_mib: Annotated[int, described("The memory limit, MiB.")]
-    asked_mib: Annotated[int, described("The memory that the processes tried to allocate, MiB.")]
-    got_mib: Annotated[int, described("The memory that they could allocate, MiB.")]
+    limit_mib: Annotated[int, described("The memory limit in MiB.")]
+    asked_mib: Annotated[int, described("The MiB that the processes tried to allocate.")]
+    got_mib: Annotated[int, described("The MiB that the processes could allocate.")]
     holds: Annotated[bool, described("Whether the limit held.")]
-    failed: Annotated[str, described('Any other error; "" if there was none.')] = ""
+    failed: Annotated[str, described('Another error, or "" if there was none.')] = ""
 
 
 def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
-    """Yield a row for each way to allocate, then one for each of two simultaneous allocations.
+    """Yield a row for each way to allocate, and then a row for each of two simultaneous limits.
 
-    All processes of an allocation allocate at the same time. ``environment`` makes a process see
-    only the GPU ``uuid``. The two allocations have different limits, and each must reach its own.
-    For each of its processes it may miss as much as a single process missed of its limit.
-
-    Raises:
-        LibraryMissing: this installation has no library.
+    Two processes share each of the two simultaneous limits, and all four allocate at the same time.
+    Each pair must reach its own limit. Each process of a pair may stay below the limit by as many
+    MiB as a single process did. ``environment`` makes a process see only the GPU ``uuid``. Raises
+    LibraryMissing if this installation has no library.
     """
     alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, SLACK_MIB)[0] for way in WAYS]
     yield from alone
@@ -99,7 +98,7 @@ def _memory_rows(
         everyone = [process for group in running for process in group]
         for process in everyone:
             _go(process)
-        # Each probe keeps its memory until all have reported.
+        # Each probe keeps its memory until all probes have printed their result.
         answers = [
             [process.stdout.readline() if process.stdout else "" for process in group]
             for group in running
@@ -122,7 +121,7 @@ def _start_probe(
     environment: Mapping[str, str],
     stack: ExitStack,
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait for its context; it has the library unless ``allocation`` is None."""
+    """Start a probe and wait for its context. ``allocation`` is None to run without the library."""
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
@@ -151,38 +150,38 @@ def _make_allocation(allocation: Path, limits: bytes) -> None:
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The expected and measured part of a GPU's time; a process without the library gets 1.0.
+    """The expected part and the measured part of a GPU's time in one container.
 
-    ``bound`` is the condition on ``got``. It is "" if only the ratio is checked, because switching
-    turns takes some of everybody's time.
+    The part of a process without the library is 1.0. Switching turns costs all containers some
+    time, so in some tests only the ratio is checked, and ``bound`` is "".
     """
 
     what: Annotated[str, described("The name of the measurement.")]
     wanted: Annotated[
         float,
         described(
-            "The expected part of the GPU's time; 1 is what a process gets without the library."
+            "The expected part of the GPU's time. A process without the library gets the part 1."
         ),
     ]
     got: Annotated[float, described("The measured part of the GPU's time.")]
     wanted_ratio: Annotated[
         float,
         described(
-            "The expected part, divided by that of the first container of this case; 0 for the "
-            "first container."
+            "The expected part, divided by the expected part of the first container of this case. "
+            "It is 0 for the first container."
         ),
     ]
     ratio: Annotated[
         float,
         described(
-            "The measured part, divided by that of the first container of this case; 0 for the "
-            "first container."
+            "The measured part, divided by the measured part of the first container of this case. "
+            "It is 0 for the first container."
         ),
     ]
     holds: Annotated[bool, described("Whether both the bound and the ratio held.")]
-    failed: Annotated[str, described('The error; "" if there was none.')] = ""
+    failed: Annotated[str, described('The error, or "" if there was none.')] = ""
     bound: Annotated[
-        str, described('The condition on the measured part; "" if only the ratio counts.')
+        str, described('The condition on the measured part, or "" if only the ratio is checked.')
     ] = ""
 
 
@@ -195,12 +194,10 @@ def time_rows(
 ) -> Iterator[TimeRow]:
     """Yield rows for one container alone, for two with ceilings, and for two with weights.
 
-    Each case is repeated until it holds, at most eight times. Two containers are judged by their
-    mean over all rounds; one alone by its best round, since other work on the machine sometimes
-    slows down a single process. ``environment`` makes a process see only the GPU ``uuid``.
-
-    Raises:
-        LibraryMissing: this installation has no library.
+    Each case is repeated until it holds, at most ``MOST_ROUNDS`` times. The result of two
+    containers is the mean of all rounds. The result of a single container is its best round,
+    because other programs on the machine sometimes slow down a process. ``environment`` makes a
+    process see only the GPU ``uuid``. Raises LibraryMissing if this installation has no library.
     """
     capped = [GpuClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
     cases = (
@@ -274,8 +271,8 @@ def _arbitrated(
         AssignedContainer(str(allocation), (claim,))
         for allocation, claim in zip(directories, claims, strict=True)
     )
-    # It has its own process group, like the probes: Ctrl-C reaches only this process, which then
-    # ends them.
+    # The arbiter and the probes have their own process groups, so that Ctrl-C reaches only this
+    # process, which then ends all of them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
     try:
@@ -295,7 +292,7 @@ def _arbitrated(
 def _fills(
     environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float
 ) -> list[float]:
-    """Return the fills per second of simultaneous probes; None starts one without the library."""
+    """Return the fills per second of simultaneous probes, where None is without the library."""
     with ExitStack() as stack:
         probes = [
             _start_probe(["time", str(seconds)], allocation, environment, stack)

@@ -1,7 +1,8 @@
-"""Reads the usage counted by the library, from a file that every process of a container writes.
+"""Reads the memory usage that the library counts, from a file that the container writes.
 
-The container may write anything into the file. It may also hold the file's lock forever, so the
-reader does not lock the file: values that are read during an update may be inconsistent.
+The container may write anything into the file, and may keep the file locked forever. So the reader
+must trust no value, and must not lock the file. Values that are read during an update may be
+inconsistent.
 """
 
 import fcntl
@@ -23,20 +24,20 @@ from gputile.node.native_layouts import (
 _HEADER: Final = struct.Struct("<IIII")  # magic, version, top, counts
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _WORD: Final = 8
-_SLOT_BYTES: Final = 16  # of a process: its PID and its start
+_SLOT_BYTES: Final = 16  # the PID and the start time of a process
 _USED: Final = _HEADER.size + USAGE_SLOTS * _SLOT_BYTES
-# Behind ``used`` and a word for each GPU.
+# The peaks follow the used memory and one more word for each GPU.
 _PEAK: Final = _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD
 _MOST_LOCKS: Final = 64
 _KERNEL_LOCKS: Final = Path("/proc/locks")  # proc_locks(5)
-_MOST_LISTED: Final = 10_000  # locks of the whole machine; any container can create more
+_MOST_LISTED: Final = 10_000  # locks of the whole machine. A container can create more of them.
 TO_THE_END: Final = 0  # fcntl(2): a length of 0 extends to the end of the file
 
 
 class GpuUsage(NamedTuple):
-    """A container's memory on one of its GPUs, and its peak, in bytes.
+    """The memory that a container uses on one GPU, and its peak, both in bytes.
 
-    ``refused`` is the number of requests for memory that its limit has refused.
+    ``refused`` is the number of allocations that the memory limit has refused.
     """
 
     used: int
@@ -45,9 +46,10 @@ class GpuUsage(NamedTuple):
 
 
 def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
-    """Return a container's usage of its first ``gpus`` GPUs in limits order; None if unreadable.
+    """Return a container's usage of its first ``gpus`` GPUs, in the order of the limits file.
 
-    Only running processes count: the slots of others are no longer locked.
+    The result is None if the file cannot be read or has another version. Only the slots of running
+    processes count, because the slots of ended processes are no longer locked.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -62,10 +64,9 @@ def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
 
 
 def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
-    """Return whether a process has locked one of ``count`` slots from ``first`` in a usage file.
+    """Return whether a process has locked one of the ``count`` slots from ``first`` on.
 
-    Raises:
-        OSError: the file system has no locks.
+    Raises OSError if the file system has no locks.
     """
     return _lock_in(file, USAGE_LOCK_SLOTS + first, count) is not None
 
@@ -73,11 +74,9 @@ def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
 def slots_listed(path: Path) -> bool:
     """Return whether /proc/locks lists a lock on a slot of a usage file that cannot be opened.
 
-    The kernel lists locks to every process. If there are too many to read, one of them may be on
-    the file.
-
-    Raises:
-        OSError: there is no such file, or no /proc/locks.
+    The kernel lists all locks to every process. If it lists too many to read, the result is True,
+    because one of the others may be on the file. Raises OSError if the file or /proc/locks does not
+    exist.
     """
     found = path.lstat()
     inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -96,7 +95,7 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
     if (magic, version) != (USAGE_MAGIC, USAGE_VERSION):
         return None
     top = min(top, USAGE_SLOTS)
-    counters = _words(file, _PEAK, 2 * MOST_GPUS)  # peak, and refused behind it
+    counters = _words(file, _PEAK, 2 * MOST_GPUS)  # all peaks, and then all refused counts
     held = [_words(file, _USED + gpu * USAGE_SLOTS * _WORD, top) for gpu in range(gpus)]
     live = _locked(file, top) if any(map(any, held)) else bytes(top)
     return tuple(
@@ -106,10 +105,11 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
 
 
 def _locked(file: int, slots: int) -> bytes:
-    """Return 1 for each of the first ``slots`` slots that a process has locked, 0 for others.
+    """Return one byte for each of the first ``slots`` slots, which is 1 if the slot is locked.
 
-    A call of the kernel reports only one lock in a range, and takes longer the more locks exist. A
-    container may hold hundreds, so after ``_MOST_LOCKS`` calls the remaining slots count as locked.
+    A call of the kernel reports only one lock in a range, and takes longer the more locks there
+    are. A container may create hundreds of locks. So after ``_MOST_LOCKS`` calls, the slots that
+    remain count as locked.
     """
     found = bytearray(slots)
     left = [(0, slots)]
@@ -130,7 +130,7 @@ def _locked(file: int, slots: int) -> bytes:
 
 
 def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return start and end (0: end of file) of a lock on these bytes; None if there is none."""
+    """Return the start and end of a lock on these bytes, or None. An end of 0 is the file's end."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)

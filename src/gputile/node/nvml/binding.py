@@ -1,7 +1,7 @@
 """Calls NVIDIA's Python binding of NVML, and describes failed calls.
 
-nvidia-ml-py has no type annotations, so its results are untyped here. NVIDIA's "NVML API Reference"
-describes the calls.
+The binding, nvidia-ml-py, has no type annotations, so results of calls have the type ``Any``.
+NVIDIA's "NVML API Reference" describes the calls.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from gputile.node.nvml.probe import Problem
 T = TypeVar("T")
 Handle = NewType("Handle", object)  # nvmlDevice_t of a GPU or a MIG device
 
-# The errors for a property that this GPU, or a driver of this version, does not have.
+# The errors for a property that this GPU or this version of the driver does not have.
 ABSENT = frozenset(
     (
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -24,9 +24,9 @@ ABSENT = frozenset(
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     )
 )
-# The errors that only an unhealthy GPU returns; other errors of a single call may be transient.
+# The errors that only an unhealthy GPU returns. Another error of a single call may be transient.
 CERTAIN = frozenset((pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED))
-# The errors that concern all GPUs.
+# The errors that affect all GPUs.
 DOWN = frozenset(
     (
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -40,8 +40,8 @@ DOWN = frozenset(
 _PROBLEMS: dict[int, Problem] = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Problem(
         ConditionReason.DRIVER_MISSING,
-        "libnvidia-ml.so.1 is not found: install the NVIDIA driver on this node, and let the agent "
-        "see it (the NVIDIA container runtime with NVIDIA_DRIVER_CAPABILITIES=utility)",
+        "libnvidia-ml.so.1 is not found: install the NVIDIA driver on this node, and mount it into "
+        "the agent (the NVIDIA container runtime with NVIDIA_DRIVER_CAPABILITIES=utility)",
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Problem(
         ConditionReason.DRIVER_NOT_LOADED,
@@ -50,8 +50,8 @@ _PROBLEMS: dict[int, Problem] = {
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Problem(
         ConditionReason.DRIVER_VERSION_MISMATCH,
-        "libnvidia-ml.so.1 and the loaded kernel module are of different driver versions: "
-        "reload the module, or reboot the node, after the driver's upgrade",
+        "libnvidia-ml.so.1 and the loaded kernel module have different driver versions: "
+        "reload the kernel module, or reboot the node",
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: Problem(
         ConditionReason.DRIVER_NO_PERMISSION,
@@ -59,12 +59,12 @@ _PROBLEMS: dict[int, Problem] = {
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: Problem(
         ConditionReason.CARD_LOST,
-        "the GPU has fallen off the bus: look for its XID in the kernel's log, reset it "
-        "(`nvidia-smi --gpu-reset`) or reboot the node; replace it if it happens again",
+        "the GPU has fallen off the bus: look for its XID in the kernel's log, and reset the GPU "
+        "(`nvidia-smi --gpu-reset`) or reboot the node. If this happens again, replace the GPU",
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: Problem(
         ConditionReason.CARD_NEEDS_RESET,
-        "the GPU must be reset before use: drain it and run `nvidia-smi --gpu-reset`",
+        "the GPU must be reset: drain the node, and run `nvidia-smi --gpu-reset`",
     ),
 }
 
@@ -72,20 +72,20 @@ _PROBLEMS: dict[int, Problem] = {
 def problem_of(code: int, function: str = "") -> Problem:
     """Return the problem for NVML's error ``code``.
 
-    ``function`` is the failed call, which is named for unknown codes.
+    The message for an unknown code names the failed ``function``.
     """
     if code in _PROBLEMS:
         return _PROBLEMS[code]
     where = f" to {function}" if function else ""
     return Problem(
         ConditionReason.DRIVER_ERROR,
-        f"NVML answered {pynvml.NVMLError(code)} ({code}){where}: see the kernel's log for "
-        f"messages of NVRM and XIDs",
+        f"NVML answered {pynvml.NVMLError(code)} ({code}){where}: look in the kernel's log for "
+        f"messages with NVRM or XID",
     )
 
 
 class CallError(Exception):
-    """A call of NVML failed; ``code`` is its result, an nvmlReturn_t."""
+    """A call of NVML failed. ``code`` is the result of the call, an nvmlReturn_t."""
 
     def __init__(self, code: int, function: str) -> None:
         super().__init__(f"{function}: {problem_of(code, function).message}")
@@ -98,7 +98,7 @@ class CallError(Exception):
 
 
 class Calls:
-    """The binding's functions; they raise ``CallError`` instead of the binding's errors."""
+    """The functions of the binding. They raise ``CallError`` instead of the binding's errors."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(pynvml, name)
@@ -119,10 +119,9 @@ nvml: Final = Calls()
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
-    """Return the result of ``function``, or ``default`` if GPU or driver lacks this property.
+    """Call ``function``, or return ``default`` if the GPU or the driver lacks the property.
 
-    Raises:
-        CallError: the call fails for another reason.
+    Raises CallError if the call fails for another reason.
     """
     try:
         return function(*args)

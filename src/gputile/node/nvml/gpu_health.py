@@ -1,15 +1,16 @@
 """Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
 
-It computes health from signs, which the probe reads. A certain sign makes a GPU unhealthy at once,
-a doubtful one only if it repeats. A GPU recovers after a quiet time and several good examinations
-in a row; the quiet time doubles if the GPU fails again soon.
+The probe reports signs: XIDs and results of examinations. Certain trouble makes a GPU unhealthy
+at once. Doubtful trouble does so only in two examinations in a row. The GPU becomes healthy again
+after a quiet time without trouble and several good examinations in a row. The quiet time doubles
+if the GPU fails again soon. This module does no I/O.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-# XIDs that applications cause, and that NVIDIA's device plugin ignores.
+# XIDs that applications cause. NVIDIA's device plugin ignores the same XIDs.
 APPLICATION_XIDS = frozenset(
     (
         13,  # graphics engine exception
@@ -21,10 +22,10 @@ APPLICATION_XIDS = frozenset(
     )
 )
 DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row that make a GPU unhealthy
-GOOD_TO_RETURN = 3  # good examinations in a row that make it healthy
+GOOD_TO_RETURN = 3  # good examinations in a row that make a GPU healthy again
 FIRST_QUIET_S = 60.0
 LONGEST_QUIET_S = 3600.0
-FORGIVEN_AFTER_S = 3600.0  # after so long in good health, the quiet time is reset to the first
+FORGIVEN_AFTER_S = 3600.0  # after this time in good health, the quiet time is FIRST_QUIET_S again
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The result of examining the GPU or MIG instance ``uuid``: its ``trouble``, None if healthy.
+    """The result of examining the GPU or MIG instance ``uuid``.
 
-    ``doubtful`` trouble may be transient, such as a call that timed out; other trouble is certain,
-    such as a lost GPU.
+    ``trouble`` is None if the GPU is healthy. A ``doubtful`` trouble may be transient, such as a
+    call that timed out. Other trouble is certain, such as a lost GPU.
     """
 
     uuid: str
@@ -53,20 +54,23 @@ Sign = XidSeen | Examined
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """The health of one GPU; times are seconds on the caller's monotonic clock."""
+    """The health of one GPU. Times are seconds on the caller's monotonic clock."""
 
     healthy: bool = True
     reason: str = ""
-    doubts: int = 0
-    good: int = 0
+    doubts: int = 0  # doubtful examinations in a row
+    good: int = 0  # good examinations in a row of an unhealthy GPU
     troubled_at_s: float = 0.0
-    returned_at_s: float | None = None
-    quiet_s: float = FIRST_QUIET_S
+    returned_at_s: float | None = None  # when the GPU last became healthy again
+    quiet_s: float = FIRST_QUIET_S  # the time without trouble after which it may become healthy
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a machine's GPUs and MIG instances by UUID; those without entry are healthy."""
+    """The health of a machine's GPUs and MIG instances, by UUID.
+
+    A GPU without an entry in ``conditions`` is healthy and was never unhealthy.
+    """
 
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -75,7 +79,7 @@ class Health:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The reasons of the unhealthy GPUs and instances, by UUID."""
+        """The reason why each unhealthy GPU or MIG instance is unhealthy, by UUID."""
         return {
             uuid: condition.reason
             for uuid, condition in self.conditions.items()
@@ -87,7 +91,7 @@ WELL = HealthState()
 
 
 def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return an agent's initial health if its predecessor published these ``unhealthy`` GPUs."""
+    """Return the initial health of an agent whose predecessor published ``unhealthy`` GPUs."""
     begin = HealthState(
         healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s
     )
@@ -95,7 +99,7 @@ def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
 
 
 def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
-    """Return the health after applying ``signs`` in order at the time ``now_s``."""
+    """Return ``health`` after these ``signs``, in their order, at the time ``now_s``."""
     conditions = dict(health.conditions)
     for sign in signs:
         condition = _step(conditions.pop(sign.uuid, WELL), sign, now_s)
@@ -105,7 +109,7 @@ def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
 
 
 def without(health: Health, gone: Iterable[str]) -> Health:
-    """Return the health without devices that no longer exist, such as destroyed MIG instances."""
+    """Return ``health`` without the UUIDs of ``gone`` devices, such as removed MIG instances."""
     left = set(gone)
     return Health(MappingProxyType({u: c for u, c in health.conditions.items() if u not in left}))
 

@@ -1,8 +1,8 @@
-"""Watches the machine's GPUs through a probe, and keeps the latest observation.
+"""Watches the machine's GPUs through a probe, and publishes the latest observation.
 
-It tolerates failures of the driver and of GPUs. If the driver is missing, fails or is replaced, it
-is reopened with growing pauses. A GPU that vanished stays in the list, unhealthy and with its
-index, until it answers again.
+The monitor must survive every failure of the driver and of GPUs. If the driver is missing, fails or
+is replaced, the monitor opens a new session after growing pauses. A GPU that vanished stays in the
+list of GPUs, unhealthy and with the same index, until it answers again.
 """
 
 import time
@@ -23,7 +23,7 @@ from gputile.node.nvml.nvml_probe import RealProbe
 from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
 
 EXAMINE_EVERY_S: Final = 10.0
-READ_EVERY_S: Final = 60.0  # the inventory, to detect changed MIG instances and modes
+READ_EVERY_S: Final = 60.0  # reading the inventory detects changed MIG instances and modes
 FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 120.0
 
@@ -35,7 +35,7 @@ NO_INVENTORY: Final = Inventory(gpus=())
 class Observation:
     """The machine and the health of its GPUs.
 
-    While ``machine.down`` is set, the known GPUs remain, as unhealthy.
+    While ``machine.down`` is set, the GPUs that were known before remain listed as unhealthy.
     """
 
     machine: ProbedMachine
@@ -43,12 +43,12 @@ class Observation:
 
 
 class GpuMonitor:
-    """Watches the machine in repeated calls of ``step``, which block: use a separate thread.
+    """Watches the machine in repeated calls of ``step``, which block and need their own thread.
 
-    ``known`` is the inventory that the previous agent published: GPUs keep their indices, and
-    unhealthy ones start as unhealthy. Other threads read ``seen``, the latest ``readings``, and
-    ``xids``, the number of XIDs since the start by UUID and code. Each of these is replaced as a
-    whole.
+    ``known`` is the inventory that the previous agent published. The GPUs in it keep their indices,
+    and its unhealthy GPUs start as unhealthy. Other threads may read ``seen``, ``readings`` and
+    ``xids`` without a lock, because each new value replaces the old one as a whole. ``xids`` is the
+    number of XIDs since the start, by UUID and code.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class GpuMonitor:
         self._clock = clock
         self._probe: RealProbe | None = None
         self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
-        self._lost: frozenset[str] = frozenset()  # GPUs that a new session of NVML may find again
+        self._lost: frozenset[str] = frozenset()  # UUIDs that a new session of NVML may find again
         self._failures = 0
         self._reopen_at_s = clock()
         self._read_at_s = self._examine_at_s = inf
@@ -71,7 +71,7 @@ class GpuMonitor:
         self.xids: Mapping[tuple[str, int], int] = {}
 
     def step(self, seconds: float) -> bool:
-        """Watch for ``seconds``; return whether the machine or the health of a GPU has changed."""
+        """Watch for at most ``seconds``. Return whether the machine or a GPU's health changed."""
         before = self.seen
         try:
             if self._clock() >= self._reopen_at_s:
@@ -122,7 +122,7 @@ class GpuMonitor:
         self._failures = min(self._failures + 1, 32)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
-        """Apply a new inventory; return a sign for each GPU that is missing from it."""
+        """Apply a new inventory. Return a sign of trouble for each GPU that is missing in it."""
         known, answering = self.seen.machine, {gpu.uuid for gpu in machine.gpus}
         vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
         self._assign_indices(machine, first=not known.gpus)
@@ -132,7 +132,10 @@ class GpuMonitor:
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Give each GPU a constant index: the driver renumbers the others when a GPU vanishes."""
+        """Assign each GPU an index that never changes.
+
+        The driver's indices are not constant, because it renumbers GPUs when another one vanishes.
+        """
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}
@@ -171,7 +174,7 @@ def _merged(
     vanished: Iterable[ProbedGpu],
     index: Mapping[str, int],
 ) -> ProbedMachine:
-    """Return ``now`` with the ``vanished`` GPUs of ``known`` added, sorted by ``index``."""
+    """Return ``now`` and the ``vanished`` GPUs of ``known``, sorted by their constant index."""
     speed = {
         (one.uuid, other.uuid): machine.bandwidth[i][j]
         for machine in (known, now)

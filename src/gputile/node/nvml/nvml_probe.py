@@ -1,11 +1,10 @@
 """Reads the GPUs of a machine through NVIDIA's Python binding of NVML.
 
-A measurement that a GPU does not have, such as its utilization in MIG mode, is None.
-
 The bandwidth between two GPUs is in GB/s per direction. With NVLink it is the sum of the active
-links of the pair. Links to an NVSwitch all count, since a GPU can use all of them to reach any
-other GPU. Without NVLink it is the PCIe bandwidth of the slower GPU, scaled by the topology between
-the two. The scale is an estimate: only the order of the values on one machine matters (T2).
+links of the pair. A GPU can use all its links to an NVSwitch to reach any other GPU, so all of
+them count. Without NVLink it is the PCIe bandwidth of the slower GPU, multiplied by a factor for
+the topology between the two GPUs. This factor is an estimate, because only the order of the values
+on one machine matters (T2).
 """
 
 import ctypes
@@ -32,33 +31,33 @@ from gputile.node.nvml.probe import (
     Problem,
 )
 
-_NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
-_MOST_EVENTS: Final = 64  # at most, in one call of ``watch_health``
-_FAILED_WAIT_S: Final = 0.5  # pause after a failed wait, which may fail at once
+_NO_INSTANCE: Final = 0xFFFFFFFF  # the instance ID in an event of the whole GPU
+_MOST_EVENTS: Final = 64  # the most events in one call of ``watch_health``
+_FAILED_WAIT_S: Final = 0.5  # pause after a failed wait, because the next one may fail at once
 
 Listed = tuple[Handle, ProbedGpu]
 
 
 def open_real() -> "RealProbe":
-    """Raises NvmlError if there is no driver, or it does not work."""
+    """Open a session. Raises NvmlError if the driver is missing or does not work."""
     _machine_wide(nvml.nvmlInit)
     return RealProbe()
 
 
 class RealProbe:
-    """A session with NVML, for one thread. All methods raise NvmlError if the driver goes away."""
+    """A session with NVML for one thread. All methods raise NvmlError if the driver fails."""
 
     def __init__(self) -> None:
         self._listed: tuple[Listed, ...] = ()
         self._bandwidth: tuple[tuple[float, ...], ...] = ()
-        self._groups: tuple[int, ...] = ()  # for each listed GPU its ``nvlink_group``
+        self._groups: tuple[int, ...] = ()  # the ``nvlink_group`` of each listed GPU
         self._events: Any = None
         self._open = True
 
     def inventory(self) -> ProbedMachine:
-        """Read the machine's GPUs, and their bandwidth if the set of GPUs has changed.
+        """Read the machine's GPUs. If the set of GPUs has changed, also read their bandwidth.
 
-        A GPU that cannot be read is omitted and reported in ``problems``.
+        A GPU that cannot be read is not in ``gpus`` but in ``problems``.
         """
         listed: list[Listed] = []
         problems: list[Problem] = []
@@ -88,7 +87,7 @@ class RealProbe:
         )
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait for XID events; if that fails, for example if a GPU is lost, examine the GPUs."""
+        """Wait at most ``seconds`` for XID events. If the wait fails, examine all GPUs instead."""
         if self._events is None:
             time.sleep(seconds)
             return ()
@@ -111,7 +110,7 @@ class RealProbe:
         return tuple(signs)
 
     def examine(self) -> tuple[Examined, ...]:
-        """Return a sign for each GPU and MIG instance that the last inventory listed."""
+        """Examine each GPU and MIG instance that the last inventory listed."""
         signs: list[Examined] = []
         for handle, gpu in self._listed:
             doubtful = False
@@ -125,7 +124,7 @@ class RealProbe:
         return tuple(signs)
 
     def readings(self) -> tuple[GpuReading, ...]:
-        """Return the measurements of those listed GPUs that answer."""
+        """Return the measurements of all listed GPUs that answer."""
         found = []
         for handle, gpu in self._listed:
             with suppress(CallError):  # ``examine`` reports the reason
@@ -161,7 +160,7 @@ class RealProbe:
         return tuple(tuple(row) for row in rows)
 
     def _listen(self, listed: tuple[Listed, ...]) -> None:
-        """Subscribe to the XIDs of these GPUs; a GPU without XID events is only examined."""
+        """Subscribe to the XIDs of these GPUs. Some GPUs have no XID events, which is no error."""
         self._stop_listening()
         if not listed:
             return
@@ -185,10 +184,10 @@ class RealProbe:
                 nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: Any) -> Iterator[XidSeen]:
-        """Yield an XID event's signs: for the MIG instances that it names, or else for the GPU."""
+        """Yield a sign for each MIG instance that the event names, or one for the whole GPU."""
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return
-        # Compare the handles: a GPU that just fell off the bus does not answer with its UUID.
+        # Handles are compared, because a GPU that has fallen off the bus does not return its UUID.
         where = _address(event.device)
         gpu = next((gpu for handle, gpu in self._listed if _address(handle) == where), None)
         if gpu is None:
@@ -205,11 +204,7 @@ class RealProbe:
 
 
 def _machine_wide(function: Callable[..., Any], *args: object) -> Any:
-    """Call a function that fails only if the driver does not work.
-
-    Raises:
-        NvmlError: the call fails.
-    """
+    """Call a function that fails only if the driver does not work. Raises NvmlError if it fails."""
     try:
         return function(*args)
     except CallError as error:
@@ -229,15 +224,15 @@ def _address(handle: Handle) -> int | None:
     return ctypes.cast(cast(Any, handle), ctypes.c_void_p).value
 
 
-# GB/s per direction of one link, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to
-# H100 25, B200 50).
+# GB/s per direction of one NVLink, by nvmlNvlinkVersion_t (NVIDIA's data sheets: P100 20, V100 to
+# H100 25, B200 50)
 _NVLINK_GB_S: Final = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 25.0, 6: 25.0, 7: 50.0, 8: 50.0}
 _NVLINK_UNKNOWN_GB_S: Final = 25.0
-# GB/s per direction of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64
-# GT/s).
+# GB/s per direction of one PCIe lane after encoding, by PCIe generation (PCI-SIG: 2.5, 5, 8, 16,
+# 32, 64 GT/s)
 _PCIE_LANE_GB_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _PCIE_UNKNOWN_GB_S: Final = 16 * _PCIE_LANE_GB_S[3]
-# The part of the PCIe bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t.
+# The part of the PCIe bandwidth that is available between two GPUs, by nvmlGpuTopologyLevel_t
 _SCALE: Final = (
     (0, 1.0),  # on one board
     (10, 1.0),  # below one PCIe switch
@@ -250,7 +245,10 @@ _SCALE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A GPU's connections in GB/s: PCIe, and NVLink by the peer's bus ID ("" for an NVSwitch)."""
+    """The bandwidth of a GPU's connections in GB/s.
+
+    ``nvlink`` is by the bus ID of the peer, which is "" for an NVSwitch.
+    """
 
     handle: Handle
     bus_id: str
@@ -259,7 +257,7 @@ class Wiring:
 
 
 def _read_wiring(handle: Handle, gpu: ProbedGpu) -> Wiring:
-    """Raises CallError if the GPU does not answer."""
+    """Read a GPU's connections. Raises CallError if the GPU does not answer."""
     generation = optional(0, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
     width = optional(0, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
     lane = _PCIE_LANE_GB_S.get(generation, max(_PCIE_LANE_GB_S.values()))
@@ -268,14 +266,17 @@ def _read_wiring(handle: Handle, gpu: ProbedGpu) -> Wiring:
 
 
 def _nvlinks(handle: Handle) -> dict[str, float]:
-    """Return the sum of a GPU's active NVLinks in GB/s, by peer bus ID ("" for an NVSwitch)."""
+    """Return the bandwidth of a GPU's active NVLinks in GB/s, by the bus ID of the peer.
+
+    The bus ID is "" for an NVSwitch.
+    """
     found: dict[str, float] = {}
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(handle, number)
         except CallError as error:
             if error.code in ABSENT:
-                break  # the GPU has no link of this or a higher number
+                break  # the GPU has no link with this number or a higher number
             raise
         if not active:
             continue
@@ -313,11 +314,11 @@ def _pcie_speed(one: Wiring, other: Wiring) -> float:
     return min(one.pcie, other.pcie) * scale
 
 
-_NODE_WORDS: Final = 16  # 64 NUMA nodes each
+_NODE_WORDS: Final = 16  # each word is a mask of 64 NUMA nodes
 _RECOVERIES: Final = {
     1: "reset it (`nvidia-smi --gpu-reset`)",
     2: "reboot the node",
-    3: "end the work that uses its peers",
+    3: "end the processes that use its peer GPUs",
     4: "drain the node and reset the GPU",
 }
 _ARCHITECTURES: Final = dict(  # by nvmlDeviceArchitecture_t
@@ -328,11 +329,7 @@ _GIB: Final = 1 << 30
 
 
 def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
-    """Read the properties of a GPU.
-
-    Raises:
-        CallError: a call fails that every GPU supports.
-    """
+    """Read the properties of a GPU. Raises CallError if a call fails that every GPU supports."""
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     own = memory.total if memory is not None else 0
     total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -360,15 +357,11 @@ def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
 
 
 def _trouble_of(handle: Handle) -> str | None:
-    """Return the problem of a GPU that answers; None if it is healthy.
-
-    Raises:
-        CallError: the GPU does not answer.
-    """
+    """Return the trouble of a GPU, or None for a healthy GPU. Raises CallError if a call fails."""
     optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
     if failed:
-        return "a faulty memory row could not be remapped: replace the GPU"
+        return "a faulty memory row cannot be remapped: replace the GPU"
     if pending or optional(0, nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
         return (
             "faulty memory will be remapped at the next reset: reset the GPU (`nvidia-smi "
@@ -383,7 +376,7 @@ def _trouble_of(handle: Handle) -> str | None:
 
 
 def _numa_node(handle: Handle) -> int:
-    """Return the NUMA node local to the GPU; -1 if there are none or several, as in some VMs."""
+    """Return the GPU's NUMA node, or -1 if the driver reports no node or several nodes."""
     words = optional(
         (), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
     )
@@ -408,9 +401,8 @@ def _instances(handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:
 def _profile(instance: Handle, gpu_bytes: int) -> str:
     """Return NVIDIA's name of the instance's size, such as ``1g.10gb``.
 
-    It is the end of the instance's name, or else computed from its slices and memory. The computed
-    memory is that of the instance in eighths of the GPU's memory, converted to GB, as in NVIDIA's
-    go-nvlib.
+    The instance's name usually ends with the size. Otherwise the size is computed from slices and
+    memory as in NVIDIA's go-nvlib, which rounds the memory to eighths of the GPU's memory.
     """
     named = _PROFILE.search(nvml.nvmlDeviceGetName(instance))
     if named:
@@ -424,7 +416,7 @@ def _profile(instance: Handle, gpu_bytes: int) -> str:
 
 
 def _read_measurements(handle: Handle, gpu: ProbedGpu) -> GpuReading:
-    """Raises CallError if the GPU does not answer."""
+    """Read a GPU's measurements. Raises CallError if the GPU does not answer."""
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     rates = optional(None, nvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = optional(None, nvml.nvmlDeviceGetPowerUsage, handle)

@@ -1,4 +1,4 @@
-"""Defines the results of a probe of the machine's GPUs, and derives the scheduler's inventory."""
+"""Defines what a probe reads of the machine's GPUs, and derives the inventory for scheduling."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,14 +10,14 @@ from gputile.node.nvml.gpu_health import Health
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why GPUs of the machine are not usable: a condition's reason and message."""
+    """Why GPUs of the machine cannot be used, as the reason and message of a node condition."""
 
     reason: ConditionReason
     message: str
 
 
 class NvmlError(Exception):
-    """NVML as a whole cannot be used; ``problem`` names the reason and the remedy."""
+    """NVML as a whole cannot be used. ``problem`` states the reason and the remedy."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -25,7 +25,7 @@ class NvmlError(Exception):
 
 
 class Mig(StrEnum):
-    """Whether a GPU is in MIG mode (NVIDIA Multi-Instance GPU): only its instances are usable."""
+    """A GPU's MIG mode (NVIDIA Multi-Instance GPU). If ON, only the instances can be used."""
 
     INCAPABLE = "incapable"
     OFF = "off"
@@ -34,16 +34,13 @@ class Mig(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A MIG instance with NVIDIA's ``profile`` (its size, ``1g.10gb``) and ``mib`` of memory.
-
-    ``gi`` and ``ci`` are the IDs of its GPU instance and its compute instance.
-    """
+    """A MIG instance of a GPU."""
 
     uuid: str
-    profile: str
-    mib: int
-    gi: int
-    ci: int
+    profile: str  # NVIDIA's name of the instance's size, such as 1g.10gb
+    mib: int  # memory
+    gi: int  # ID of the GPU instance
+    ci: int  # ID of the compute instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +48,9 @@ class ProbedGpu:
     """A GPU as NVML describes it.
 
     ``model``, ``mib`` and ``bus_id`` are the values of ``nvidia-smi
-    --query-gpu=gpu_name,memory.total,pci.bus_id``. ``numa`` and ``minor`` (of /dev/nvidiaN) are -1
-    if unknown. ``architecture`` is NVIDIA's name of it, such as Hopper, or "". ``nvlink_group`` is
-    the lowest index of the GPUs that NVLink connects it with, over others too; -1 without NVLink.
-    A ``unified`` GPU, such as GB10, has no memory of its own: ``mib`` is then the
-    machine's memory.
+    --query-gpu=gpu_name,memory.total,pci.bus_id``. NVLink connects all GPUs with the same
+    ``nvlink_group``, directly or through other GPUs. A ``unified`` GPU, such as GB10, has no memory
+    of its own, so its ``mib`` is the memory of the machine.
     """
 
     index: int
@@ -63,17 +58,17 @@ class ProbedGpu:
     model: str
     mib: int
     bus_id: str
-    numa: int = -1
-    minor: int = -1
+    numa: int = -1  # NUMA node, or -1 if unknown
+    minor: int = -1  # N of /dev/nvidiaN, or -1 if unknown
     mig: Mig = Mig.INCAPABLE
     instances: tuple[MigInstance, ...] = ()
     unified: bool = False
-    architecture: str = ""
-    nvlink_group: int = -1
+    architecture: str = ""  # NVIDIA's name, such as Hopper, or "" if unknown
+    nvlink_group: int = -1  # lowest index in the group, or -1 without NVLink
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """The UUIDs of the GPU and of its MIG instances."""
+        """The UUID of the GPU, followed by the UUIDs of its MIG instances."""
         return (self.uuid, *(instance.uuid for instance in self.instances))
 
 
@@ -83,7 +78,7 @@ class ProbedMachine:
 
     ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU of ``gpus``, in GB/s per
     direction. ``cuda`` is the highest CUDA version that the driver supports, as (major, minor).
-    ``down`` is the reason why no GPU can be reached; ``problems`` are the problems of single GPUs.
+    ``down`` is set if no GPU can be reached. ``problems`` are the problems of single GPUs.
     """
 
     gpus: tuple[ProbedGpu, ...] = ()
@@ -96,10 +91,10 @@ class ProbedMachine:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """A GPU's measurements. A measurement is None if the GPU does not provide it.
+    """The measurements of a GPU. A measurement is None if the GPU does not provide it.
 
-    ``used`` is memory in bytes. ``busy_percent`` is NVML's utilization. ECC errors are counted over
-    the GPU's lifetime.
+    ``used`` is the used memory in bytes. ``busy_percent`` is NVML's utilization. The numbers of ECC
+    errors cover the GPU's lifetime.
     """
 
     uuid: str
@@ -119,12 +114,12 @@ def inventory_of(
     replicas: int = 0,
     shared_mib: int = 0,
 ) -> Inventory:
-    """Return the inventory of ``machine`` for the scheduler, with the effective mode and unit.
+    """Return the inventory of ``machine`` that the agent publishes for scheduling.
 
-    ``shared_mib`` limits the memory of each GPU in the modes that share by memory; 0 means no
-    limit. A GPU in MIG mode is omitted, since no pod can have all of it. A unified GPU is omitted
-    in the modes that share by memory, unless ``shared_mib`` sets how much of the machine's memory
-    pods may share.
+    ``shared_mib`` limits the memory of each GPU in the modes that share by memory. 0 means no
+    limit. A GPU in MIG mode is omitted, because no pod can get the whole GPU. In the modes that
+    share by memory, a unified GPU is omitted unless ``shared_mib`` sets how much of the machine's
+    memory pods may share.
     """
     by_memory = bool(mode) and Mode(mode).shared
     left_out = by_memory and not shared_mib

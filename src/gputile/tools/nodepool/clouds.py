@@ -1,8 +1,8 @@
 """Writes a cloud's commands and manifests for a node pool, with labels, taint and autoscaler hints.
 
-An autoscaler needs the resources that a new node will advertise (U8). They are computed with the
-agent's own code, so hint and node agree for every unit. ``docs/guides/nodepools.md`` names the
-source of each option and field.
+An autoscaler must know which resources a new node will advertise (U8). This module computes these
+resources with the agent's own code, so the hints are right for every memory unit.
+``docs/guides/nodepools.md`` names the source of each option and field.
 """
 
 import json
@@ -20,7 +20,7 @@ _INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A manifest of one or more documents, under its file name in the commands."""
+    """A manifest of one or more YAML documents. The commands refer to the file by ``name``."""
 
     name: str
     documents: tuple[Mapping[str, Any], ...]
@@ -28,7 +28,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A shell command, and its purpose."""
+    """A shell command. ``why`` is a sentence for the user about the command's purpose."""
 
     text: str
     why: str = ""
@@ -36,7 +36,7 @@ class ShellCommand:
 
 @dataclass(frozen=True, slots=True)
 class PoolSetup:
-    """Commands, files and notes for a pool, and the chart's ``values`` for its nodes."""
+    """What to do for a pool: files and commands in order, notes, and values of gputile's chart."""
 
     steps: tuple[File | ShellCommand, ...]
     notes: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class PoolSetup:
 
 
 def command(program: str, *options: str | tuple[str, str], why: str = "") -> ShellCommand:
-    """Return a command with one option a line; a pair is an option and its value, shell-quoted."""
+    """Return a command with one option per line. The value of a pair (option, value) is quoted."""
     words = [
         option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}"
         for option in options
@@ -53,12 +53,11 @@ def command(program: str, *options: str | tuple[str, str], why: str = "") -> She
 
 
 def words(values: Mapping[str, str]) -> str:
-    """Return a mapping as words of a command line, k=v k=v, quoted if necessary."""
+    """Return a mapping as command-line words ``key=value``, quoted for a shell if necessary."""
     return shlex.join(f"{key}={value}" for key, value in values.items())
 
 
 def written(notes: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the notes that are not None."""
     return tuple(note for note in notes if note)
 
 
@@ -66,8 +65,8 @@ GPU_OPERATOR = (
     ShellCommand(
         "kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply "
         "--filename=-",
-        "The Operator's pods reach GPUs past any booking, which gputile refuses where "
-        f"{UNSAFE_ACCESS_LABEL} does not allow it.",
+        "The Operator's pods access GPUs without booking them. gputile refuses such pods unless "
+        f"their namespace has the label {UNSAFE_ACCESS_LABEL}=allowed.",
     ),
     ShellCommand(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
     ShellCommand(
@@ -90,36 +89,36 @@ _TAINT: Final = f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
 
 
 def node_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that nodes register with (M11), including those of a described GPU."""
+    """Return the labels with which the pool's nodes register (M11)."""
     return joining_labels(pool) | pool.labels
 
 
 def template_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels of a node that pods can select by."""
+    """Return all labels of the pool's nodes, including the labels that the agent sets."""
     return node_labels(pool) | agent_labels(pool)
 
 
 def advertised(pool: NodePool) -> dict[str, int]:
-    """Return the resources that a node will advertise, without those of amount 0."""
+    """Return the amounts of the resources that a node will advertise, without zeros."""
     return {
         n: c for n, c in resources_for_mode(pool.mode, pool.devices, pool.unit_mib).items() if c
     }
 
 
 def sum_note(pool: NodePool) -> str | None:
-    """Return the note on what hints cannot express: the size of one GPU."""
+    """Return the note that an autoscaler knows only the total memory of a node's GPUs."""
     if not pool.mode.shared or pool.gpus.count == 1:
         return None
     total, each = advertised(pool)[GPU_MEMORY], pool.devices[0].mib // pool.unit_mib
     return (
-        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not "
-        f"that one GPU has {each}. Without autoscaling.nodeTypes a pod that asks for more than "
-        f"{each} on one GPU would bring a node in vain."
+        f"An autoscaler knows that a node has {total} units of {pool.gpu_memory_unit} in total. It "
+        f"does not know that one GPU has {each}. Without autoscaling.nodeTypes it would add a "
+        f"useless node for a pod that asks for more than {each} units on one GPU."
     )
 
 
 def node_type_note(pool: NodePool) -> str:
-    """Return the note on the pool's type in the configuration, by which its nodes are requested."""
+    """Return the note with the pool's entry for ``autoscaling.nodeTypes`` of gputile's chart."""
     keys = {
         "eks": "karpenter.sh/nodepool"
         if pool.autoscaler == "karpenter"
@@ -180,7 +179,7 @@ def _cluster_config(pool: NodePool) -> dict[str, Any]:
 
 
 def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
-    """Return the tags that eksctl does not write: advertised resources, labels set by the agent."""
+    """Return the tags that eksctl does not write: for resources, and for labels of the agent."""
     joined = node_labels(pool)
     tags = {
         f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()
@@ -203,8 +202,8 @@ def _tag_commands(pool: NodePool) -> tuple[ShellCommand, ...]:
         for key, value in _autoscaler_tags(pool).items()
     ]
     why = (
-        "What a new node will advertise, so that a group of no nodes can grow: eksctl tags the "
-        "group with labels only."
+        "The tags state what a new node will advertise, so that the autoscaler can add the first "
+        "node of an empty group. eksctl only writes tags for labels."
     )
     tag = f"aws autoscaling create-or-update-tags --region {region} --tags \\\n  " + " \\\n  ".join(
         tags
@@ -226,17 +225,17 @@ def _karpenter_setup(
         written(
             (
                 "NodeOverlay is alpha: install Karpenter with --set "
-                "settings.featureGates.nodeOverlay=true, or it does "
-                "not know what the nodes will advertise, and adds none."
+                "settings.featureGates.nodeOverlay=true. Without it, Karpenter does not know what "
+                "the nodes will advertise, and adds no nodes."
                 if overlay
                 else None,
-                f"The NodePool uses the EC2NodeClass {pool.name}, which has to be there: its image "
-                f"decides the driver.",
-                f"Karpenter has no least number of nodes; minNodes {pool.min_nodes} is not "
-                f"expressed."
+                f"The NodePool uses the EC2NodeClass {pool.name}, which must exist. Its image "
+                f"determines the driver.",
+                f"A NodePool has no minimum number of nodes, so minNodes {pool.min_nodes} has no "
+                f"effect."
                 if pool.min_nodes
                 else None,
-                f"limits holds the pool to {pool.max_nodes} nodes by their GPUs.",
+                f"The NodePool's limits allow the GPUs of {pool.max_nodes} nodes.",
                 sum_note(pool),
             )
         ),
@@ -270,7 +269,7 @@ def _karpenter_pool(pool: NodePool) -> dict[str, Any]:
 
 
 def _overlay(pool: NodePool) -> tuple[dict[str, Any], ...]:
-    """Return the NodeOverlay, empty for whole GPUs, which Karpenter knows."""
+    """Return the NodeOverlay, or () for a pool of whole GPUs, which Karpenter knows already."""
     capacity = {name: str(count) for name, count in advertised(pool).items() if name != WHOLE_GPU}
     if not capacity:
         return ()
@@ -321,9 +320,9 @@ def _aks_autoscaler_note(pool: NodePool) -> str | None:
     if pool.min_nodes or set(advertised(pool)) == {WHOLE_GPU}:
         return None
     return (
-        "The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not "
-        "promise that its managed autoscaler reads them: where a pool of no nodes does not grow, "
-        "set minNodes to 1; it learns from the node."
+        "The open-source cluster autoscaler reads these tags from a scale set. AKS does not "
+        "promise that its managed autoscaler reads them. If an empty pool does not grow, set "
+        "minNodes to 1: the autoscaler then learns the resources from the existing node."
     )
 
 
@@ -365,12 +364,12 @@ def _gke_setup(pool: NodePool) -> PoolSetup:
 def _gke_plugin_note(own: bool) -> str:
     if own:
         return (
-            f"The label {_GKE_NO_PLUGIN} keeps GKE's device plugin, and the driver installer in "
-            "its pod, off the nodes."
+            f"With the label {_GKE_NO_PLUGIN}, neither GKE's device plugin nor the driver "
+            "installer in its pod runs on the nodes."
         )
     return (
-        "GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands "
-        "back: nothing is advertised twice. For the other modes use own-driver."
+        "GKE's device plugin serves nvidia.com/gpu on these nodes. gputile's agent "
+        "offers no GPUs there, so that no GPU is advertised twice. Other modes need own-driver."
     )
 
 
@@ -379,8 +378,8 @@ def _gke_autoscaler_note(pool: NodePool) -> str | None:
     if not lacking or pool.min_nodes:
         return None
     return (
-        f"GKE's autoscaler has no hint for {', '.join(lacking)}: it learns from a node that is "
-        "there, so that a pool of no nodes does not grow. Set minNodes to 1."
+        f"GKE's autoscaler takes no hints for {', '.join(lacking)}. It learns these resources from "
+        "an existing node, so an empty pool does not grow. Set minNodes to 1."
     )
 
 
@@ -392,6 +391,5 @@ _PROVIDERS: Final[Mapping[str, Callable[[NodePool], PoolSetup]]] = {
 
 
 def setup_for(pool: NodePool) -> PoolSetup:
-    """Return the commands, files and notes for a pool."""
     found = _PROVIDERS[pool.provider](pool)
     return replace(found, notes=(*found.notes, node_type_note(pool)))

@@ -39,17 +39,18 @@ AUTOSCALERS: Final = get_args(Autoscaler)
 class _PoolSection(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
 ):
-    """A section of the description; an unknown field is an error, since it may be a typo."""
+    """A section of the description. An unknown field is an error, because it may be a typo."""
 
 
 class Gpus(_PoolSection, frozen=True, kw_only=True):
-    """The GPUs of one node, with ``memory`` as ``nvidia-smi`` prints it, such as 23028MiB."""
+    """The GPUs of one node."""
 
     count: Annotated[int, described("The number of GPUs of a node.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[
         MemorySize,
         described(
-            "The memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB."
+            "The memory of a GPU as nvidia-smi --query-gpu=memory.total prints it, for example "
+            "23028MiB."
         ),
     ]
     model: Annotated[
@@ -58,12 +59,7 @@ class Gpus(_PoolSection, frozen=True, kw_only=True):
 
 
 class NodePool(_PoolSection, frozen=True, kw_only=True):
-    """A pool of equal GPU nodes.
-
-    ``location`` is the region (EKS) or the location (GKE); ``resource_group`` is for AKS.
-    ``accelerator`` is GKE's name of the GPU, such as nvidia-l4. ``autoscaler`` names the program
-    that adds nodes.
-    """
+    """The description of a pool of equal GPU nodes."""
 
     api_version: Annotated[
         Literal["gputile.io/v1alpha1"], described("The version of this file.")
@@ -71,23 +67,25 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
     kind: Annotated[Literal["NodePool"], described("The kind of this file.")] = "NodePool"
     provider: Annotated[Literal["eks", "aks", "gke"], described("The cloud.")]
     way: Annotated[
-        Way, described("How the nodes get driver and device plugin: one of the provider's ways.")
+        Way, described("How the nodes get driver and device plugin. Each provider has two ways.")
     ]
     name: Annotated[
         str, matching("[a-z][a-z0-9-]{0,38}[a-z0-9]", _POOL_NAME_RULE, "The pool's name.")
     ]
     cluster: Annotated[str, described("The cluster's name.", min_length=1)]
-    location: Annotated[str, described("EKS: the region; GKE: the location.")] = ""
-    resource_group: Annotated[str, described("AKS: the resource group.")] = ""
-    instance_type: Annotated[str, described("Instance, VM or machine type.", min_length=1)]
-    accelerator: Annotated[str, described("GKE: the GPU, as nvidia-l4.")] = ""
+    location: Annotated[str, described("The region (EKS) or the location (GKE).")] = ""
+    resource_group: Annotated[str, described("The resource group (AKS only).")] = ""
+    instance_type: Annotated[
+        str, described("The type of the instances, VMs or machines.", min_length=1)
+    ]
+    accelerator: Annotated[str, described("GKE's name of the GPU, such as nvidia-l4.")] = ""
     gpus: Annotated[Gpus, described("The GPUs of one node.")]
     min_nodes: Annotated[int, described("The smallest number of nodes.", ge=0, le=1000)] = 0
     max_nodes: Annotated[int, described("The largest number of nodes.", ge=1, le=1000)] = 3
     mode: Annotated[Mode, described("The node mode.")] = Mode.EXCLUSIVE
     placement: Annotated[
         Placement | None,
-        described("The value of the label ack.node.gpu.placement; absent: no label."),
+        described("The value of the label ack.node.gpu.placement. By default there is no label."),
     ] = None
     gpu_memory_unit: Annotated[MemorySize, described("The cluster's memory unit.")] = "1GiB"
     autoscaler: Annotated[Autoscaler, described("The autoscaler that adds nodes.")] = (
@@ -97,12 +95,11 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
 
     @property
     def unit_mib(self) -> int:
-        """The memory unit in MiB."""
         return parse_mib(self.gpu_memory_unit)
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
-        """A node's GPUs as its agent will report them."""
+        """The GPUs that the agent of a node will report."""
         mib = parse_mib(self.gpus.memory)
         return tuple(
             Gpu(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model)
@@ -111,14 +108,14 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
 
 
 class DescriptionError(ValueError):
-    """The description cannot be used; the text names the field, the rule and the valid values."""
+    """The description is invalid. The text names the field, the rule and the valid values."""
 
 
 def load_nodepool(data: Any) -> NodePool:
     """Validate a parsed YAML description.
 
     Raises:
-        DescriptionError: it cannot be used.
+        DescriptionError: the description is invalid. The text lists all errors.
     """
     try:
         pool = convert(data, NodePool)
@@ -140,11 +137,11 @@ def _problems(pool: NodePool) -> list[str]:
     if pool.autoscaler == "karpenter" and pool.provider != "eks":
         found.append("autoscaler: karpenter is written for eks only; use cluster-autoscaler")
     if pool.provider == "aks" and not (len(pool.name) <= 12 and pool.name.isalnum()):
-        found.append(f"name is {pool.name!r}: AKS takes at most 12 letters and digits")
+        found.append(f"name is {pool.name!r}: AKS allows at most 12 letters and digits")
     if pool.way == "managed-driver" and pool.mode is not Mode.EXCLUSIVE:
         found.append(
-            f"mode is {pool.mode.value!r}: with managed-driver GKE's installer comes in the pod of "
-            "GKE's device plugin, which serves whole GPUs only; use way own-driver, or mode default"
+            f"mode is {pool.mode.value!r}: with managed-driver, GKE's device plugin runs on the "
+            "nodes and serves whole GPUs only; use way own-driver, or mode default"
         )
     return found
 
@@ -165,7 +162,7 @@ def _missing(pool: NodePool) -> list[str]:
         field for field in names if getattr(pool, field) and field not in needed[pool.provider]
     ]
     return found + [
-        f"{names[field]} means nothing for {pool.provider}: leave it out" for field in other
+        f"{names[field]} has no meaning for {pool.provider}: remove it" for field in other
     ]
 
 
@@ -188,7 +185,7 @@ def _sizes(pool: NodePool) -> list[str]:
         )
     elif gpu is not None and gpu < unit:
         found.append(
-            f"gpus.memory is {pool.gpus.memory}: a GPU is smaller than one unit of "
+            f"gpus.memory is {pool.gpus.memory}: a GPU must have at least one unit of "
             f"{pool.gpu_memory_unit}"
         )
     return found
@@ -199,25 +196,24 @@ _KUBELETS: Final = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io")
 
 
 def _label_problems(pool: NodePool) -> Iterator[str]:
-    """Yield the problems of labels that contradict the description, or that a kubelet refuses."""
+    """Yield a problem for each label that contradicts the description or that kubelets refuse."""
     known = joining_labels(pool) | agent_labels(pool)
     for key, value in pool.labels.items():
         domain = key.rpartition("/")[0]
         if key in known and value != known[key]:
             yield (
-                f"labels: {key} is {value!r}, but by the description the nodes have "
-                f"{known[key]!r}: leave it out"
+                f"labels: {key} is {value!r}, which contradicts the other fields "
+                f"({known[key]!r}): remove the label"
             )
         elif _KUBERNETES.fullmatch(domain) and not _KUBELETS.fullmatch(domain):
             yield (
-                f"labels: {key}: a kubelet takes no label of kubernetes.io or k8s.io that it does "
-                f"not know, so that "
+                f"labels: {key}: a kubelet refuses unknown labels of kubernetes.io and k8s.io, so "
                 "no node would join: use a domain of your own, or node.kubernetes.io"
             )
 
 
 def joining_labels(pool: NodePool) -> dict[str, str]:
-    """Return gputile's labels at registration (M11), with those of a described GPU model."""
+    """Return gputile's labels with which nodes register (M11), such as the mode and GPU model."""
     labels = {MODE_LABEL: pool.mode.value}
     if pool.placement is not None:
         labels[PLACEMENT_LABEL] = pool.placement
@@ -232,6 +228,7 @@ def joining_labels(pool: NodePool) -> dict[str, str]:
 
 
 def agent_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels of the GPU model that the agent sets on a node."""
     model = model_label_value(pool.gpus.model)
     own = {f"{MODEL_COUNT_PREFIX}{model}": str(pool.gpus.count)} if model else {}
     return model_labels(pool.devices) | own

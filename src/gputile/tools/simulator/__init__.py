@@ -1,1 +1,1 @@
-"""Answers what-if questions on manifests with the ledger and placement code of the live cluster."""
+"""Answers what-if questions about manifests with the code that places pods in a live cluster."""

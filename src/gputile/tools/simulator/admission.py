@@ -1,7 +1,8 @@
-"""Admits a new pod as a cluster does, as far as admission decides which GPUs the pod gets.
+"""Admits a new pod as a cluster would, as far as admission affects which GPUs the pod gets.
 
-It sets the priority of the pod's PriorityClass and the host ports of a pod with ``hostNetwork``. It
-also completes and refuses pods as gputile's webhook and policies do, with the code of the webhook.
+This module sets the priority of the pod's PriorityClass, and the host ports of a pod with
+``hostNetwork``. It also changes and refuses pods as gputile's webhook and policies would, with the
+code of the webhook.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,8 +39,8 @@ from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Ori
 
 _POD = GroupVersionKind(version="v1", kind="Pod")
 _PREEMPTING: Final = "PreemptLowerPriority"
-# The rules that the policies enforce for every pod. All other rules are the webhook's. It is only
-# called for pods that name a GPU resource, have ResourceClaims or have the old affinity annotation
+# The rules that the CEL policies enforce for every pod. The webhook enforces all other rules, but
+# only for pods that name a GPU resource, have ResourceClaims or have the old affinity annotation
 # (examples/webhook/webhook.yaml, matchConditions).
 _OF_ALLOCATIONS: Final = frozenset({AdmissionRule.FORGED, AdmissionRule.COUNT_CHANGED})
 _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
@@ -52,14 +53,9 @@ _OF_POLICIES: Final = _OF_ALLOCATIONS | frozenset(
 
 
 class PriorityClass(NamedTuple):
-    """A PriorityClass: the priority and preemption policy of its pods.
-
-    With ``is_default`` it also applies to pods that name no PriorityClass.
-    """
-
     value: int
     preemption: str = _PREEMPTING
-    is_default: bool = False
+    is_default: bool = False  # whether it applies to pods that name no PriorityClass
 
 
 PriorityClasses = Mapping[str, PriorityClass]
@@ -74,7 +70,7 @@ SYSTEM_CLASSES: Final[PriorityClasses] = MappingProxyType(
 
 
 def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
-    """Return the PriorityClasses of a cluster by name, with those of the system."""
+    """Return the ``listed`` PriorityClasses and the system's PriorityClasses, by name."""
     found = (
         (
             each.metadata.name,
@@ -87,28 +83,22 @@ def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The admission of a cluster with this ``configuration``.
-
-    ``enforced`` states whether gputile's webhook and policies are installed. ``unsafe`` are the
-    namespaces with the label ``gputile.io/unsafe-gpu-access``, whose pods may use GPUs outside of
-    the ledger. ``priorities`` are the PriorityClasses by name. The policies on access to GPUs do
-    not apply in the namespace ``installed_in``, where gputile's own pods run.
-    """
-
     configuration: Configuration = field(default_factory=Configuration)
-    enforced: bool = True
+    enforced: bool = True  # whether gputile's webhook and policies are installed
+    # Namespaces with the label gputile.io/unsafe-gpu-access. Their pods may access GPUs directly.
     unsafe: frozenset[str] = frozenset()
     priorities: PriorityClasses = field(default_factory=lambda: SYSTEM_CLASSES)
+    # The namespace of gputile's own pods, where the policies on access to GPUs do not apply.
     installed_in: str = ""
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return a copy that also knows the namespaces and PriorityClasses in ``manifests``."""
+        """Return a copy with the namespaces and PriorityClasses in ``manifests`` added."""
         unsafe, priorities = set(self.unsafe), dict(self.priorities)
         for manifest in manifests:
             metadata = manifest.body.get("metadata")
             name = metadata.get("name") if isinstance(metadata, dict) else None
             if not isinstance(metadata, dict) or not isinstance(name, str):
-                continue  # the check of the object refuses it
+                continue  # the validation of the object refuses it later
             if (manifest.kind, manifest.group) == ("Namespace", ""):
                 labels = metadata.get("labels")
                 allowed = isinstance(labels, dict) and labels.get(UNSAFE_ACCESS_LABEL) == "allowed"
@@ -124,10 +114,10 @@ class Admission:
     def admit(self, origin: Origin, path: str, pod: Json, notes: list[Note]) -> Pod:
         """Return a new pod as the API server would store it.
 
-        ``path`` is the path of the pod in its object: "" for a Pod, or "spec.template" for example.
+        ``path`` is the path of the pod in its object, such as "spec.template", or "" for a Pod.
 
         Raises:
-            ManifestError: the pod is refused; the text has one line for each broken rule.
+            ManifestError: the pod is refused. The text has one line for each broken rule.
         """
         prefix = f"{path}." if path else ""
         pod = self._with_priority(origin, prefix, _with_host_ports(pod), notes)
@@ -136,20 +126,20 @@ class Admission:
         admitted = decode(origin, path, pod, Pod)
         scheduler = admitted.spec.scheduler_name
         if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
-            gpu = ", and to ask gputile which GPU the pod gets" if asks_for_gpu(admitted) else ""
-            said = f"{scheduler[:80]} is believed to decide as kube-scheduler does{gpu}"
+            gpu = " and calls gputile's extender" if asks_for_gpu(admitted) else ""
+            said = f"it is assumed that {scheduler[:80]} decides as kube-scheduler{gpu}"
             notes.append(Note(f"{prefix}spec.schedulerName: {said}", origin))
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
-        """Return ``pod`` with its PriorityClass's priority; an unknown class gives 0 and a note."""
+        """Set the priority of the pod's PriorityClass. Add a note if the class is unknown."""
         spec = pod["spec"]
         default = next((name for name, each in self.priorities.items() if each.is_default), "")
         name = spec.get("priorityClassName") or default
         found = self.priorities.get(name)
         if found is None:
             if name and "priority" not in spec:
-                said = f"the PriorityClass {shown(name)} is not known: its value counts as 0 here"
+                said = f"the PriorityClass {shown(name)} is unknown: its value is assumed to be 0"
                 notes.append(Note(f"{prefix}spec.priorityClassName: {said}", origin))
             return pod
         given = {
@@ -202,9 +192,9 @@ class Admission:
 
 
 def _with_host_ports(pod: Json) -> Json:
-    """Return the pod with a host port for each container port if it uses ``hostNetwork``.
+    """Set the host port of each container port if the pod uses ``hostNetwork``.
 
-    The API server sets this default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
+    The API server sets the same default (k8s.io/kubernetes, pkg/apis/core/v1, defaults.go).
     """
     spec = pod["spec"]
     if not spec.get("hostNetwork"):
@@ -222,9 +212,9 @@ def _opened(port: Json) -> Json:
 
 
 def _is_webhooks(pod: Json) -> bool:
-    """Return whether a new pod's resources or annotations make the API server call the webhook.
+    """Return whether the API server calls the webhook for a new pod.
 
-    Any amount of a GPU resource does, even 0, and so does the old affinity annotation.
+    The old affinity annotation causes the call, and so does any amount of a GPU resource, even 0.
     """
     spec = pod.get("spec", {})
     resources = (
@@ -241,6 +231,6 @@ def _is_webhooks(pod: Json) -> bool:
 
 
 def _placed(prefix: str, text: str) -> str:
-    """Return a message on a pod with ``prefix``, the pod's path in its object, before its field."""
+    """Add ``prefix``, the path of a pod in its object, to a message about the pod."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

@@ -1,8 +1,8 @@
-"""Allocates pods' ResourceClaims as kube-scheduler would, and reports claims that it cannot judge.
+"""Allocates the ResourceClaims of pods as kube-scheduler would.
 
 For each request in turn, kube-scheduler allocates the first GPU of a node that fits, in the order
-of GPU indices. It also evaluates fields that are not evaluated here, such as selectors. A claim
-with such a field is never reported as fitting.
+of GPU indices. kube-scheduler also evaluates fields that this module does not evaluate, such as
+selectors. A claim with such a field is reported, and never allocated here.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -36,9 +36,7 @@ from gputile.core.scheduling.pod_filter import on_either_mode
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, make_uid
 
-BOTH_WAYS = (
-    "it asks for GPUs by claims and by extended resources, and no node gives its GPUs by both"
-)
+BOTH_WAYS = "it asks for GPUs by claims and by extended resources, but no node serves GPUs by both"
 
 
 class _ClaimTemplateSpec(msgspec.Struct):
@@ -51,7 +49,7 @@ class _ClaimTemplate(msgspec.Struct):
 
 @dataclass(slots=True)
 class KnownClaims:
-    """A scenario's ResourceClaims, and the claim specs of its templates, by "namespace/name"."""
+    """The ResourceClaims and the specs of ResourceClaimTemplates, by ``namespace/name``."""
 
     claims: dict[str, ResourceClaim] = field(default_factory=dict)
     templates: dict[str, ResourceClaimSpec] = field(default_factory=dict)
@@ -73,13 +71,13 @@ class KnownClaims:
             self.claims[key] = claim if manifest.stored else _new(namespace, name, claim.spec)
 
     def release(self, nodes: Collection[str]) -> None:
-        """Deallocate the claims that are allocated on ``nodes``, whose pods are placed again."""
+        """Deallocate the claims on ``nodes``, because the pods of these nodes are placed again."""
         for key, claim in self.claims.items():
             if claim_node(claim) in nodes:
                 self.claims[key] = msgspec.structs.replace(claim, status=ResourceClaimStatus())
 
     def why_not(self, namespace: str, named: Json) -> str:
-        """Return why ``named``, an entry of ``spec.resourceClaims``, cannot be judged, or ""."""
+        """Return why an entry of ``spec.resourceClaims`` cannot be evaluated, or "" if it can."""
         name = named.get("resourceClaimName")
         if name:
             claim, kind = self.claims.get(f"{namespace}/{name}"), "ResourceClaim"
@@ -88,14 +86,14 @@ class KnownClaims:
             spec = self.templates.get(f"{namespace}/{name}")
             claim = _new(namespace, str(name), spec) if spec is not None else None
         if claim is None:
-            said = f"there is no {kind} {namespace}/{name} to judge"
-            return f"{said}: name its file by -f too, or ignore it by --ignore-unknown"
+            said = f"there is no {kind} {namespace}/{name} of {RESOURCE_API}"
+            return f"{said}: add its file with -f, or ignore it with --ignore-unknown"
         return unjudged(claim)
 
     def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
         """Create the pod's missing claims from their templates.
 
-        Returns the pod with their names in its status, and the new claims.
+        Return the pod with the names of its claims in the status, and the new claims.
         """
         made = {each.name for each in pod.status.resource_claim_statuses}
         claims, statuses = [], list(pod.status.resource_claim_statuses)
@@ -119,31 +117,31 @@ def _new(namespace: str, name: str, spec: ResourceClaimSpec) -> ResourceClaim:
 
 
 def unjudged(claim: ResourceClaim) -> str:
-    """Return why a claim cannot be judged here, or why it is invalid; "" if it can be judged."""
+    """Return why a claim is invalid or cannot be evaluated by this module, or "" otherwise."""
     before = f"claim {claim.metadata.name}: spec.devices"
     devices = claim.spec.devices
     if not devices.requests:
-        return f"{before}.requests: it asks for no device"
+        return f"{before}.requests: it requests no device"
     for request in devices.requests:
         where = f"{before}.requests[{request.name}]"
         if request.exactly is None:
             return (
-                f"{where}: which alternative it gets is kube-scheduler's to choose, and is not "
-                f"judged here"
+                f"{where}: kube-scheduler chooses one of the alternatives, and this choice is not "
+                f"simulated"
             )
         if request.exactly.device_class_name not in (SHARE_CLASS, GPU_CLASS):
             return (
-                f"{where}: devices of other drivers are allocated by kube-scheduler, and are "
-                f"not judged here"
+                f"{where}: kube-scheduler allocates devices of other drivers, and this is not "
+                f"simulated"
             )
         if request.exactly.selectors:
-            return f"{where}.selectors: they are evaluated by kube-scheduler, and not here"
+            return f"{where}.selectors: kube-scheduler evaluates them, but the simulation does not"
     for constraint in devices.constraints:
         concerned = len(constraint.requests or devices.requests)
         if constraint.distinct_attribute != f"{DRIVER}/uuid" or concerned != 1:
             return (
                 f"{before}.constraints: only a distinctAttribute {DRIVER}/uuid of one request "
-                f"is judged here"
+                f"is simulated"
             )
     try:
         parse_claim(claim)
@@ -155,13 +153,12 @@ def unjudged(claim: ResourceClaim) -> str:
 def allocate_claims(
     engine: PlacementEngine, pod: Pod, node: str
 ) -> list[ResourceClaim] | Refusal[FitRule]:
-    """Return the pod's claims that kube-scheduler would allocate on the node, or why it cannot.
+    """Return the claims of the pod that kube-scheduler would newly allocate on the node.
 
-    Temporary changes of the ledger are undone.
+    If an allocation is impossible, return the refusal. The ledger does not change.
 
     Raises:
-        RequestError: no GPU can ever serve a claim, or serving it would bypass the memory
-            accounting.
+        RequestError: no GPU can ever serve a claim, or the claim would bypass memory accounting.
     """
     claims, allocated = list(engine.ledger.claims.of_pod(pod)), []
     try:
@@ -169,8 +166,8 @@ def allocate_claims(
             others = [each.name for each in claim.pods if each.uid != pod.metadata.uid]
             if others:
                 text = (
-                    f"claim {claim.metadata.name} is reserved for pod {others[0]}, and a claim "
-                    f"is for one pod"
+                    f"claim {claim.metadata.name} is reserved for pod {others[0]}, and pods cannot "
+                    f"share a claim"
                 )
                 return Refusal(FitRule.MODE, text)
             if claim.status.allocation is None:
@@ -223,7 +220,7 @@ def _first_fit(
 
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
-    """Return the requests that a shape makes; they may differ by node mode."""
+    """Return the different requests that a claimed shape makes of nodes in different modes."""
     return [Request(each, CLAIM_UNIT_MIB, (), host) for each in on_either_mode(shape)]
 
 

@@ -1,8 +1,8 @@
-"""Decides which pods start together, and which leave for others, by the controller's own rules.
+"""Decides which pods start together and which pods are preempted, by the controller's own rules.
 
-The controller evicts pods and waits until they have ended; here they are removed at once. Pods that
-are being deleted stay, since it is unknown for how long. The other rules are the same: which pods
-may be evicted, gangs, and PodDisruptionBudgets.
+The rules for gangs, evictions and PodDisruptionBudgets are the same as in the controller. There is
+one difference: the controller waits until evicted pods have ended, and the simulation removes them
+at once. Pods that are being deleted stay, because it is unknown when they will end.
 """
 
 from collections import Counter
@@ -33,24 +33,20 @@ from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput,
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import accepts_now
 
-_NAMED: Final = 5  # the most victims that a text names
+_NAMED: Final = 5  # the largest number of victims that a text names
 
 
 @dataclass(slots=True)
 class PodGroups:
-    """The known PodGroups, by namespace and name.
+    """The known PodGroups, by namespace and name."""
 
-    ``sizes`` has the minMember of each valid PodGroup, ``unreadable`` the error of each invalid one
-    in the cluster. ``absent`` completes the message for any other name: it states where there is no
-    such PodGroup.
-    """
-
-    sizes: dict[tuple[str, str], int] = field(default_factory=dict)
-    unreadable: dict[tuple[str, str], str] = field(default_factory=dict)
+    sizes: dict[tuple[str, str], int] = field(default_factory=dict)  # minMember
+    unreadable: dict[tuple[str, str], str] = field(default_factory=dict)  # errors of invalid ones
+    # The end of the message about an unknown PodGroup. It states where the PodGroup is missing.
     absent: str = "is in none of the files"
 
     def add(self, group: PodGroup) -> None:
-        """Add a PodGroup; it replaces one of the same namespace and name."""
+        """Add a PodGroup, or replace the PodGroup of the same namespace and name."""
         key = group.metadata.namespace or "default", group.metadata.name
         self.sizes[key] = group.spec.min_member
         self.unreadable.pop(key, None)
@@ -65,7 +61,7 @@ class PodGroups:
 
 @dataclass(frozen=True, slots=True)
 class PodBatch:
-    """Pods that are placed together: those of a gang, or a single pod."""
+    """Pods that are placed together: the gated pods of a gang, or a single pod without a gang."""
 
     gang: GangName | None
     pods: list[Pod]
@@ -75,8 +71,8 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
     """Return the batches in the order of placement: by priority, then in the order of ``pods``.
 
     With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod.
-    Pods of the gang without a gate are bound one by one. At equal priority they come before this
-    batch, and then count as started.
+    Pods of a gang without a gate are placed one by one. At equal priority they are placed before
+    the batch, which then counts them as started.
     """
     found: dict[GangName | int, PodBatch] = {}
     last: dict[GangName | int, tuple[int, bool]] = {}
@@ -93,17 +89,17 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
 
 
 def member_of(pod: Pod) -> GangName | None:
-    """Return the gang that a pod counts for; None without a gang, or if others gate the pod."""
+    """Return the gang that counts the pod, or None if there is none or the pod has other gates."""
     return gang_of(pod) if not has_other_gates(pod) else None
 
 
 def is_gated(pod: Pod) -> bool:
-    """Return whether a pod of a gang has the gang's gate, or admission would add the gate."""
+    """Return whether a pod has the gate of its gang, or admission would add that gate."""
     return gated(pod) or is_decided(pod)
 
 
 def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
-    """Return how many of the bound ``pods`` of each gang count as started."""
+    """Return for each gang how many of the bound ``pods`` count as started."""
     members: dict[GangName, list[Pod]] = {}
     for pod in pods:
         gang = gang_of(pod)
@@ -115,10 +111,10 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
 def incomplete(
     gang: GangName, size: int, running: int, waiting: int, groups: PodGroups
 ) -> str | None:
-    """Return why a gang could not start yet even with enough GPUs; None if it could.
+    """Return why a gang cannot start even with enough GPUs, or None if it can.
 
-    ``size`` pods start together; a size of 0 is unknown. ``running`` pods have started, and
-    ``waiting`` pods could start.
+    ``size`` pods must start together. The size is 0 if unknown. ``running`` pods have started, and
+    ``waiting`` pods exist that could start.
     """
     if not size:
         return f"gang {gang.name}: {groups.why_unknown(gang)}"
@@ -129,14 +125,14 @@ def incomplete(
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that is evicted, or loses its reservation, for ``preemptors`` (``namespace/name``)."""
+    """A pod that is preempted: it is evicted, or loses its reservation."""
 
     pod: Pod
-    preemptors: tuple[str, ...]
+    preemptors: tuple[str, ...]  # the pods that need its GPUs, by namespace/name
 
 
 class VictimFinder:
-    """Finds victims among all ``pods``, which ``engine`` and ``predicates`` have counted."""
+    """Finds victims among ``pods``, which must be known to ``engine`` and ``predicates``."""
 
     def __init__(
         self,
@@ -150,7 +146,7 @@ class VictimFinder:
         self.pods = {pod.metadata.uid: pod for pod in pods}
         self._engine, self._predicates, self._nodes = engine, predicates, nodes
         self._budgets, self._sizes = budgets, groups.sizes if groups is not None else {}
-        self._evicted: Counter[Hashable] = Counter()  # by budget
+        self._evicted: Counter[Hashable] = Counter()  # the numbers of evicted pods by budget
         priorities = (booking.priority for booking in engine.ledger.bookings())
         self._lowest = (
             min(priorities, default=None)
@@ -161,7 +157,10 @@ class VictimFinder:
     def find(
         self, members: Sequence[GangCandidate], needed: int, now_ns: int
     ) -> GangVictims | None:
-        """Return GPUs for ``needed`` of ``members`` and the victims that free them, if possible."""
+        """Find victims whose GPUs are sufficient for ``needed`` of ``members``.
+
+        Return the victims and the placement of the members, or None if there is no solution.
+        """
         priority = min((member.pod.spec.priority or 0 for member in members), default=0)
         if needed <= 0 or self._lowest is None or priority <= self._lowest:
             return None
@@ -209,7 +208,7 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return the budget of a pod. As in the Eviction API, with several it is never evicted."""
+        """Return a pod's budget. As in the Eviction API, several budgets forbid the eviction."""
         meta = self.pods[uid].metadata
         guarding = [
             budget
@@ -225,5 +224,5 @@ class VictimFinder:
 
 
 def victims_text(victims: Iterable[Pod]) -> str:
-    """Return the victims with their priorities: "team/a (priority 0) and 3 more"."""
+    """Return the victims with their priorities, such as "team/a (priority 0) and 3 more"."""
     return first_of([f"{pod.key} (priority {pod.spec.priority or 0})" for pod in victims], _NAMED)

@@ -1,12 +1,11 @@
 """Creates the pods of Kubernetes' own workload kinds as their controllers would.
 
-Pods get the labels that controllers set, since affinities and topology spread may select pods by
-them, for example by a Job's name or a StatefulSet's pod index. Sources: k8s.io/api (apps/v1,
-batch/v1, types.go) for the label names; registry/batch/job/strategy.go, controller/job,
-controller/statefulset, controller/daemon and controller/deployment of k8s.io/kubernetes for which
-controller sets them.
+Pods get the labels that controllers set, because affinities and topology spread constraints may use
+these labels. The names of the labels are in k8s.io/api (apps/v1 and batch/v1, types.go). The
+controllers that set them are in k8s.io/kubernetes: registry/batch/job/strategy.go, controller/job,
+controller/statefulset, controller/daemon and controller/deployment.
 
-The pods share the template's spec: replace the spec to change it, never modify it in place.
+The pods of a workload share the template's spec. Replace this spec, and never modify it.
 """
 
 import hashlib
@@ -73,12 +72,12 @@ _TOLERATIONS = tuple(
 
 
 def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]:
-    """Return the labels that all pods of a workload have: the template's and the controllers'.
+    """Return the labels that all pods of a workload have, from the template and the controller.
 
-    For a CronJob, they include the labels of its Job.
+    The pods of a CronJob also have the labels of its Job.
     """
     labels = dict(template.metadata.labels)
-    # In place of the controller's own hash.
+    # This hash replaces the hash that the controller would compute.
     digest = hashlib.sha256(msgspec.json.encode(template)).hexdigest()[:10]
     if kind == "Deployment":
         return labels | {TEMPLATE_HASH: digest}
@@ -87,7 +86,7 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
     if kind == "DaemonSet":
         return labels | {REVISION_HASH: digest, TEMPLATE_GENERATION: "1"}
     if kind in ("Job", "CronJob"):
-        # A real suffix is the minutes since 1970.
+        # The suffix of a real Job is the number of minutes since 1970.
         name = owner.name if kind == "Job" else f"{owner.name}-00000000"
         uid = owner.uid if kind == "Job" else make_uid("Job", owner.namespace, name)
         return dict.fromkeys(JOB_NAMES, name) | dict.fromkeys(JOB_UIDS, uid) | labels
@@ -95,7 +94,7 @@ def common_labels(kind: str, owner: ObjectMeta, template: Pod) -> dict[str, str]
 
 
 class PodMaker:
-    """Creates the pods of one workload, ``manifest``, from its template."""
+    """Creates the pods of the workload ``manifest`` from its template."""
 
     def __init__(
         self, manifest: Manifest, owner: ObjectMeta, template: Pod, labels: dict[str, str]
@@ -119,7 +118,7 @@ class PodMaker:
         labels: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
     ) -> Pod:
-        """Return the pod ``name``; ``labels`` and ``annotations`` override those of all pods."""
+        """Return the pod ``name``. ``labels`` and ``annotations`` override the template's."""
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
@@ -132,7 +131,7 @@ class PodMaker:
         return Pod(metadata=metadata, spec=spec or self.template.spec)
 
     def generated(self, number: int, spec: PodSpec | None = None) -> Pod:
-        """Return pod ``number``, with a name that ends in five generated characters."""
+        """Return pod ``number``. Its name ends in five generated characters."""
         return self.pod(f"{self.name}-{self._suffix(number)}", spec)
 
     def indexed(self, index: int) -> Pod:
@@ -154,7 +153,7 @@ class _Ordinals(msgspec.Struct):
 
 
 class WorkloadSpec(msgspec.Struct, rename="camel"):
-    """The fields of all workload kinds that decide on the number and the names of the pods."""
+    """The fields of all workload kinds that determine the number and the names of the pods."""
 
     replicas: _Replicas = 1
     parallelism: _Replicas = 1
@@ -183,38 +182,32 @@ class _CronJob(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ControllerInput:
-    """The input of a controller.
-
-    It is the workload, the pod spec as ``written`` before admission, the maker of the pods, and the
-    cluster's nodes. ``stored`` states whether the workload already exists in the cluster, ``gangs``
-    whether the cluster supports gangs.
-    """
+    """The input of the functions in ``CONTROLLERS``."""
 
     origin: Origin
-    stored: bool
-    gangs: bool
+    stored: bool  # whether the workload already exists in the cluster
+    gangs: bool  # whether the cluster supports gangs
     spec: WorkloadSpec
-    written: PodSpec
+    written: PodSpec  # the pod spec before admission
     make: PodMaker
     nodes: Sequence[Node]
     notes: list[Note]
 
     def note(self, text: str) -> None:
-        """Add a note on the workload for the user."""
         self.notes.append(Note(text, self.origin))
 
 
 def template_path(kind: str) -> tuple[str, ...]:
-    """Return the path of the pod template in an object of a Kubernetes kind; () for a Pod."""
+    """Return the path of the pod template in an object of a Kubernetes kind, or () for a Pod."""
     if kind == "CronJob":
         return "spec", "jobTemplate", "spec", "template"
     return () if kind == "Pod" else ("spec", "template")
 
 
 def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
-    """Return an object's metadata, and its fields that decide on its pods.
+    """Return an object's metadata, and the fields that determine its pods.
 
-    For a CronJob, these are the fields of its Jobs.
+    For a CronJob, the fields are those of its Jobs.
 
     Raises:
         ManifestError: a field has the wrong type or value.
@@ -229,7 +222,7 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
 
 
 def _replicas(workload: ControllerInput) -> int:
-    """Return the number of pods; 1 for a new workload with 0, so that its template is judged."""
+    """Return the number of pods. A new workload with 0 gets 1 pod, so that the pod is checked."""
     if workload.spec.replicas or workload.stored:
         return workload.spec.replicas
     workload.note("has 0 replicas: judged as if it had 1")
@@ -268,7 +261,7 @@ def _stateful(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _job(workload: ControllerInput) -> Iterator[Pod]:
-    """Yield the pods that run at the same time."""
+    """Yield the pods of a Job that run at the same time."""
     spec = workload.spec
     if spec.suspend:
         workload.note("is suspended and makes no pods" if workload.stored else AS_IF_RESUMED)
@@ -290,10 +283,10 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
-    """Yield a pod for each node that the controller selects, with its affinity to the node.
+    """Yield a pod for each node that the controller selects, with an affinity to that node.
 
-    The controller selects nodes by the template as it is written. Report the nodes that it leaves
-    out although a pod, as admission completes it, could run there.
+    The controller selects nodes by the template before admission. A note reports nodes that it does
+    not select although an admitted pod could run there.
     """
     admitted = workload.make.template.spec
     chosen = [node for node in workload.nodes if _wants_pod(workload.written, node)]
@@ -312,7 +305,7 @@ def _daemons(workload: ControllerInput) -> Iterator[Pod]:
 
 
 def _pinned(admitted: PodSpec, node: str) -> PodSpec:
-    """Return the pod spec for a node, with affinity and tolerations added by the controller."""
+    """Add the affinity for a node and the tolerations that the DaemonSet controller adds."""
     field = NodeSelectorRequirement(key="metadata.name", operator="In", values=(node,))
     required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
     old = admitted.affinity or Affinity()

@@ -1,8 +1,8 @@
 """Converts manifests for HAMi, KAI, Koordinator, Run:ai, Volcano and time-slicing.
 
-It converts the fields that ``foreign_words`` recognises, in the pods of objects of any kind. A
-field whose meaning is uncertain is left unchanged, and a message explains what to do by hand.
-Unrelated fields are never changed.
+Fields that ``foreign_words`` recognises are converted in the pods of objects of any kind. A field
+with an uncertain meaning is not changed, and a message says what to do by hand. Unrelated fields
+are never changed.
 """
 
 import copy
@@ -47,13 +47,13 @@ _SCHEDULERS: Final = (
     "volcano",
 )
 _VOLCANO: Final = "batch.volcano.sh"
-# They start the pods of a custom workload together.
+# Schedulers that start the pods of a custom workload together without being asked.
 _GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _ALL: Final = 100  # percent of a GPU
-_MEMORY_UNKNOWN: Final = "; or say by --gpu-memory of how much memory it is a part"
-# Annotations that change what KAI_FRACTION and KAI_MEMORY mean by default: a part of one GPU for
-# the first container.
+_MEMORY_UNKNOWN: Final = "; or state the memory of the whole GPU with --gpu-memory"
+# By default, KAI_FRACTION and KAI_MEMORY request a part of one GPU for the first container. These
+# annotations change that.
 _KAI_BESIDE: Final = (
     "gpu-fraction-num-devices",
     "gpu-fraction-container-name",
@@ -64,7 +64,7 @@ _KAI_BESIDE: Final = (
 
 @dataclass(slots=True)
 class Converted:
-    """An object converted for gputile; ``told`` explains what must be done by hand."""
+    """A converted object. ``told`` are sentences on what must be done by hand."""
 
     body: Object
     changed: bool = False
@@ -72,12 +72,12 @@ class Converted:
 
 
 def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Converted:
-    """Return an object converted for gputile.
+    """Convert an object for gputile.
 
-    ``gpu_mib`` is the memory of the GPU, in MiB, that fractions refer to; None if it is unknown.
+    Fractions of a GPU are converted only if the GPU's memory ``gpu_mib``, in MiB, is known.
 
     Raises:
-        ManifestError: a field that should be a mapping is not one.
+        ManifestError: the value of a field is not a mapping, but should be.
     """
     result = Converted(copy.deepcopy(manifest.body))
     _Conversion(result, manifest, unit_mib, gpu_mib).walk(result.body, "", {})
@@ -86,18 +86,18 @@ def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Convert
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """A container's request: number of GPUs; MiB (0: whole GPUs) and percent of compute of each."""
+    """A container's request for GPUs."""
 
     gpus: int
-    mib: int = 0
-    percent: int = 0
+    mib: int = 0  # memory on each GPU, or 0 for whole GPUs
+    percent: int = 0  # compute of each GPU
 
     def limits(self, unit_mib: int) -> dict[str, int]:
         if not self.mib:
             return {WHOLE_GPU: self.gpus}
         limits = {GPU_MEMORY: math.ceil(self.mib / unit_mib) * self.gpus}
         if self.percent:
-            # As in HAMi.
+            # The amount is per GPU, as in HAMi.
             percent = min(math.ceil(self.percent / PERCENT_STEP) * PERCENT_STEP, MOST_PERCENT)
             limits[GPU_CORE] = percent * self.gpus
         return limits
@@ -113,7 +113,7 @@ class _Conversion:
     def walk(self, value: Any, path: str, above: Object) -> None:
         """Convert the pods and containers in ``value``.
 
-        ``path`` is its path in the object, and ``above`` the mapping that contains it.
+        ``path`` is the path of ``value`` in the object, ``above`` the mapping around ``value``.
         """
         if isinstance(value, list):
             for number, item in enumerate(value):
@@ -136,7 +136,7 @@ class _Conversion:
     def _convert_pod(
         self, spec: Object, containers: list[tuple[str, Object]], template: Object | None, path: str
     ) -> None:
-        """Convert a pod; ``template`` is the mapping with its metadata, None if there is none."""
+        """Convert a pod. ``template`` is the mapping with the pod's metadata, if there is one."""
         before = f"{path}." if path else ""
         for name, container in containers:
             where = f"{before}spec.{name}" if name else path
@@ -150,7 +150,7 @@ class _Conversion:
         mixed = len(counts) > 1 or (template is None and counts - {1})
         if mixed:
             text = (
-                f"its containers ask for parts of different numbers of GPUs: write "
+                f"its containers ask for shares of different numbers of GPUs: write "
                 f"{GPU_COUNT_LABEL} by hand"
             )
             self.result.told.append(f"{path or 'spec'}: {text}")
@@ -176,7 +176,7 @@ class _Conversion:
     def _report_refusal(
         self, containers: list[tuple[str, Object]], metadata: Object, path: str
     ) -> None:
-        """Report why admission would refuse the converted pod, if it would."""
+        """Report the reason if admission would refuse the converted pod."""
         init = [each for name, each in containers if name.startswith("init")]
         apps = [each for name, each in containers if not name.startswith("init")]
         try:
@@ -190,7 +190,7 @@ class _Conversion:
             )
 
     def _report_annotations(self, path: str, metadata: Any) -> None:
-        """Report requests in annotations of ``metadata`` without a pod ``spec`` next to it."""
+        """Report requests in the annotations of ``metadata`` that is not next to a pod spec."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
             self._report_words(path, metadata, [])
 
@@ -201,8 +201,8 @@ class _Conversion:
             remedy = _MEMORY_UNKNOWN if KAI_FRACTION in where and not self.gpu_mib else ""
             if beside:
                 remedy = (
-                    f"; heed {' and '.join(beside)} by hand, several GPUs by the label "
-                    f"{GPU_COUNT_LABEL}"
+                    f"; convert {' and '.join(beside)} by hand, and write the label "
+                    f"{GPU_COUNT_LABEL} for several GPUs"
                 )
             self.result.told.append(f"{where} {rule}{remedy}")
         for text in words_of_others(path, pod, self.unit_mib):
@@ -210,7 +210,7 @@ class _Conversion:
             self.result.told.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
     def _asked(self, container: Object) -> _Amounts | None:
-        """Return what a container requests from another system, if the amounts are certain."""
+        """Return a container's request for another system, or None if the amounts are uncertain."""
         bounds = {**_bound(container, "requests"), **_bound(container, "limits")}
         amounts: dict[ForeignAmount, int] = {}
         try:
@@ -233,7 +233,7 @@ class _Conversion:
         )
 
     def _write(self, container: Object, amounts: _Amounts) -> None:
-        """Replace the other system's resources by ``amounts``, at the position of the first one."""
+        """Replace the other system's resources of a container by ``amounts``."""
         gone = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):
@@ -246,9 +246,9 @@ class _Conversion:
     def _convert_annotations(
         self, containers: list[tuple[str, Object]], annotations: Object
     ) -> bool:
-        """Convert a KAI or Run:ai annotation to a limit of the first container.
+        """Convert an annotation of KAI or Run:ai to a limit of the first container.
 
-        Returns whether it converted one.
+        Return whether an annotation was converted.
         """
         apps = [each for name, each in containers if name.startswith("containers")]
         left = any(name in annotations for name in _KAI_BESIDE)
@@ -273,7 +273,7 @@ class _Conversion:
         return True
 
     def _job(self) -> Object:
-        """Return the mapping with templates in its spec: ``spec.jobTemplate``, or the object."""
+        """Return the mapping whose spec has the pod templates: ``jobTemplate`` or the object."""
         spec = self.result.body.get("spec")
         job = spec.get("jobTemplate") if isinstance(spec, dict) else None
         return job if isinstance(job, dict) else self.result.body
@@ -281,8 +281,8 @@ class _Conversion:
     def _join_gang(self, template: Object, labels: Object, by_scheduler: bool) -> None:
         """Add the labels of the gang to a pod template, or report which labels to add by hand.
 
-        They are added only if the object's name can be the gang's: each gang needs a name of its
-        own, and an object with a ``jobTemplate`` creates several gangs.
+        The gang gets the object's name. That is impossible for an object with a ``jobTemplate``,
+        because it creates several gangs, and each gang needs a different name.
         """
         job, name = self._job(), self.manifest.namespaced_name[1]
         gang = gang_of_others(job)
@@ -295,20 +295,20 @@ class _Conversion:
         elif gang is not None or (by_scheduler and self.manifest.group not in _OWN_GROUPS):
             size = gang[1] if gang is not None else "SIZE"
             wanted = (
-                f"{GANG_NAME_LABEL}: NAME, another for each gang, and {GANG_SIZE_LABEL}: {size}"
+                f"{GANG_NAME_LABEL}: NAME, different for each gang, and {GANG_SIZE_LABEL}: {size}"
             )
             text = (
-                f"the other scheduler starts its pods together: for all or none give them the "
+                f"the other scheduler starts its pods together: to keep that, give the pods the "
                 f"labels {wanted}"
             )
             if text not in self.result.told:
                 self.result.told.append(text)
 
     def _leave_scheduler(self, spec: Object) -> None:
-        """Remove the name of another scheduler, so that gputile's webhook sets its own.
+        """Remove the name of another scheduler, so that gputile's webhook sets its scheduler.
 
-        Objects of Volcano get the name of the default scheduler: Volcano sets its own name if its
-        Job has none.
+        Objects of Volcano get the name of the default scheduler, because Volcano sets its own
+        scheduler if none is named.
         """
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]
@@ -331,7 +331,7 @@ class _Conversion:
 
 
 def _containers(spec: Any) -> list[tuple[str, Object]]:
-    """Return the containers in a pod's spec with their paths, such as ``containers[0]``."""
+    """Return the containers of a pod spec, each with its path, such as ``containers[0]``."""
     lists = (
         {name: spec.get(name) for name in ("initContainers", "containers")}
         if isinstance(spec, dict)

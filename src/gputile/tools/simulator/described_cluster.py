@@ -1,8 +1,8 @@
 """Defines the format of ``kind: Cluster``, a short description of a cluster.
 
-Defaults are generous or common: a node is an amd64 machine with Linux, 128 CPUs, 1 TiB of memory, 1
-TiB of disk (the resource ephemeral-storage) and capacity for 110 pods. A node with GPUs has the
-taint ``nvidia.com/gpu:NoSchedule`` (``taints: []`` removes it).
+By default, a node is an amd64 machine with Linux, 128 CPUs, 1 TiB of memory, 1 TiB of ephemeral
+storage and capacity for 110 pods. A node with GPUs has the taint ``nvidia.com/gpu:NoSchedule``
+unless ``taints`` are given, which may be empty.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -22,17 +22,13 @@ MOST_NODES: Final = 20_000
 class _DescriptionSection(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
 ):
-    """A section of a file written by people; an unknown field is an error: it may be misspelt."""
+    """A section of the description. An unknown field is an error, because it may be a typo."""
 
 
 class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
-    """Equal GPUs.
+    """A group of equal GPUs of a node."""
 
-    ``bandwidth`` is the kind of link between them, or a matrix in GB/s. ``unhealthy`` are indices
-    within the group.
-    """
-
-    count: Annotated[int, described("Number of equal GPUs.", ge=1, le=MOST_GPUS)] = 1
+    count: Annotated[int, described("The number of GPUs in the group.", ge=1, le=MOST_GPUS)] = 1
     memory: Annotated[MemorySize, described("Memory of each GPU, such as 15GiB.")]
     model: Annotated[
         str, described("The model of the GPUs, as nvidia-smi prints it.", max_length=96)
@@ -42,12 +38,12 @@ class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
         described("The kind of link between the GPUs, or a matrix of bandwidths in GB/s."),
     ] = ""
     unhealthy: Annotated[
-        list[int], described("Indices of the unhealthy GPUs within this group, from 0.")
+        list[int], described("The unhealthy GPUs, by their positions in this group from 0.")
     ] = []
 
 
 class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
-    """core/v1 Taint."""
+    """A taint, with the fields of ``Taint`` in core/v1."""
 
     key: Annotated[str, described("The taint's key.", min_length=1)]
     value: Annotated[str, described("The taint's value.")] = ""
@@ -57,28 +53,28 @@ class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
 
 
 class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
-    """One node, or ``count`` nodes named ``name``-1 and so on; no ``mode``: no mode label."""
+    """One node, or ``count`` equal nodes."""
 
-    name: Annotated[str, described("The node's name; with count, the beginning of the names.")]
+    name: Annotated[str, described("The node's name, or with count the prefix of the names.")]
     count: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] | None,
         described(
-            "Number of equal nodes, which are named NAME-1, NAME-2 and so on. If absent, there is "
-            "one node, named NAME."
+            "The number of equal nodes, whose names are NAME-1, NAME-2 and so on. If absent, there "
+            "is one node with the name NAME."
         ),
     ] = None
     address: Annotated[str, described("The node's internal IP address.")] = ""
     mode: Annotated[
         Mode | None,
         described(
-            "The value of the label ack.node.gpu.schedule; if absent, the node does not have the "
+            "The value of the label ack.node.gpu.schedule. If absent, the node does not have the "
             "label."
         ),
     ] = None
     placement: Annotated[
         Placement | None,
         described(
-            "The value of the label ack.node.gpu.placement; if absent, the node does not have the "
+            "The value of the label ack.node.gpu.placement. If absent, the node does not have the "
             "label."
         ),
     ] = None
@@ -101,7 +97,7 @@ class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     unschedulable: Annotated[bool, described("Whether the node is cordoned.")] = False
     cpu: Annotated[Quantity, described("Allocatable CPU, as a Kubernetes quantity.")] = 128
     memory: Annotated[
-        Quantity, described("Allocatable memory, as a Kubernetes quantity or as 128GiB.")
+        Quantity, described("Allocatable memory, as a Kubernetes quantity or in GiB, as 128GiB.")
     ] = "1024GiB"
     pods: Annotated[int, described("The largest number of pods on the node.", ge=0, le=100_000)] = (
         110
@@ -120,11 +116,9 @@ class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
     kind: Annotated[Literal["Cluster"], described("The kind of this file.")]
     gpu_memory_unit: Annotated[
         MemorySize | None,
-        described(
-            "The cluster's memory unit, such as 128MiB. If absent, that of the configuration."
-        ),
+        described("The cluster's memory unit, such as 128MiB. The default is the configured unit."),
     ] = None
     nodes: Annotated[list[DescribedNode], described("The nodes of the cluster.")]
     metadata: Annotated[
-        dict[str, Any], described("A name, labels and so on, which gputile ignores.")
+        dict[str, Any], described("The metadata of the file, which gputile ignores.")
     ] = {}

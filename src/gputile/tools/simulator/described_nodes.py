@@ -54,8 +54,8 @@ from gputile.tools.simulator.described_cluster import (
 )
 from gputile.tools.simulator.manifests import Manifest, Origin, check_name, make_gpu_uuid, make_uid
 
-# By a pattern of whole words in the model's name, the memory of a GPU in MiB as nvidia-smi prints
-# it. Used if no memory is stated.
+# The memory of GPUs in MiB as nvidia-smi prints it, by a pattern for words in the model's name.
+# It is used if the user states no memory.
 _USUAL_MIB: Final = (
     ("gb200", 189471),
     ("b200", 183359),
@@ -80,7 +80,7 @@ _USUAL_MIB: Final = (
     ("p4", 7680),
 )
 _WORD: Final = "(?<![a-z0-9]){}(?![a-z0-9])"
-# GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
+# Bandwidths between two GPUs in one direction in GB/s: NVLink of an A100, and PCIe 4.0 x16.
 _LINKS = {"nvlink": 300, "pcie": 32}
 # Labels that kubelets set. NVIDIA GPUs can be shared only on Linux.
 _KUBELET_LABELS = {
@@ -94,10 +94,10 @@ _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 
 
 def described_unit(manifest: Manifest) -> int | None:
-    """Return the memory unit in MiB that a ``kind: Cluster`` names; None if it names none.
+    """Return the memory unit of a ``kind: Cluster`` in MiB, or None if the file names no unit.
 
     Raises:
-        ManifestError: the description, or the unit, is not valid.
+        ManifestError: the description or the unit is invalid.
     """
     text = _decode(manifest).gpu_memory_unit
     if text is None:
@@ -111,10 +111,10 @@ def described_unit(manifest: Manifest) -> int | None:
 
 
 def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
-    """Yield the nodes of a ``kind: Cluster``; their memory unit is ``default_mib`` by default.
+    """Yield the nodes of a ``kind: Cluster``. Their default memory unit is ``default_mib``, in MiB.
 
     Raises:
-        ManifestError: a field is unknown or invalid; the text lists the valid values.
+        ManifestError: a field is unknown or invalid. The text lists the valid values.
     """
     cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
     total = sum(node.count or 1 for node in cluster.nodes)
@@ -125,7 +125,7 @@ def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> 
 
 
 def usual_mib(model: str) -> int:
-    """Return the memory of a GPU of this model in MiB; 0 if it is unknown."""
+    """Return the usual memory of a GPU model in MiB, or 0 if unknown."""
     found = (mib for each, mib in _USUAL_MIB if re.search(_WORD.format(each), model.lower()))
     return next(found, 0)
 
@@ -133,15 +133,13 @@ def usual_mib(model: str) -> int:
 def nodes_of_text(
     text: str, number: int, unit_mib: int, source: str = "--with-node"
 ) -> Iterator[Node]:
-    """Yield the nodes that a text like ``2x8xH100:cgpu`` or ``1x4xMODEL=48GiB`` describes.
+    """Yield the nodes that a text such as ``2x8xH100:cgpu`` or ``1x4xMODEL=48GiB`` describes.
 
-    Without a mode in the text, the nodes have the default mode. ``number`` becomes part of their
-    names, which must differ from the names for other texts. ``source`` names the text's source in
-    errors.
+    The mode is optional. ``number`` becomes part of the nodes' names. It must be different for each
+    text, so that all names are different. Errors name ``source`` as the source of the text.
 
     Raises:
-        ManifestError: the text has another form, or the memory of the model is neither stated nor
-            known.
+        ManifestError: the text has another form, or the memory of the model is unknown.
     """
     origin = Origin(f"{source} {text}")
     form = "use COUNTxGPUSxMODEL[=MEMORY][:MODE], such as 2x8xH100:cgpu"
@@ -152,8 +150,8 @@ def nodes_of_text(
         raise origin.error("", form)
     if not memory and not usual_mib(model):
         known = (re.split("[^a-z0-9]", pattern)[0].upper() for pattern, _ in _USUAL_MIB)
-        said = f"say it, as {written}=48GiB{colon}{mode}{nearest(model, known)}"
-        raise origin.error("", f"how much memory a {model} has is not known: {said}")
+        said = f"state it, as {written}=48GiB{colon}{mode}{nearest(model, known)}"
+        raise origin.error("", f"the memory of a {model} is unknown: {said}")
     node = {"name": f"new-{number}", "count": int(counts[0])} | ({"mode": mode} if colon else {})
     gpus = {"count": int(counts[1]), "model": model, "memory": memory or f"{usual_mib(model)}MiB"}
     body = {"apiVersion": API_VERSION, "kind": "Cluster", "nodes": [node | {"gpus": gpus}]}
@@ -161,7 +159,7 @@ def nodes_of_text(
 
 
 def inventory_of(node: Node) -> Inventory | None:
-    """Return the inventory in a node's annotation; None if it is missing or invalid."""
+    """Return the inventory in a node's annotation, or None if it is missing or invalid."""
     try:
         return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except (InventoryError, KeyError):
@@ -169,7 +167,7 @@ def inventory_of(node: Node) -> Inventory | None:
 
 
 def written_node(manifest: Manifest) -> Node:
-    """Return the node of a ``kind: Node`` manifest, as ``kubectl get node -o yaml`` prints it.
+    """Return the node of a ``kind: Node`` manifest, as printed by ``kubectl get node -o yaml``.
 
     Raises:
         ManifestError: a field has the wrong type, or a name or an amount is invalid.
@@ -190,7 +188,7 @@ def written_node(manifest: Manifest) -> Node:
 def _decode(manifest: Manifest) -> ClusterDescription:
     if manifest.api_version != API_VERSION:
         raise manifest.origin.error(
-            "apiVersion", f"{manifest.api_version[:80]!r} is not known; it is {API_VERSION}"
+            "apiVersion", f"{manifest.api_version[:80]!r} is unknown; use {API_VERSION}"
         )
     return manifest.decode(ClusterDescription)
 
@@ -203,7 +201,7 @@ def _mib(origin: Origin, path: str, text: str) -> int:
 
 
 class _Describer:
-    """Creates the Node objects of one entry; every error names the entry."""
+    """Creates the Node objects of one entry of ``nodes``. Every error names the entry's path."""
 
     def __init__(self, origin: Origin, path: str, unit_mib: int) -> None:
         self._origin = origin
@@ -211,7 +209,6 @@ class _Describer:
         self._unit = unit_mib
 
     def nodes(self, described: DescribedNode) -> Iterator[Node]:
-        """Yield the entry's nodes."""
         label = described.labels.get(MODE_LABEL)
         written = label if label is not None else Mode.EXCLUSIVE.value
         mode = described.mode or Mode(self._one_of(f'labels["{MODE_LABEL}"]', written, MODES))
@@ -310,13 +307,13 @@ class _Describer:
             raise self._error("gpus", str(error)) from error
 
     def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
-        """Return each GPU's number of time-slicing replicas by the labels; 0 means no slicing."""
+        """Return the replicas of each GPU that the labels request, or 0 without time-slicing."""
         way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
         if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
             return 0
         if mode is not Mode.EXCLUSIVE:
             raise self._error(
-                field, f"{way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode.value}"
+                field, f"{way} is valid in mode {Mode.EXCLUSIVE.value} only, not in {mode.value}"
             )
         replicas = decimal(text := labels.get(REPLICAS_LABEL, ""), 3)
         if not 2 <= replicas <= MOST_REPLICAS:
@@ -326,19 +323,17 @@ class _Describer:
         return replicas
 
     def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
-        """Return whether the node offers its GPUs by ResourceClaims, according to its label."""
+        """Return whether the node's label says that the node serves ResourceClaims."""
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
         if claims and (mode is Mode.SHARE or replicas):
-            raise self._error(
-                field, f"it does not go with mode {Mode.SHARE}, nor with {_TIME_SLICING}"
-            )
+            raise self._error(field, f"it is invalid in mode {Mode.SHARE} and with {_TIME_SLICING}")
         return claims
 
     def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
-        """Return the node's whole bandwidth matrix in GB/s; () if no group states its bandwidth.
+        """Return the bandwidth matrix of the node in GB/s, or () if no group states a bandwidth.
 
-        Within a group it is what the group states, between groups that of PCIe.
+        GPUs of different groups are assumed to be connected by PCIe.
         """
         if not any(group.bandwidth for group in groups):
             return ()
@@ -365,7 +360,7 @@ class _Describer:
         return given
 
     def _non_gpu(self, described: DescribedNode) -> ResourceList:
-        """Return the resources other than GPUs. Memory may also be written as "128GiB"."""
+        """Return the node's resources other than GPUs. The memory may have the unit "GiB"."""
         memory = described.memory
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
@@ -388,7 +383,7 @@ class _Describer:
 
 
 def _broken_amount(amount: str | int | float) -> str | None:
-    """Return why an amount of a resource is invalid; None if it is valid."""
+    """Return why an amount of a resource is invalid, or None if the amount is valid."""
     try:
         value = parse_quantity(amount)
     except QuantityError as error:

@@ -1,4 +1,4 @@
-"""Explains where a pod runs, why it is pending or cannot be created, and what would help (B4)."""
+"""Explains why a pod is on its node, pending or not created, and what would change that (B4)."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -56,17 +56,12 @@ _REMEDIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """The explanation of a pod: its state, sentences, a report per node, and helpful changes.
-
-    ``placed`` is true if the pod is bound, has ended, fits a node now, or can preempt other pods.
-    """
-
     pod: Pod
-    state: str
-    text: Sequence[str]
-    placed: bool
-    reports: Sequence[NodeReport] = ()
-    changes: Sequence[Remedy] = ()
+    state: str  # one of the states of ExplainAnswer.state
+    text: Sequence[str]  # sentences
+    placed: bool  # whether the pod is bound, has ended, fits a node now, or can preempt other pods
+    reports: Sequence[NodeReport] = ()  # one for each node, if the pod is pending
+    changes: Sequence[Remedy] = ()  # changes, each of which would make the pod fit
 
 
 def explain_pod(
@@ -77,7 +72,10 @@ def explain_pod(
     now_ns: int,
     claims: Sequence[ResourceClaim] = (),
 ) -> PodExplanation:
-    """Explain why ``pod``, one of ``pods``, is on its node or pending (``now_ns``: Unix time)."""
+    """Explain why ``pod``, which is one of ``pods``, is on its node or pending.
+
+    ``now_ns`` is Unix time in nanoseconds.
+    """
     try:
         subject = Subject(pod, nodes, pods, configuration, now_ns, claims)
     except RequestError as error:
@@ -96,8 +94,8 @@ def explain_pod(
 def _pending(subject: Subject) -> PodExplanation:
     if subject.invalid:
         said = (
-            f"{subject.invalid}. kube-scheduler may allocate it all the same: where is not "
-            f"known here."
+            f"{subject.invalid}. kube-scheduler may allocate it nevertheless. On which node, "
+            f"gputile cannot tell."
         )
         return PodExplanation(
             subject.pod, "Refused", [f"Pod {subject.pod.key}: {said}"], placed=False
@@ -107,7 +105,7 @@ def _pending(subject: Subject) -> PodExplanation:
     text = _asked(subject)
     waiting = waiting_for(subject.pod) or left_to_others(subject.pod, subject.configuration)
     if waiting is not None:
-        text.append(f"Nobody looks for a node for it yet: {waiting}.")
+        text.append(f"It is not scheduled yet: {waiting}.")
     if fitting:
         named = ", ".join(fitting[:NODES_NAMED]) + (", ..." if len(fitting) > NODES_NAMED else "")
         soon = "" if waiting is not None else "; kube-scheduler will try it again"
@@ -133,7 +131,7 @@ def _pending(subject: Subject) -> PodExplanation:
 
 
 def _asked(subject: Subject) -> list[str]:
-    """Return sentences on the pod's requests, and on claims that only kube-scheduler can judge."""
+    """Return sentences on the pod's requests, and on claims that gputile cannot evaluate."""
     pod = subject.pod
     if not pod.spec.resource_claims:
         return [f"Pod {pod.key} {asks(subject.request)}."]
@@ -158,7 +156,7 @@ def _asked(subject: Subject) -> list[str]:
 
 
 def _preempts(subject: Subject) -> str | None:
-    """Return a sentence on the pods that a pod without a fitting node would preempt, if any."""
+    """Return a sentence on the pods that the subject would preempt, or None if it cannot."""
     if subject.request is None:
         return None
     finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
@@ -179,11 +177,11 @@ def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
 
 
 def whereabouts(pod: Pod) -> tuple[str, str]:
-    """Return the state of a pod that is bound or has ended, and a sentence on it."""
+    """Return the state of a pod that is bound or has ended, and a sentence on its node and GPUs."""
     if pod.finished:
         return (
             pod.status.phase,
-            f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more.",
+            f"Pod {pod.key} has ended ({pod.status.phase}) and holds no GPUs any more.",
         )
     text, node = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), pod.spec.node_name
     if text is None:
@@ -209,7 +207,7 @@ def _gpus(allocation: Allocation) -> str:
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """``gputile explain POD -o json``. Each of ``changes`` would be enough by itself."""
+    """The JSON output of ``gputile explain POD``."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     pod: Annotated[str, described("The pod's name.")]
@@ -220,21 +218,23 @@ class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         ),
     ]
     node: Annotated[
-        str | None, described("The node to which the pod is bound; null if it is not bound.")
+        str | None, described("The node to which the pod is bound, or null if it is not bound.")
     ]
     text: Annotated[str, described("The explanation in sentences.")]
     nodes: Annotated[
         list[NodeReport],
         described(
-            "Why each node does or does not fit, the node that comes closest first; empty if the "
-            "pod is bound."
+            "Whether and why each node fits the pod, ordered from the closest fit. The list is "
+            "empty if the pod is bound."
         ),
     ]
-    changes: Annotated[list[Remedy], described("Changes; each of them would be enough by itself.")]
+    changes: Annotated[
+        list[Remedy], described("Changes, each of which would make the pod fit by itself.")
+    ]
 
 
 def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -> ExplainAnswer:
-    """Return an explanation as a record, with the ``most_nodes`` closest to fitting, or all."""
+    """Convert an explanation to its JSON record, with at most ``most_nodes`` of its nodes."""
     pod = explanation.pod
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
@@ -248,10 +248,10 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
 
 
 def _why_there(subject: Subject) -> str | None:
-    """Return a sentence on a bound pod's node.
+    """Return a sentence that compares a bound pod's node with the others in the current cluster.
 
-    Return None if gputile does not place the pod or the node is unknown. The state of the cluster
-    at the time of the binding is not recorded, so the sentence is about the current state.
+    The state of the cluster at the time of the binding is not recorded. Return None if gputile does
+    not place the pod, or if the node is unknown.
     """
     pod, node = subject.pod, subject.pod.spec.node_name
     gang = gang_of(pod) if subject.configuration.admission.gangs else None
@@ -273,7 +273,7 @@ def _why_there(subject: Subject) -> str | None:
         return "No other node would take the pod now."
     text = f"{len(feasible)} of {len(in_tree)} node(s) would take the pod now"
     if subject.engine.demand is not None:
-        return f"{text}."  # packing ranks by prices, and only the extender has them
+        return f"{text}."  # the packing policy ranks by prices that only the extender knows
     policy = subject.configuration.placement
     ranks = dict(zip(feasible, subject.engine.rank(request, feasible), strict=True))
     if ranks[node] >= TOP_SCORE - 1:  # the best node, or an equally good one
@@ -282,10 +282,10 @@ def _why_there(subject: Subject) -> str | None:
 
 
 def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
-    """Return why the pod ``name``, or the pods of the controller ``name``, could not be created.
+    """Return why a pod could not be created, from the Events of its namespace.
 
-    ``events`` are those of the namespace. The latest one that gives a reason is used; None if there
-    is none.
+    ``name`` is the name of the pod or of its controller. The reason is the message of the
+    controller's latest FailedCreate Event. Return None if there is no such Event.
     """
     found = [
         event
@@ -302,7 +302,7 @@ def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
 
 
 def _remedy(message: str) -> str:
-    """Return "; " and the remedy if ``message`` names a namespace's quota or limit, else ""."""
+    """Return "; " and the remedy if ``message`` is about a quota or limit, or "" otherwise."""
     found = ((re.search(pattern, message), text) for pattern, text in _REMEDIES)
     return next((f"; {text.format(*match.groups())}" for match, text in found if match), "")
 

@@ -1,6 +1,6 @@
 """Finds unknown fields, values of the wrong type, impossible amounts and misspelt resources.
 
-It does not check for required fields; the API server does.
+Required fields are not checked here, because the API server checks them.
 """
 
 import functools
@@ -30,7 +30,7 @@ Json = Mapping[str, Any]  # an object of a manifest
 
 POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
 _MOST_FOUND = 20
-_LONGEST = 60  # characters of a name or value that are shown
+_LONGEST = 60  # the largest number of characters of a value that a message shows
 _INTEGERS = {"int32": 2**31, "int64": 2**63}
 
 
@@ -43,10 +43,10 @@ class UnknownFields(StrEnum):
 
 
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
-    """Return the mistakes in a value of a type; ``path`` is the value's path in its object.
+    """Return the mistakes in a value of a type. ``path`` is the value's path in its object.
 
-    Unknown fields come first. They and the other mistakes (wrong types and invalid values) are
-    limited separately: unknown fields may be allowed, so they must not displace the others.
+    Unknown fields come first. Other mistakes, which are wrong types and invalid values, have a
+    limit of their own, because callers may ignore unknown fields.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []
@@ -61,13 +61,13 @@ def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
 
 
 class _Unknown(NamedTuple):
-    """A field that its type does not have."""
+    """A mistake: the type has no field of this name."""
 
     name: str
     type_name: str
 
 
-# Finding a similar name is slow, and objects of a file repeat mistakes.
+# Cached, because finding a similar name is slow, and the objects of a file repeat mistakes.
 @functools.lru_cache(10_000)
 def _unknown_field(name: str, type_name: str) -> str:
     return f"unknown field{nearest(name, _fields(type_name))}"
@@ -78,7 +78,7 @@ _Found = tuple[str, "str | _Unknown"]
 
 @functools.cache
 def _fields(type_name: str) -> dict[str, str]:
-    """Return the types of a type's fields, by name, without the mark of required fields."""
+    """Return the types of the fields of a type, without the "!" that marks required fields."""
     return {name: text.rstrip("!") for name, text in kubernetes_kinds().types[type_name].items()}
 
 
@@ -139,7 +139,7 @@ def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
 
 
 def _scalar(type_name: str, value: Any) -> str | None:
-    """Return why a value is not valid for a scalar type; None if it is."""
+    """Return why a value is invalid for a scalar type, or None if it is valid."""
     if type_name in _SCALARS:
         types, what = _SCALARS[type_name]
         if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
@@ -186,8 +186,8 @@ _SCALARS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 
 
 _KINDS: Final = ("initContainers", "containers")
-_LIKE: Final = 0.75  # required similarity; amd.com/gpu and nvidia.com/gpu are less similar
-# HAMi's names of gputile's resources; its memory is in MiB.
+_LIKE: Final = 0.75  # the required similarity, higher than that of amd.com/gpu and nvidia.com/gpu
+# HAMi's names for gputile's resources. HAMi counts memory in MiB.
 _OTHERS: Final = MappingProxyType(
     {"nvidia.com/gpumem": GPU_MEMORY, "nvidia.com/gpucores": GPU_CORE}
 )
@@ -196,7 +196,7 @@ _OTHERS: Final = MappingProxyType(
 class MistypedResources:
     """Finds misspelt extended resources, and reports each name once.
 
-    Correct names are those that a node offers and those that gputile's agents can offer.
+    A name is correct if a node advertises that resource, or a gputile agent can advertise it.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -205,10 +205,10 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield a sentence for each misspelt limit in a valid pod's spec.
+        """Yield a sentence for each misspelt limit in a valid pod spec.
 
-        ``prefix`` is put before the field's path. HAMi's resources are left out:
-        ``words_of_others`` reports them, with the amount to write.
+        ``prefix`` is the beginning of the fields' paths. HAMi's resources are excluded, because
+        ``words_of_others`` reports them with the amount to write.
         """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):
@@ -217,7 +217,7 @@ class MistypedResources:
                     yield f"{prefix}spec.{kind}[{i}].resources.limits: {said}"
 
     def among(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield a sentence for each of ``names`` that resembles a correct one."""
+        """Yield a sentence for each incorrect name that resembles a correct name."""
         for name in names:
             if "/" not in name or name.startswith(MIG_PREFIX) or name in self._offered | self._seen:
                 continue
@@ -232,7 +232,7 @@ class MistypedResources:
 
 
 def mistyped_mode(pod: Pod) -> str:
-    """Return a sentence about a misspelt mode that the pod requires of its node, or ""."""
+    """Return a sentence if the pod selects nodes by a misspelt mode, or ""."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]
@@ -247,7 +247,7 @@ def mistyped_mode(pod: Pod) -> str:
 
 
 def broken_amounts(path: str, spec: Json) -> Iterator[Broken]:
-    """Yield the resource amounts in the pod spec at ``path`` that the API server always refuses."""
+    """Yield the resource amounts in the pod spec at ``path`` that every API server refuses."""
     for kind in _KINDS:
         for i, container in enumerate(spec.get(kind, ())):
             for bound in ("limits", "requests"):
@@ -268,7 +268,10 @@ def _amounts(path: str, amounts: Mapping[str, str | int | float]) -> Iterator[Br
 
 
 def with_containers(pod: Pod, change: Callable[[Container], Container]) -> Pod:
-    """Return ``pod`` with all containers replaced by ``change``, the init containers last."""
+    """Replace each container of ``pod`` by the result of ``change``.
+
+    ``change`` is called for init containers after the other containers.
+    """
     containers = tuple(map(change, pod.spec.containers))
     initial = tuple(map(change, pod.spec.init_containers))
     spec = msgspec.structs.replace(pod.spec, containers=containers, init_containers=initial)

@@ -1,9 +1,9 @@
-"""Reads GPUs that gputile does not serve, to show and simulate clusters without gputile.
+"""Finds GPUs that gputile does not serve, to show and simulate clusters without gputile.
 
-The GPUs of nodes come from what other systems write: labels of GPU Feature Discovery and Karpenter,
-GKE's accelerator label, HAMi's node annotation, and labels and resources of gpushare and ACK. The
-GPUs of pods come from annotations of HAMi, gpushare and ACK. NVIDIA's device plugin does not
-publish them, so each of its pods is assumed to use the GPUs with the fewest pods.
+The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
+Discovery, Karpenter, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations of
+HAMi, gpushare and ACK. NVIDIA's device plugin does not publish the GPUs of pods. Each of its pods
+is therefore assumed to use the GPUs with the fewest pods.
 """
 
 import re
@@ -23,7 +23,6 @@ from gputile.api.well_known import (
     GPU_COUNT,
     GPU_COUNT_LABEL,
     GPU_MEMORY,
-    GPU_RESOURCES,
     GPUSHARE_INDEX,
     INVENTORY_ANNOTATION,
     MIG_PREFIX,
@@ -49,33 +48,26 @@ from gputile.core.devices.inventory import (
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_nodes import usual_mib
 from gputile.tools.simulator.fields import with_containers
-from gputile.tools.simulator.foreign_words import ASKING, FOREIGN_RESOURCES
+from gputile.tools.simulator.foreign_words import GPU_NAMES, SHARED_GPU, is_gpus, other_words
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
-# annotation of nodes with other systems' GPUs; never written to the API server
+# Marks Node objects in memory whose GPUs other systems serve. It is never written to the cluster.
 ADOPTED: Final = "gputile.io/adopted"
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
-# NVIDIA's other resource name for time-sliced GPUs, and HAMi's resources for memory and compute.
-_OTHERS: Final = (
-    "nvidia.com/gpu.shared",
-    "nvidia.com/gpumem",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/gpucores",
-)
-_GPU_NAMES: Final = frozenset({*GPU_RESOURCES, *_OTHERS})
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
 _KARPENTER: Final = tuple(
     f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name")
 )
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
-_MOST_GIB: Final = 1024  # the most memory units of a GPU that are read as GiB; more units are MiB
+_GKE_MIG: Final = "cloud.google.com/gke-gpu-partition-size"
+_MOST_GIB: Final = 1024  # up to this many memory units of a GPU are GiB; larger numbers are MiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 
 
 class _HamiDevice(msgspec.Struct):
-    """A GPU in HAMi's annotation; ``devmem`` is its memory in MiB."""
+    """A GPU in HAMi's annotation. ``devmem`` is its memory in MiB."""
 
     id: str
     devmem: int
@@ -85,9 +77,9 @@ class _HamiDevice(msgspec.Struct):
 
 @dataclass(slots=True)
 class AdoptedCluster:
-    """Nodes and pods with other systems' GPUs, as gputile's agents would record them.
+    """Nodes and pods with the annotations that gputile's agents would write for their GPUs.
 
-    ``notes`` are for the user.
+    ``notes`` tell the user what was assumed or omitted.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -98,22 +90,23 @@ class AdoptedCluster:
 def adopted(
     nodes: Iterable[Node], pods: Sequence[Pod], unit_mib: int, pending: Sequence[Pod] = ()
 ) -> AdoptedCluster:
-    """Return the cluster with inventories and allocations for the GPUs that gputile does not serve.
+    """Add inventories and allocations for the GPUs that gputile does not serve.
 
-    ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so no pod fits
-    that did not fit before. The ``pending`` pods are not changed; notes may be about them.
+    ``unit_mib`` is the cluster's memory unit. Allocatable resources do not change, so a pod that
+    did not fit before does not fit now. ``pending`` pods may get notes, but do not change.
     """
     found, known = AdoptedCluster(), dict[str, Inventory]()
     by_source: dict[str, list[str]] = {}
     unknown: list[str] = []
+    claims = True
     for node in nodes:
         served = INVENTORY_ANNOTATION in node.metadata.annotations
+        claims = claims and not served
         facts = None if served else _facts(node, unit_mib)
         if facts is None:
             found.nodes.append(node)
-            capacity = node.status.capacity
-            shared = any(count_of(capacity, name) for name in (WHOLE_GPU, *FOREIGN_RESOURCES))
-            if (shared or _is_split(capacity)) and not served:
+            offered = node.status.capacity
+            if not served and any(count_of(offered, name) for name in offered if is_gpus(name)):
                 unknown.append(node.metadata.name)
             continue
         source, known[node.metadata.name] = facts
@@ -121,12 +114,12 @@ def adopted(
         found.nodes.append(_annotated(with_inventory(node, facts[1]), ADOPTED, source))
     for source, names in by_source.items():
         found.notes.append(
-            Note(f"no gputile serves {first_of(names, 3)}: its GPUs are those that {source}")
+            Note(f"gputile does not serve {first_of(names, 3)}: its GPUs are read from {source}")
         )
     if unknown:
         said = (
-            "its GPUs are not shown: no label tells how much memory they have, another system "
-            "shares them, or they are split by MIG"
+            "its GPUs are not shown: no label states their memory, another system shares them, or "
+            "MIG splits them"
         )
         found.notes.append(Note(f"node {first_of(unknown, 3)}: {said}"))
     holders = {name: Counter[str]() for name in known}
@@ -141,9 +134,11 @@ def adopted(
         found.pods.append(adopted_pod)
     if guessed:
         found.notes.append(
-            Note("NVIDIA's plugin tells nobody which GPUs pods have: they are assumed")
+            Note("NVIDIA's device plugin does not publish the GPUs of pods: they are assumed")
         )
-    uncounted = {pod.key: name for pod in (*found.pods, *pending) if (name := _other_words(pod))}
+    uncounted = {
+        pod.key: name for pod in (*found.pods, *pending) if (name := other_words(pod, claims))
+    }
     if uncounted:
         asked = first_of(sorted(set(uncounted.values())), 3)
         said = f"its GPUs are not counted: it asks for them by {asked}, which gputile does not read"
@@ -151,17 +146,8 @@ def adopted(
     return found
 
 
-def _other_words(pod: Pod) -> str:
-    """Return the annotation or resource by which a pod asks only another system for GPUs, or ""."""
-    limits = (name for each in pod.spec.containers for name in each.resources.limits)
-    asked = {*pod.metadata.annotations, *limits}
-    if pod.finished or asked & {ALLOCATION_ANNOTATION, *_GPU_NAMES}:
-        return ""
-    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), "")
-
-
 def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that describes a node's GPUs, and their inventory, or None."""
+    """Return the first source that describes a node's GPUs with the inventory, or None."""
     for source, read in _SOURCES:
         try:
             inventory = read(node, unit_mib)
@@ -197,7 +183,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
-    """Return the GPUs of a gpushare or ACK node; memory is in GiB, or in MiB if it is large."""
+    """Return the GPUs of a gpushare or ACK node. Large numbers of memory units mean MiB."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
     count = count or int(labels.get(NODE_GPU_COUNT_LABEL, "0"))
@@ -219,23 +205,24 @@ def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
 
 
 def _gpushare_unit(units: int) -> int:
-    """Return the size of the memory unit in MiB, if a GPU has ``units`` units."""
+    """Return the size of gpushare's memory unit in MiB, guessed from a GPU's number of units."""
     return 1 if units > _MOST_GIB else 1024
 
 
 def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
-    """Return the GPUs that labels describe; None if that is too little, or MIG splits the GPUs.
+    """Return the GPUs that the labels ``count``, ``memory`` and ``model`` describe.
 
-    Pods get whole GPUs, or time-slices if labels of GPU Feature Discovery or GKE state replicas.
+    Return None if the labels do not state enough, or if MIG splits the GPUs. The node serves whole
+    GPUs, which are time-sliced if labels of GPU Feature Discovery or GKE state replicas.
     """
     labels, offered = node.metadata.labels, node.status.capacity
     name = labels.get(model, "")
-    if "-MIG-" in name:
+    if "-MIG-" in labels.get(_GFD[2], "") or _GKE_MIG in labels:
         return None
     replicas = int(next((labels[name] for name in _REPLICAS if name in labels), "1"))
     number = int(labels.get(count, "0")) or count_of(offered, WHOLE_GPU) // max(replicas, 1)
     mib = int(labels.get(memory, "0")) or usual_mib(name)
-    if _is_split(offered):  # then the labels also count the GPUs with instances
+    if _is_split(offered):  # the label also counts GPUs that MIG splits
         number = min(number, count_of(offered, WHOLE_GPU) // max(replicas, 1))
     if not number or not mib or (count not in labels and not name):
         return None
@@ -246,7 +233,7 @@ def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | N
 
 
 def _is_split(offered: Mapping[str, Any]) -> bool:
-    """Return whether a node offers MIG instances by their names."""
+    """Return whether a node advertises MIG instances as resources of their own."""
     return any(name.startswith(MIG_PREFIX) and count_of(offered, name) for name in offered)
 
 
@@ -259,19 +246,19 @@ def _equal_gpus(node: Node, count: int, mib: int, model: str) -> tuple[Gpu, ...]
 
 
 _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] = (
-    ("HAMi registered", _of_hami),
-    ("gpushare's or ACK's labels and resources tell", _of_gpushare),
-    ("GPU Feature Discovery's labels tell", lambda node, _: _of_labels(node, *_GFD)),
-    ("Karpenter's labels tell", lambda node, _: _of_labels(node, *_KARPENTER)),
-    ("GKE's label tells", lambda node, _: _of_labels(node, "", "", _GKE_MODEL)),
+    ("HAMi's annotation", _of_hami),
+    ("gpushare's or ACK's labels and resources", _of_gpushare),
+    ("GPU Feature Discovery's labels", lambda node, _: _of_labels(node, *_GFD)),
+    ("Karpenter's labels", lambda node, _: _of_labels(node, *_KARPENTER)),
+    ("GKE's label", lambda node, _: _of_labels(node, "", "", _GKE_MODEL)),
 )
 
 
 def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
-    """Return the pod with the allocation by another system, or with an assumed one.
+    """Return the pod with an allocation annotation for the GPUs that another system gave it.
 
-    If its GPUs are unknown and cannot be assumed, the result has no allocation. ``holders``, the
-    number of assumed pods by GPU UUID, is updated.
+    If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, the
+    pod has no allocation. ``holders`` counts assumed pods by GPU UUID, and is updated.
     """
     taken = _told_by(pod, inventory)
     if taken:
@@ -303,7 +290,10 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
 
 
 def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
-    """Return a pod's MiB and percent by GPU index, from annotations of HAMi, ACK or gpushare."""
+    """Return a pod's memory in MiB and percent of compute on each GPU, by the GPU's index.
+
+    The amounts are read from annotations of HAMi, ACK or gpushare.
+    """
     annotations = pod.metadata.annotations
     index_of = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     taken: dict[int, tuple[int, int]] = {}
@@ -313,11 +303,12 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
             before = taken.get(index, (0, 0))
             taken[index] = before[0] + mib, min(100, before[1] + percent)
 
-    # GPU, kind, MiB and percent; ";" ends a container.
+    # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends a container.
     for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
-            take(index_of.get(fields[0]), int(fields[2]), int(fields[3]))
+            uuid = fields[0].partition("[")[0]  # for a MIG instance, [n-m] follows the UUID
+            take(index_of.get(uuid), int(fields[2]), int(fields[3]))
     asked = sum(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
     unit = _gpushare_unit(asked) if asked else 1024
     index = annotations.get(GPUSHARE_INDEX, "")
@@ -334,9 +325,9 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
 
 
 def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
-    """Return a pod with a new GPU request.
+    """Replace the GPU request of a pod by a request for a share of each of ``gpus`` GPUs.
 
-    It has ``units`` of memory and ``percent`` of compute on each of ``gpus`` GPUs.
+    Each share has ``units`` of memory and ``percent`` of compute.
     """
     wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | (
         {GPU_CORE: gpus * percent} if percent else {}
@@ -351,19 +342,19 @@ def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 
 
 def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
-    """Return a pod whose only GPU request is ``wanted``, of its first container with GPU resources.
+    """Replace all GPU requests of a pod by ``wanted`` in its first container with GPU resources.
 
-    A pod without GPU resources is returned unchanged.
+    A pod without GPU resources does not change.
     """
     left = [wanted]
 
     def changed(container: Container) -> Container:
         resources = container.resources
-        if not any(name in _GPU_NAMES for name in (*resources.limits, *resources.requests)):
+        if not any(name in GPU_NAMES for name in (*resources.limits, *resources.requests)):
             return container
         more = left.pop() if left else {}
         limits, requests = (
-            {name: amount for name, amount in each.items() if name not in _GPU_NAMES} | more
+            {name: amount for name, amount in each.items() if name not in GPU_NAMES} | more
             for each in (resources.limits, resources.requests)
         )
         return msgspec.structs.replace(
@@ -374,15 +365,14 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
 
 
 def _renamed(pod: Pod) -> Pod:
-    """Return a pod with requests for ``nvidia.com/gpu.shared`` replaced by ``nvidia.com/gpu``."""
-    shared = _OTHERS[0]
-    amounts = [each.resources.limits.get(shared) for each in pod.spec.containers]
+    """Return a pod that requests ``nvidia.com/gpu`` in place of ``nvidia.com/gpu.shared``."""
+    amounts = [each.resources.limits.get(SHARED_GPU) for each in pod.spec.containers]
     found = [parse_count(str(amount)) for amount in amounts if amount is not None]
     return asking(pod, {WHOLE_GPU: sum(found)}) if found else pod
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:
-    """Return a node with ``inventory`` in the annotation that its agent would write."""
+    """Return a node with ``inventory`` in the annotation that agents write."""
     return _annotated(node, INVENTORY_ANNOTATION, encode_inventory(inventory))
 
 

@@ -1,22 +1,25 @@
 """Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
-A pod that requests a GPU only by such fields would be placed without a GPU, so that is an error.
-Other such fields choose which GPU to use or when to start. For them, a note explains what to write
-for gputile.
+It is an error if a pod requests a GPU only by these fields, because gputile would place the pod
+without a GPU. Other fields choose the GPU or the start time. A note then says what to write for
+gputile.
 """
 
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
+from gputile.api.core import Pod
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MODEL,
     GPU_RESOURCES,
+    MIG_PREFIX,
     MODEL_LABEL,
     PLACEMENT_LABEL,
     WHOLE_GPU,
@@ -46,7 +49,7 @@ _POLICY: Final = (
 
 
 class ForeignAmount(StrEnum):
-    """What another system's resource counts; the value says what to write for gputile instead."""
+    """What another system's resource counts. The value says what to write for gputile instead."""
 
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
@@ -73,15 +76,18 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu-shared": ForeignAmount.GPUS,
     "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
-# Annotations that request a GPU: the unit of their values, and what the limit for gputile must
-# cover.
+SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
+# Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
+GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
+# Annotations that request a GPU, with the words in messages for their unit and for the memory that
+# the limit for gputile must cover.
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
 ASKING: Final = {
     KAI_FRACTION: ("of a GPU", "that part of a GPU's memory"),
     KAI_MEMORY: ("MiB of a GPU", "that memory"),
 }
-# The messages for other annotations; {0} is the value, {1} the size of a gang.
+# The messages for other annotations. {0} is the value, {1} the size of a gang.
 _ANNOTATIONS: Final = {
     "nvidia.com/use-gputype": _CHOICE,
     "nvidia.com/nouse-gputype": _AVOIDED,
@@ -105,10 +111,29 @@ _MIN_AVAILABLE: Final = (
 _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
-def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
-    """Yield annotations that request another system's GPU, if the pod requests none of gputile.
+def other_words(pod: Pod, claims: bool) -> str:
+    """Return the name with which a pod requests only other systems' GPUs, or "".
 
-    ``path`` is the path of the pod in its object.
+    This is an annotation, a resource or, if other systems serve ``claims``, ``resourceClaims``.
+    """
+    limits = (name for each in pod.spec.containers for name in each.resources.limits)
+    asked = {*pod.metadata.annotations, *limits}
+    if pod.finished or asked & {ALLOCATION_ANNOTATION, *GPU_NAMES}:
+        return ""
+    by_claims = "resourceClaims" if claims and pod.spec.resource_claims else ""
+    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
+
+
+def is_gpus(name: str) -> bool:
+    """Return whether a resource counts GPUs. GPUs of virtual machines begin with a capital."""
+    counted = name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
+    return counted or name.removeprefix("nvidia.com/")[:1].isupper()
+
+
+def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
+    """Yield the annotations that request GPUs of another system.
+
+    There are none if the pod also requests gputile's GPUs. ``path`` is the pod's path in an object.
     """
     if any(name in GPU_RESOURCES for name, _ in _limits(pod)):
         return
@@ -120,9 +145,9 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
 
 
 def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
-    """Yield a sentence for each ignored field of another system, with what to write instead.
+    """Yield a sentence for each field of another system, with what to write instead.
 
-    ``more`` completes the sentences about resources.
+    ``more`` is appended to sentences on resources.
     """
     before = f"{path}." if path else ""
     for name, where, value in _annotations(path, pod):
@@ -148,7 +173,7 @@ def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iter
 
 
 def _annotations(path: str, pod: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield the annotations of a pod: the name, the path and the value."""
+    """Yield the name, the path and the value of each annotation of a pod."""
     before = f"{path}." if path else ""
     for name, value in (pod["metadata"].get("annotations") or {}).items():
         yield name, f"{before}metadata.annotations[{shown(name)}]", str(value)
@@ -160,7 +185,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
 
 
 def gang_of_others(body: Json) -> tuple[str, int] | None:
-    """Return the field with the gang size for another scheduler, and the size; None without one."""
+    """Return the field with a gang's size for another scheduler, and the size, or None."""
     for path in _MIN_AVAILABLE:
         found: Any = body
         for step in path:
@@ -177,7 +202,7 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
 
 
 def words_of_gang(body: Json) -> str:
-    """Return a sentence on a workload that is a gang only for another scheduler, else ""."""
+    """Return a sentence if a workload is a gang only for another scheduler, or ""."""
     gang = gang_of_others(body)
     if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
         return ""
@@ -186,7 +211,7 @@ def words_of_gang(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each limit of a ResourceQuota that Kubernetes accepts but ignores."""
+    """Yield a sentence for each entry of a ResourceQuota that Kubernetes accepts but ignores."""
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
         if (

@@ -1,6 +1,6 @@
 """Recognizes containers and GPU requests in the fields of custom resources.
 
-Such fields need not have the names and types that Kubernetes gives them in a pod.
+These fields may have other names and types than in a Kubernetes pod.
 """
 
 import re
@@ -15,15 +15,17 @@ POD_SPEC: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
-# Fields whose number is one of GPUs: requestGPU, gpuDevices, num_gpus
+# The names of fields that contain a number of GPUs, such as requestGPU, gpuDevices, num_gpus and
+# gpusPerNode.
 _NUMBER: Final = re.compile(
-    "(?i)(request|limit|num)?_?gpus?_?(count|devices|number|request|limit|portion(request)?)?"
+    "(?i)(request|limit|num)?_?gpus?_?"
+    "(count|devices|number|request|limit|portion(request)?|per_?(node|pod|replica|worker))?"
 )
 _NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")  # of DRA, KubeVirt, KubeAI
-# A pod's own claims are read with its spec.
+# Fields that name claims outside of a pod spec. The claims of a pod spec are read with the spec.
 _CLAIMS: Final = frozenset({"resourceClaimName", "resourceClaimTemplateName"})
-# PodSpec fields that decide the node; they may appear next to a container that is not in a pod
-# spec.
+# PodSpec fields that restrict the node. They may also be siblings of a container that is not part
+# of a pod spec.
 _PLACING: Final = (
     "affinity",
     "nodeSelector",
@@ -44,11 +46,10 @@ def name_of(value: Any) -> str:
 
 
 def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
-    """Return the ``resources`` of a container with GPUs; None for any other value.
+    """Return a value as a container's ``resources`` if it requests GPUs, and None otherwise.
 
-    Whole GPUs may be called ``gpu`` or ``gpus``. A mapping under the key ``resources`` may have the
-    amounts directly instead of in ``limits``; a ``name`` may have its ``quantity`` beside it. The
-    result has the Kubernetes form.
+    The value may be written in other forms than in Kubernetes: whole GPUs as ``gpu`` or ``gpus``,
+    amounts directly under the key ``resources``, or a mapping of ``name`` and ``quantity``.
     """
     if not isinstance(value, dict):
         return None
@@ -73,7 +74,10 @@ def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
 
 
 def _is_amount(item: tuple[Any, Any]) -> bool:
-    """Return whether a mapping's entry is an amount of GPUs, not a label or taint of that name."""
+    """Return whether a mapping's entry is an amount of GPUs.
+
+    A label or taint may have the same name, but its value is not a positive amount.
+    """
     name, amount = item
     if not isinstance(name, str) or type(amount) not in (str, int, float):
         return False
@@ -86,12 +90,12 @@ def _is_amount(item: tuple[Any, Any]) -> bool:
 
 
 def asks_for_gpus(spec: Json) -> bool:
-    """Return whether a pod's spec requests GPUs, or devices by claims, which may be GPUs."""
+    """Return whether a pod's spec requests GPUs, or has claims, which may be for GPUs."""
     return bool(gpu_amounts(spec) or spec.get("resourceClaims"))
 
 
 def names_gpus(value: Json) -> bool:
-    """Return whether a mapping requests GPUs: by amount, number, device, profile or claims."""
+    """Return whether a mapping requests GPUs by an amount, a device, a profile or claims."""
     named = (str(value.get(name)).lower() for name in _NAMES)
     if not _CLAIMS.isdisjoint(value) or any(re.search("gpu|nvidia", name) for name in named):
         return True
@@ -106,7 +110,10 @@ def names_gpus(value: Json) -> bool:
 
 
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:
-    """Build a container from a mapping; without its other fields if they are invalid."""
+    """Build a container from a mapping that requests GPUs at the path ``steps``.
+
+    If other fields of the mapping are invalid for a container, they are left out.
+    """
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
     where, resources = next(
         (key, found) for key, each in value.items() if (found := gpu_requirements(key, each))
@@ -122,7 +129,7 @@ def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:
 
 
 def placing_fields(value: Json) -> dict[str, Any]:
-    """Return those fields of a mapping that are valid in a PodSpec and decide the pod's node."""
+    """Return the fields of a mapping that are valid in a PodSpec and restrict the pod's node."""
     found = {key: value[key] for key in _PLACING if key in value}
     return {
         key: item
@@ -132,7 +139,7 @@ def placing_fields(value: Json) -> dict[str, Any]:
 
 
 def gpu_amounts(spec: Json) -> dict[str, Any]:
-    """Return the GPU amounts that the containers of a pod request."""
+    """Return the amounts of GPU resources that a pod's containers request, by resource name."""
     found: dict[str, Any] = {}
     initial = spec.get("initContainers")
     for container in (*(initial if is_containers(initial) else ()), *spec["containers"]):

@@ -1,4 +1,4 @@
-"""Checks the fields of objects, and admits pods, as the API server would do it."""
+"""Validates the fields of objects and admits pods, as the API server would do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,31 +27,28 @@ from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
 
 MISSING: Final = "Required value"
 MOST_OF_AN_OBJECT: Final = 20
-_USUAL_UNITS: Final = (1024, 128, 1)  # MiB
+_USUAL_UNITS: Final = (1024, 128, 1)  # memory units in MiB that users may have meant
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How objects are checked and admitted; ``kinds`` is the table of kinds not in Kubernetes.
-
-    ``accepted`` are objects that an API server accepted in a dry run, so their unknown fields are
-    ignored. With ``ignore_unknown``, objects of unknown kinds are left out. ``tell_kinds`` tells
-    the user how to describe an unknown kind. ``claims`` are those that pods may reference.
-    """
+    """The settings by which objects are validated and admitted."""
 
     admission: Admission = field(default_factory=Admission)
-    kinds: PodKinds = field(default_factory=known_kinds)
+    kinds: PodKinds = field(default_factory=known_kinds)  # kinds that Kubernetes does not define
     unknown_fields: UnknownFields = UnknownFields.REFUSED
-    ignore_unknown: bool = False
+    ignore_unknown: bool = False  # whether to ignore objects of unknown kinds
+    # Objects that an API server has accepted in a dry run. Their unknown fields are ignored.
     accepted: frozenset[Origin] = frozenset()
-    claims: KnownClaims = field(default_factory=KnownClaims)
+    claims: KnownClaims = field(default_factory=KnownClaims)  # the claims that pods may reference
+    # The advice in the error for an object of an unknown kind.
     tell_kinds: str = (
-        "--kinds FILE says where the templates are, and --ignore-unknown leaves it out"
+        "--kinds FILE says where the templates are, and --ignore-unknown ignores the object"
     )
 
 
 class IntakeChecks:
-    """Checks objects and pods; ``notes`` tell the user what was simplified or omitted."""
+    """Validates objects and pods, and appends to ``notes`` what was simplified or omitted."""
 
     def __init__(self, intake: Intake, nodes: Sequence[Node], notes: list[Note]) -> None:
         self._intake = intake
@@ -60,7 +57,7 @@ class IntakeChecks:
         self._mistyped = MistypedResources(nodes)
 
     def template(self, origin: Origin, path: str, template: Json, namespace: str) -> Pod:
-        """Return the pod that admission makes of a template; all pods of the template share it.
+        """Return the admitted pod of a template. All pods of the template share this object.
 
         Raises:
             ManifestError: the template has no containers, or its pods are refused.
@@ -69,10 +66,10 @@ class IntakeChecks:
         return self.admit(origin, path, {"metadata": metadata, "spec": template.get("spec")})
 
     def admit(self, origin: Origin, path: str, pod: Json) -> Pod:
-        """Return the pod as admission changes it; ``path`` is that of its template, if any.
+        """Admit a pod, and return the result. ``path`` is the path of its template, if any.
 
         Raises:
-            ManifestError: the pod has no containers, is refused, or names its node.
+            ManifestError: the pod has no containers, is refused, or names a node.
         """
         prefix, spec = f"{path}." if path else "", pod.get("spec")
         if not spec or not spec.get("containers"):
@@ -94,7 +91,10 @@ class IntakeChecks:
         return admitted
 
     def _other_unit(self, pod: Pod) -> str:
-        """Return a hint for a memory request above all GPUs or below 1 % of the smallest, or ""."""
+        """Return a hint if a pod's memory request seems to be in another unit, or "".
+
+        The request then exceeds all GPUs, or is below 1 % of the smallest GPU.
+        """
         unit = self._intake.admission.configuration.unit_mib
         try:
             request = parse_request(pod, unit)
@@ -108,12 +108,12 @@ class IntakeChecks:
         largest = max(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
         if asked > most >= largest * request.unit_mib:
             said = (
-                f"its containers get the same GPU and ask for {memory_text(asked)} together, "
+                f"its containers share a GPU and ask for {memory_text(asked)} together, "
                 f"and GPUs here have up to"
             )
             return (
-                f"{said} {memory_text(most)}; put containers that are to be on different GPUs "
-                f"into pods of their own"
+                f"{said} {memory_text(most)}; put containers that need different GPUs "
+                f"into separate pods"
             )
         count = asked // request.unit_mib
         others = [other for other in _USUAL_UNITS if least <= count * other <= most]
@@ -134,12 +134,12 @@ class IntakeChecks:
 
     @cached_property
     def _gpu_sizes(self) -> list[int]:
-        """The sizes of the nodes' GPUs in MiB, ascending, as far as they are known."""
+        """The known sizes of the nodes' GPUs in MiB, in ascending order."""
         inventories = filter(None, map(inventory_of, self._nodes))
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with a claim that cannot be judged, or remove claims that are ignored."""
+        """Refuse a pod with a claim that cannot be evaluated, or remove an ignored claim."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         why_not = [
             self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
@@ -153,7 +153,7 @@ class IntakeChecks:
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests other systems' GPUs; note its other settings for them."""
+        """Refuse a pod that requests other systems' GPUs. Add notes on other settings for them."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
@@ -163,10 +163,12 @@ class IntakeChecks:
         self._notes += (Note(text, origin) for text in words)
 
     def refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
-        """Refuse an object with ``broken`` fields; unknown fields may only be noted, or ignored.
+        """Refuse an object with ``broken`` fields, which are invalid or unknown.
+
+        Depending on the settings, unknown fields are refused, noted or ignored.
 
         Raises:
-            ManifestError: a field is invalid, or unknown and refused.
+            ManifestError: a field is refused.
         """
         if not broken:
             return

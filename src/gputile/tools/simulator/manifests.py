@@ -1,6 +1,7 @@
-"""Reads manifests from files, with errors that name the location of a mistake and the broken rule.
+"""Reads manifests from files. Errors name the location of a mistake and the broken rule.
 
-Names and UIDs that a cluster would generate for objects are generated here, the same in every run.
+This module also generates the names and UIDs that a cluster would generate. They are the same in
+every run.
 """
 
 import codecs
@@ -20,38 +21,40 @@ from gputile.support.yaml_loader import DocumentError, load_documents, why_no_te
 
 MOST_BYTES: Final = 64 * MIB
 STDIN_NAME: Final = "standard input"
-STDIN_TWICE: Final = "the standard input is named twice, and can be read once"
+STDIN_TWICE: Final = "the standard input is named twice, but can be read only once"
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 KUSTOMIZE_GROUP: Final = "kustomize.config.k8s.io"
 BUILT_BY_KUSTOMIZE: Final = (
-    "kustomize builds manifests of it: kustomize build DIR | gputile simulate -f -"
+    "build manifests with kustomize first: kustomize build DIR | gputile simulate -f -"
 )
 BUILT_BY_HELM: Final = (
-    "helm builds manifests of its chart: helm template CHART | gputile simulate -f -"
+    "build manifests with helm first: helm template CHART | gputile simulate -f -"
 )
-_BUILT_FIRST: Final = {
-    "kustomization.yaml": BUILT_BY_KUSTOMIZE,
-    "kustomization.yml": BUILT_BY_KUSTOMIZE,
-    "Chart.yaml": BUILT_BY_HELM,
-    "values.yaml": BUILT_BY_HELM,
+_BUILT_FIRST: Final = {  # by what the name of a file contains
+    "kustomization": BUILT_BY_KUSTOMIZE,
+    "Chart": BUILT_BY_HELM,
+    "values": BUILT_BY_HELM,
 }
-_OBJECTS_SHOWN: Final = 5  # the most objects that a note names
-# Kubernetes' own for generated names: no vowels, no look-alikes
+_OBJECTS_SHOWN: Final = 5  # the largest number of objects that a note names
+# The alphabet of Kubernetes for generated names, without vowels and similar characters.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIXES: Final = len(_ALPHABET) ** 5
-_LONGEST_PREFIX: Final = 58  # characters of a generateName that the API server keeps
+_LONGEST_PREFIX: Final = 58  # the API server cuts off further characters of a generateName
 _UIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
 
 T = TypeVar("T")
 
 
 class ManifestError(ValueError):
-    """A manifest cannot be used; the text names file, document, object, field and broken rule."""
+    """A manifest is invalid. The text names the file, document, object, field and broken rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an object is: its ``document`` and ``item`` (position in a List) from 1; 0 for none."""
+    """The location of an object: a document of a file, and an item if the document is a List.
+
+    Documents and items are numbered from 1. The number 0 means none.
+    """
 
     file: str
     document: int = 0
@@ -65,13 +68,19 @@ class Origin:
         return f"{place}: {self.kind}/{self.name or '(no name)'}" if self.kind else place
 
     def error(self, path: str, rule: str) -> ManifestError:
-        """Return the error for a field at ``path`` ("": the object itself) that breaks ``rule``."""
+        """Return the error for the field at ``path`` that breaks ``rule``.
+
+        The empty path means the object itself.
+        """
         return ManifestError(f"{self}: {path}: {rule}" if path else f"{self}: {rule}")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object without nulls; ``described`` is whether its file describes a cluster's state."""
+    """An object of a manifest, without null values.
+
+    ``described`` states whether the object's file describes the current state of a cluster.
+    """
 
     origin: Origin
     api_version: str
@@ -81,19 +90,22 @@ class Manifest:
 
     @property
     def group(self) -> str:
-        """The API group; "" for the core group."""
+        """The API group, which is "" for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
     def namespaced_name(self) -> tuple[str, str]:
-        """The namespace ("default" if it has none) and the name ("" if it has none)."""
+        """The namespace and the name. Their defaults are "default" and ""."""
         metadata = self.body.get("metadata")
         found = metadata if isinstance(metadata, dict) else {}
         return str(found.get("namespace") or "default"), str(found.get("name") or "")
 
     @property
     def stored(self) -> bool:
-        """Whether an API server stored the object, or a described cluster has it as a bound pod."""
+        """Whether an API server has stored the object, as its UID shows.
+
+        Bound pods in the description of a cluster count as stored even without a UID.
+        """
         metadata, spec = self.body.get("metadata"), self.body.get("spec")
         if isinstance(metadata, dict) and metadata.get("uid"):
             return True
@@ -101,7 +113,7 @@ class Manifest:
 
     @property
     def runs(self) -> bool:
-        """Whether it is a stored Pod that has a node."""
+        """Whether the object is a stored Pod that is bound to a node."""
         spec = self.body.get("spec")
         return (
             self.kind == "Pod"
@@ -112,33 +124,32 @@ class Manifest:
 
     @property
     def judged(self) -> bool:
-        """Whether its values are judged.
+        """Whether the values of the object's fields are validated.
 
-        Those of bound Pods and of stored objects in a cluster's description are not. API servers
-        and controllers have written values there that no new object may have.
+        Bound Pods, and stored objects in a cluster's description, are not validated. API servers
+        and controllers have written values into these objects that no new object may have.
         """
         return not (self.stored if self.described else self.runs)
 
     def within(self, namespace: str) -> "Manifest":
-        """Return the object with ``namespace`` as its namespace if it names none."""
+        """Return the object with ``namespace`` as its namespace if the object names none."""
         metadata = self.body.get("metadata", {})
         if not isinstance(metadata, dict) or metadata.get("namespace"):
             return self
         return replace(self, body=self.body | {"metadata": metadata | {"namespace": namespace}})
 
     def decode(self, type_: type[T]) -> T:
-        """Return the object as ``type_``.
+        """Convert the object to ``type_``.
 
         Raises:
-            ManifestError: a field has the wrong type, or is unknown to a type that forbids unknown
-                fields.
+            ManifestError: a field has the wrong type, or is unknown and ``type_`` forbids that.
         """
         return decode(self.origin, "", self.body, type_)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Information for the user, not an error, with the origin of the object concerned, if any."""
+    """A text for the user that is not an error. ``origin`` is the object that the text is about."""
 
     text: str
     origin: Origin | None = None
@@ -148,7 +159,7 @@ class Note:
 
 
 def merged_notes(notes: Iterable[Note]) -> list[str]:
-    """Return the notes as printed: notes of one text on objects of one file are one sentence."""
+    """Return the notes as printed. Equal notes on objects of the same file become one sentence."""
     alike: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
         alike.setdefault(
@@ -172,17 +183,16 @@ def merged_notes(notes: Iterable[Note]) -> list[str]:
 def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Manifest]:
     """Return the objects in ``paths``: files, directories, and "-" for the standard input.
 
-    The files of a directory are read in the order of their names, without those of subdirectories.
+    The files of a directory are read in the order of their names. Subdirectories are ignored.
     ``described`` states whether the files describe the state of a cluster.
 
     Raises:
-        ManifestError: a file cannot be read or has an invalid object, or one of ``paths`` holds no
-            object.
+        ManifestError: a file cannot be read, an object is invalid, or a path has no objects.
     """
     named, loaded = list(paths), list[Manifest]()
     if "" in named:
         raise ManifestError(
-            "a file's name is empty; name a file, a directory, or - for the standard input"
+            "a path is empty; name a file, a directory, or - for the standard input"
         )
     if named.count("-") > 1:
         raise ManifestError(STDIN_TWICE)
@@ -196,25 +206,25 @@ def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Man
 
 
 def parse_manifests(name: str, data: bytes, *, described: bool = False) -> list[Manifest]:
-    """Return the objects in ``data``; ``name`` is its name in errors.
+    """Return the objects in ``data``. Errors call the data ``name``.
 
     Raises:
-        ManifestError: the data cannot be used, or holds no object.
+        ManifestError: an object is invalid, or the data has no objects.
     """
     return _some(name, _read(name, data, described))
 
 
 def _some(name: str, found: list[Manifest]) -> list[Manifest]:
     if not found:
-        raise ManifestError(f"{name}: it holds no object, so there is nothing to judge")
+        raise ManifestError(f"{name}: there are no objects")
     return found
 
 
 def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
-    """Return ``body`` as ``type_``; ``path`` is its path in the object at ``origin``.
+    """Convert ``body``, the value at ``path`` in the object at ``origin``, to ``type_``.
 
     Raises:
-        ManifestError: ``body`` does not fit the type.
+        ManifestError: ``body`` does not have the fields and types of ``type_``.
     """
     try:
         return convert(body, type_)
@@ -233,7 +243,7 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
             yield reading, read_bounded(file, MOST_BYTES)
     except FileNotFoundError as error:
         if "://" in path:
-            rule = "an address is not read: save what is there to a file, or pipe it in and name -"
+            rule = "addresses are not read; save the manifest to a file, or pipe it in and name -"
             raise ManifestError(f"{path}: {rule}") from error
         raise ManifestError(f"{error.filename or reading}: {error.strerror}") from error
     except OSError as error:
@@ -245,11 +255,11 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_directory(directory: Path) -> list[Path]:
-    """Return a directory's files with kubectl's suffixes; a symbolic link counts as a file."""
+    """Return the directory's files and symbolic links that have one of kubectl's suffixes."""
     named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
     files = [each for each in named if each.is_symlink() or not each.is_dir()]
     if not files:
-        raise ManifestError(f"{directory}: the directory holds no {', '.join(SUFFIXES)} file")
+        raise ManifestError(f"{directory}: the directory has no {', '.join(SUFFIXES)} file")
     return files
 
 
@@ -260,7 +270,7 @@ def read_standard_input() -> bytes:
         ManifestError: the input is closed, cannot be read, or is too large.
     """
     given: TextIO | None = sys.stdin
-    if given is None:  # the descriptor was closed when Python started
+    if given is None:  # the file descriptor was closed when Python started
         raise ManifestError(f"{STDIN_NAME}: it is closed")
     try:
         data = given.buffer.read(MOST_BYTES + 1)
@@ -296,12 +306,13 @@ def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> 
         )
     kind = body.get("kind")
     if not isinstance(kind, str) or not kind:
-        remedy = _BUILT_FIRST.get(PurePath(origin.file).name)
-        raise origin.error("kind", f"must be there, as a string{f'; {remedy}' if remedy else ''}")
+        name = PurePath(origin.file).name
+        remedies = [f"; {remedy}" for part, remedy in _BUILT_FIRST.items() if part in name]
+        raise origin.error("kind", f"must be a string{''.join(remedies[:1])}")
     origin = Origin(origin.file, origin.document, origin.item, kind, _display_name(body))
     api_version = body.get("apiVersion")
     if not isinstance(api_version, str) or not api_version:
-        raise origin.error("apiVersion", "must be there, as a string")
+        raise origin.error("apiVersion", "must be a string")
     if kind.endswith("List") and "items" in body:
         for item, place in _items(origin, api_version, kind, body):
             _add(place, item, loaded, described)
@@ -310,7 +321,7 @@ def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> 
 
 
 def _without_nulls(value: Any) -> Any:
-    """Copy a value without the nulls of mappings, which mean absent."""
+    """Copy a value without the null entries of its mappings. Null means that a field is absent."""
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     if isinstance(value, dict):
@@ -341,15 +352,15 @@ def _display_name(body: dict[str, Any]) -> str:
 
 
 def make_uid(kind: str, namespace: str, name: str) -> str:
-    """Return a UID for an object without one; it depends only on kind, namespace and name."""
+    """Return a UID that depends only on the object's kind, namespace and name."""
     return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function that maps each pod's number to a different suffix of five characters."""
+    """Return a function that maps numbers to different suffixes, which depend only on ``seed``."""
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
-    step += step % 3 == 0  # coprime to 27**5, so that every number gets its own suffix
+    step += step % 3 == 0  # a step coprime to 27**5 gives each number a different suffix
 
     def suffix(number: int) -> str:
         value, text = (offset + number * step) % _SUFFIXES, ""
@@ -362,17 +373,17 @@ def suffixes(seed: str) -> Callable[[int], str]:
 
 
 def generated_name(prefix: str, seed: str) -> str:
-    """Return the name that an object without one gets from ``prefix``, its ``generateName``."""
+    """Return the name of an object whose ``generateName`` is ``prefix``."""
     return prefix[:_LONGEST_PREFIX] + suffixes(seed)(0)
 
 
 def make_gpu_uuid(node: str, index: int) -> str:
-    """Return a described node's GPU UUID in NVIDIA's format; it depends on node and index only."""
+    """Return a UUID in NVIDIA's format that depends only on the node's name and the GPU's index."""
     return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"
 
 
 def check_name(origin: Origin, path: str, name: str) -> None:
-    """Check that Kubernetes accepts ``name`` for an object.
+    """Check that ``name`` is a valid name of an object.
 
     Raises:
         ManifestError: the name is invalid.

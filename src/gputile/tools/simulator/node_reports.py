@@ -1,4 +1,4 @@
-"""Explains why a pod is on its node, or pending: the verdict of every node and every GPU (B4)."""
+"""Reports for a pod why each node and each GPU does or does not fit (B4)."""
 
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -35,61 +35,66 @@ from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_req
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a GPU, with MiB and percent of compute; ``kept`` if only reserved."""
+    """A pod with a booking or a reservation on a GPU."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
-    mib: Annotated[int, described("Memory of the GPU that is booked for the pod, MiB.")]
-    percent: Annotated[int, described("Compute of the GPU that is booked for the pod, in percent.")]
+    mib: Annotated[int, described("The memory of the GPU that is booked for the pod, in MiB.")]
+    percent: Annotated[
+        int, described("The compute of the GPU that is booked for the pod, in percent.")
+    ]
     kept: Annotated[
         bool, described("Whether this is a reservation for a pod that is not bound yet.")
     ] = False
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU, and why the pod cannot use it; ``lacks`` is "" if it can be one of the pod's GPUs."""
+    """A GPU, its free amounts and pods, and the reason why the explained pod cannot use it."""
 
     index: Annotated[int, described("The index of the GPU on its node, from 0.")]
     uuid: Annotated[str, described("The GPU's UUID.")]
-    total_mib: Annotated[int, described("Allocatable memory, MiB.")]
-    free_mib: Annotated[int, described("Free memory, MiB.")]
+    total_mib: Annotated[int, described("Allocatable memory, in MiB.")]
+    free_mib: Annotated[int, described("Free memory, in MiB.")]
     free_percent: Annotated[int, described("Free compute, in percent.")]
     pods: Annotated[list[HolderReport], described("The pods on this GPU.")]
     lacks: Annotated[
-        str, described('Why the pod cannot use this GPU; "" if it could be one of the pod\'s GPUs.')
+        str,
+        described('The reason why the pod cannot use this GPU, or "" if the pod could use it.'),
     ]
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A node, and its reasons against the pod; "" if there are none."""
+    """A node, and the reasons why the explained pod does not fit the node."""
 
     name: Annotated[str, described("The node's name.")]
     in_tree: Annotated[
-        str, described('Why the node fails a check of kube-scheduler; "" if it passes all.')
+        str,
+        described('Why kube-scheduler\'s own checks refuse the node, or "" if it passes them.'),
     ]
-    gpu: Annotated[str, described('Why the GPUs of the node do not fit the pod; "" if they do.')]
+    gpu: Annotated[
+        str, described('Why the GPUs of the node do not fit the pod, or "" if they fit.')
+    ]
     unresolvable: Annotated[
         bool, described("Whether the pod would not fit the node even if no other pod were on it.")
     ] = msgspec.field(name="lasting")
-    unit_mib: Annotated[int, described("The memory unit of the node, MiB.")]
+    unit_mib: Annotated[int, described("The memory unit of the node, in MiB.")]
     gpus: Annotated[list[GpuReport], described("The GPUs of the node.")] = msgspec.field(
         name="cards"
     )
-    fits: Annotated[bool, described("Whether the pod could be placed here now.")]
+    fits: Annotated[bool, described("Whether the pod could be placed on the node now.")]
 
     @property
     def text(self) -> str:
-        """Why the pod does not fit the node; "" if it does."""
+        """The reasons why the pod does not fit the node, or "" if it fits."""
         return "; ".join(filter(None, (self.in_tree, self.gpu)))
 
 
 class Subject:
     """The pod to explain, with the ledger of all other pods of its cluster.
 
-    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. In the latter
-    case ``shapes`` are the requests of its unallocated claims, or ``invalid`` says what is wrong
-    with one of these. Reservations that have expired by ``now_ns`` (Unix time in nanoseconds) do
-    not count.
+    ``request`` is None if the pod requests no GPU, or requests GPUs by ``claims``. The requests of
+    its unallocated claims are ``shapes``. If one of these claims is invalid, ``invalid`` says why.
+    Reservations that have expired by ``now_ns``, Unix time in nanoseconds, do not count.
 
     Raises:
         RequestError: the pod's request can never be served.
@@ -135,11 +140,10 @@ class Subject:
 
     @property
     def others(self) -> list[Pod]:
-        """All other pods of the cluster."""
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the same controller, which replaces deleted pods."""
+        """Return whether another pod has the same controller, which would replace that pod."""
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
         return other is not None and any(
@@ -147,7 +151,7 @@ class Subject:
         )
 
     def instead(self, pod: Pod) -> "Subject":
-        """Return a subject with another ``pod`` and the same cluster, ledger and predicates.
+        """Return a subject for another ``pod`` of the same cluster, sharing ledger and predicates.
 
         Raises:
             RequestError: the pod's request can never be served.
@@ -157,7 +161,7 @@ class Subject:
         return other
 
     def request_of(self, pod: Pod) -> Request | None:
-        """Return a pod's GPU request, or None.
+        """Return a pod's GPU request, or None if the pod requests no GPU.
 
         Raises:
             RequestError: the request can never be served.
@@ -165,7 +169,7 @@ class Subject:
         return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
 
     def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
-        """Return up to ``most`` of ``names`` that ``pod`` would fit instead of the subject's."""
+        """Return up to ``most`` of the nodes ``names`` that ``pod`` fits instead of the subject."""
         try:
             request = self.request_of(pod)
         except RequestError:
@@ -178,7 +182,7 @@ class Subject:
         )
 
     def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
-        """Return whether the pod would fit a node without the pods with the UIDs ``leaving``."""
+        """Return whether the subject would fit a node without the pods with UIDs in ``leaving``."""
         held = [booking for uid in leaving if (booking := self.ledger.booking(uid)) is not None]
         for booking in held:
             self.ledger.remove_pod(booking.uid)
@@ -195,7 +199,10 @@ class Subject:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 
     def fits_new(self, request: Request | None, node: Node) -> bool:
-        """Return whether the pod would fit ``node`` if it were added; None: by its claims."""
+        """Return whether the subject would fit ``node`` if that node were added to the cluster.
+
+        ``request`` is None if the subject requests GPUs by claims.
+        """
         name = node.metadata.name
         self.predicates.set_node(node)
         self.ledger.apply_node(node)
@@ -213,7 +220,7 @@ class Subject:
             self.ledger.remove_node(name)
 
     def reports(self) -> list[NodeReport]:
-        """Return each node's verdict: first those that the pod fits, then those that come close."""
+        """Return the reports of all nodes, ordered from nodes that fit to the worst fit."""
         in_tree = self.predicates.reasons(self.pod)
         found = [self._report(name, reason) for name, reason in in_tree.items()]
         found.sort(
@@ -224,7 +231,7 @@ class Subject:
     def _report(
         self, name: str, in_tree: Refusal[PredicateRule] | None
     ) -> tuple[tuple[int, int], NodeReport]:
-        """Return a node's report, preceded by its sort key (``_nearness``)."""
+        """Return the sort key of a node (``_nearness``), and the node's report."""
         state, request = self.engine.ledger.state(name), self.request
         if self.claims:
             found = allocate_claims(self.engine, self.pod, name)
@@ -233,7 +240,7 @@ class Subject:
         else:
             refused = self.engine.refusal(request, name) if request is not None else None
         if refused is not None and in_tree is not None and in_tree.lacks_gpus:
-            in_tree = None  # the refusal by the GPUs says it in more detail
+            in_tree = None  # the refusal by the GPUs is more detailed
         gpus = state.gpus if state is not None and request is not None else ()
         report = NodeReport(
             name=name,
@@ -251,7 +258,7 @@ class Subject:
         return _nearness(state, refused), report
 
     def _claimed(self, state: NodeState | None) -> Request | None:
-        """Return the request of the pod's largest unallocated claim on a node; None without one."""
+        """Return the request of the pod's largest unallocated claim for a node, or None."""
         if not self.shapes or state is None:
             return None
         largest = max(self.shapes, key=lambda shape: (shape.gpus, shape.mib))
@@ -279,7 +286,7 @@ class Subject:
 
 
 def asks(request: Request | None) -> str:
-    """Describe what a request asks for."""
+    """Describe a request in words that follow the pod's name, such as "asks for one GPU"."""
     if request is None:
         return "asks for no GPU, so gputile does not choose its node"
     shape = request.shape
@@ -300,7 +307,7 @@ def asks(request: Request | None) -> str:
 
 
 def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
-    """Return a warning about nodes that do not limit pods' memory; None if there are none."""
+    """Return a warning if some of ``nodes`` do not limit the memory of pods, or None."""
     infos = (ledger.info_of(name) for name in dict.fromkeys(nodes))
     found = [info for info in infos if info is not None and info.grouped]
     if not found:
@@ -315,17 +322,17 @@ def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
 
 
 def waiting_for(pod: Pod) -> str | None:
-    """Return which scheduling gates keep a pod from being scheduled; None if none do."""
+    """Return a text on the scheduling gates that prevent a pod's scheduling, or None."""
     gang = gang_of(pod)
     gates = [
         gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE
     ]
     if gates:
-        return f"it waits behind scheduling gates that others have to remove: {', '.join(gates)}"
+        return f"it has scheduling gates that others must remove: {', '.join(gates)}"
     if gang is not None and gated(pod):
         return (
-            f"it waits behind the scheduling gate of gang {gang}, whose pods start together; "
-            f"its events say for what"
+            f"it has the scheduling gate of gang {gang}, whose pods start together; "
+            f"its Events say why the gang waits"
         )
     return None
 
@@ -337,13 +344,12 @@ def overlooked(pod: Pod, configuration: Configuration) -> bool:
 
 
 def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
-    """Explain why gputile's scheduler ignores an ``overlooked`` pod; None for any other pod."""
+    """Return why gputile's scheduler ignores an ``overlooked`` pod, or None for other pods."""
     if not overlooked(pod, configuration):
         return None
     return (
-        f"it was created while gputile's webhook was not there, and "
-        f"{configuration.scheduler_name}, which knows the "
-        "GPUs, does not look at it: delete it and create it again"
+        "it was created while gputile's webhook did not run, so the scheduler "
+        f"{configuration.scheduler_name} ignores it: delete it and create it again"
     )
 
 
@@ -354,7 +360,7 @@ def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
 
 
 def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tuple[int, int]:
-    """Return a sort key: nodes that fail a later rule first, then by free memory on one GPU."""
+    """Return a sort key. Nodes that fail a later rule come first, then nodes with more memory."""
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = (
         max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0)

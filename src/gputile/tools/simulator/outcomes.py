@@ -1,4 +1,4 @@
-"""Summarizes a simulation by workload and reason, and finds what would help pods without a node."""
+"""Summarizes a simulation by workload and reason, and finds remedies for pods without a node."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,26 +22,22 @@ from gputile.tools.simulator.workloads import Owner
 
 @dataclass(slots=True)
 class WorkloadOutcome:
-    """One workload's pods per node and per allocation (in words), and refused pods by reason."""
-
     owner: Owner
-    nodes: Counter[str] = field(default_factory=Counter)
-    gets: Counter[str] = field(default_factory=Counter)
-    refused: dict[str, list[Pod]] = field(default_factory=dict)
+    nodes: Counter[str] = field(default_factory=Counter)  # numbers of placed pods by node
+    gets: Counter[str] = field(default_factory=Counter)  # numbers of placed pods by allocation
+    refused: dict[str, list[Pod]] = field(default_factory=dict)  # refused pods by reason
 
     @property
     def placed(self) -> int:
-        """The number of its pods that were placed."""
         return self.nodes.total()
 
     @property
     def pods(self) -> int:
-        """The number of its pods that were decided."""
         return self.placed + sum(map(len, self.refused.values()))
 
 
 def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
-    """Group outcomes by workload, in the order in which the first pod of each was decided."""
+    """Group outcomes by workload. Workloads are in the order of their first outcomes."""
     found: dict[Owner, WorkloadOutcome] = {}
     for outcome in outcomes:
         owner = workload_of(outcome.pod)
@@ -55,18 +51,18 @@ def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
 
 
 def workload_of(pod: Pod) -> Owner:
-    """Return the workload that a pod belongs to: its controller, or the owner of its ReplicaSet."""
+    """Return the workload of a pod. This is its controller, or the owner of its ReplicaSet."""
     owner, *others = owners_of(pod)
     return others[0] if others and owner.kind == "ReplicaSet" else owner
 
 
 def workload_name(owner: Owner) -> str:
-    """Return a workload as kubectl names it: ``deployment/web``."""
+    """Return a workload in the form of kubectl's arguments, such as ``deployment/web``."""
     return f"{owner.kind.lower()}/{owner.name}"
 
 
 def _gets(pod: Pod, allocation: Allocation | None) -> str:
-    """Describe the GPUs that a pod got."""
+    """Describe the allocation of a pod in words, such as "8 GiB on each of 2 GPUs"."""
     if allocation is None:
         return (
             "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
@@ -83,14 +79,17 @@ def _gets(pod: Pod, allocation: Allocation | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeText:
-    """The outcome of a pod; ``others`` names its workload's other pods with the same outcome."""
+    """The outcome of a pod. ``others`` are names of pods of the same workload and outcome."""
 
     outcome: PodOutcome
     others: list[str] = field(default_factory=list)
 
 
 def together(outcomes: Iterable[PodOutcome]) -> list[OutcomeText]:
-    """Return the outcomes in order, refusals of a workload with the same reason merged."""
+    """Merge the outcomes of pods of a workload that are refused for the same reason.
+
+    Other outcomes are not merged. The order does not change.
+    """
     told: list[OutcomeText] = []
     groups: dict[tuple[Owner, str], OutcomeText] = {}
     for outcome in outcomes:
@@ -108,9 +107,7 @@ def together(outcomes: Iterable[PodOutcome]) -> list[OutcomeText]:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Why a pod fits no node (node names by reason, the closest node first), and the remedies."""
-
-    nodes: dict[str, list[str]]
+    nodes: dict[str, list[str]]  # names of nodes by reason, ordered from the closest fit
     remedies: list[Remedy]
 
 
@@ -121,10 +118,10 @@ def advice(
     simulation: Simulation,
     now_ns: int,
 ) -> dict[str, Advice]:
-    """Return the advice for each of ``pods`` by UID, for the cluster as it is after ``outcomes``.
+    """Return advice for each of ``pods``, by UID. The cluster is in the state after ``outcomes``.
 
     There is no advice for pods of gangs, pods with claims or scheduling gates, pods whose request
-    can never be served, and pods that fit by now. ``now_ns`` is Unix time in nanoseconds.
+    can never be served, and pods that now fit. ``now_ns`` is Unix time in nanoseconds.
     """
     outcomes, configuration = list(outcomes), simulation.configuration
     there = pods_after(scenario, outcomes, simulation)
@@ -149,7 +146,7 @@ def advice(
             continue
         reports = subject.reports()
         if any(report.fits for report in reports):
-            continue  # it fits only since later pods were decided
+            continue  # later decisions have made the pod fit
         nodes: dict[str, list[str]] = {}
         for report in reports:
             nodes.setdefault(report.text, []).append(report.name)
@@ -168,7 +165,7 @@ def advice(
 def pods_after(
     scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation
 ) -> list[Pod]:
-    """Return the pods that exist after a simulation, without refused ones, as they are stored."""
+    """Return the cluster's pods after a simulation as stored objects, without refused pods."""
     gone = {victim.pod.metadata.uid for victim in simulation.victims}
     return [
         *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),
@@ -177,7 +174,7 @@ def pods_after(
 
 
 def _bound(outcome: PodOutcome, node: str) -> Pod:
-    """Return a pod as the API server stores it after its Binding to ``node``."""
+    """Return a pod as the API server would store it after its Binding to ``node``."""
     pod, annotations = outcome.pod, outcome.pod.metadata.annotations
     if outcome.allocation is not None:
         annotations = annotations | {ALLOCATION_ANNOTATION: encode_allocation(outcome.allocation)}

@@ -1,6 +1,7 @@
-"""Reads the table of kinds, which adds names, labels and counts to pods that were found by shape.
+"""Reads the table of kinds, which refines the pods that ``pod_shapes`` finds.
 
-The built-in table is ``pod_kinds.yaml``. Users extend it with files of the same form.
+The table has names, labels and counts of these pods. The built-in table is ``pod_kinds.yaml``.
+Users extend the table with files of the same format.
 """
 
 import pkgutil
@@ -24,30 +25,29 @@ Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 class _TableSection(
     msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True
 ):
-    """A section of a file written by hand: an unknown field is an error, since it may be a typo."""
+    """A section of the table. An unknown field is an error, because it may be a typo."""
 
 
 class Count(_TableSection, frozen=True):
-    """The number at ``path`` (or ``default``), divided by the one at ``per``, plus ``plus``."""
+    """A number that is computed from an object as ``path // per + plus``."""
 
     path: Annotated[Path, described("The path of the number in the object.")]
     default: Annotated[int, described("The number to use if there is none at the path.", ge=0)] = 1
     per: Annotated[
-        str, described('The path of a number by which this number is divided; "" for none.')
+        str, described("The path of a number by which this number is divided, if any.")
     ] = ""
     plus: Annotated[int, described("A number that is added to the result.")] = 0
 
 
 class PodsOfKind(_TableSection, frozen=True):
-    """Pods that a kind creates from the template at ``template``, or else at ``otherwise``.
+    """Pods that a kind creates from one template.
 
-    In a path, "*" matches each entry of a list or mapping; in the path of a count, it is the entry
-    that matched in the template's path. In ``name`` and ``labels``, ``{name}`` is the object's
-    name, ``{key}`` the name of the entry, and ``{number}`` the index of the pod.
+    In the template's path, "*" matches each entry of a list or mapping. In the path of a count, "*"
+    is the entry that matched in the template's path.
     """
 
     template: Annotated[
-        Path, described("The path of the pod template; * matches each entry of a list or mapping.")
+        Path, described("The path of the pod template. * matches each entry of a list or mapping.")
     ]
     otherwise: Annotated[
         str, described("The path of the pod template if there is none at the first path.")
@@ -55,38 +55,34 @@ class PodsOfKind(_TableSection, frozen=True):
     count: Annotated[
         tuple[Path | Count, ...],
         described(
-            "Numbers, or their paths in the object, whose product is the number of pods of this "
-            "template. If empty, the number follows from the shape of the object."
+            "Numbers, whose product is the number of pods of this template. Each is given by its "
+            "path in the object. If empty, the number is inferred from the object."
         ),
     ] = ()
     name: Annotated[
         str,
         described(
-            "The names of the pods: {name} is the name of the object, {key} that of the entry, "
-            "{number} the index of the pod."
+            "The names of the pods. {name} is the name of the object, {key} the name of the entry, "
+            "and {number} the index of the pod."
         ),
     ] = ""
     labels: Annotated[
         dict[str, str],
         described(
-            "Labels that the kind's controller adds to the pods; {name}, {key} and {number} are "
+            "Labels that the kind's controller adds to the pods. {name}, {key} and {number} are "
             "replaced as in names."
         ),
     ] = {}
 
 
 class PodKind(_TableSection, frozen=True):
-    """A kind, and the pods that its objects create; without ``pods`` they create none.
-
-    An object is suspended if the field at ``suspended`` exists and is not false. ``owned`` are
-    labels that identify its pods if their controller is another object.
-    """
+    """A kind, and the pods that its objects create."""
 
     api_version: Annotated[str, described("The kind's apiVersion.")]
     kind: Annotated[str, described("The kind.")]
     pods: Annotated[
         tuple[PodsOfKind, ...],
-        described("The pods that are created for an object of this kind; empty if there are none."),
+        described("The pods that are created for an object of this kind. The default is none."),
     ] = ()
     suspended: Annotated[
         str,
@@ -101,7 +97,7 @@ class PodKind(_TableSection, frozen=True):
 
 
 class KindsTable(_TableSection, frozen=True):
-    """A file with a table of kinds."""
+    """A file with entries of the table."""
 
     api_version: Annotated[
         Literal["gputile.io/v1alpha1"], described("The version of the format of this file.")
@@ -112,24 +108,23 @@ class KindsTable(_TableSection, frozen=True):
 
 @dataclass(slots=True)
 class PodKinds:
-    """The table in force, by apiVersion and kind."""
+    """All entries of the table, by apiVersion and kind."""
 
     kinds: dict[tuple[str, str], PodKind] = field(default_factory=dict)
 
     def find(self, manifest: Manifest) -> PodKind | None:
-        """Return the entry for an object's kind, or None."""
         return self.kinds.get((manifest.api_version, manifest.kind))
 
     def of_kind(self, kind: str) -> list[str]:
-        """Return the apiVersions in which the table has a kind of this name."""
+        """Return the apiVersions for which the table has an entry of this kind."""
         return [version for version, name in self.kinds if name == kind]
 
 
 def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
-    """Return the built-in table with the files' entries, which replace those of the same kind.
+    """Return the built-in table with the entries of files, which replace entries of equal kinds.
 
     Raises:
-        ManifestError: a file cannot be used.
+        ManifestError: a file cannot be read, or an entry is invalid.
     """
     tables = [
         convert(load_document(pkgutil.get_data(__name__, "pod_kinds.yaml") or b""), KindsTable)
@@ -141,8 +136,8 @@ def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
         for i, each in enumerate(table.kinds):
             if each.kind in kubernetes_kinds().kinds.get(each.api_version, {}):
                 why = (
-                    f"{shown(each.kind)} of {shown(each.api_version)} is Kubernetes' own, and is "
-                    "read as it is there"
+                    f"{shown(each.kind)} of {shown(each.api_version)} is a kind of Kubernetes, and "
+                    "cannot be redefined"
                 )
                 raise manifest.origin.error(f"kinds[{i}].kind", why)
         tables.append(table)

@@ -1,9 +1,9 @@
 """Finds the pods of a custom resource by the shape of its fields.
 
-A mapping with a list of ``containers`` is a pod's spec, and a mapping whose resources name GPUs is
-a container. Fields such as ``replicas``, next to or above them, give the number of pods. The table
-of kinds (``pod_kinds``) refines the result. Pods that the table does not cover are inferred, so the
-user is told about them.
+A mapping with a list of ``containers`` is a pod spec, and a mapping whose resources name GPUs is a
+container. Fields such as ``replicas``, next to or above these mappings, state the number of pods.
+The table of kinds (``pod_kinds``) refines the result. Pods that are not in the table are only
+inferred, so a note tells the user about them.
 """
 
 import math
@@ -76,14 +76,16 @@ DEFINITIONS: Final = (
     "Task",
     "Template",
 )
-_BOUNDS: Final = ("Cohort", "Flavor", "NodeClaim", "PodGroup", "Pool", "Queue", "Quota")
+_BOUNDS: Final = ("Cohort", "Flavor", "PodGroup", "Pool", "Queue", "Quota", "Reservation")
+# Kinds whose GPU amounts are those of nodes.
+_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The pods of the template at the path ``steps``; ``told`` describes them to the user.
+    """The pods of the template at the path ``steps``.
 
-    ``rule`` is the table's entry for them, None if it has none.
+    ``told`` describes the pods to the user. ``rule`` is their entry in the table of kinds, if any.
     """
 
     steps: tuple[Step, ...]
@@ -95,11 +97,10 @@ class Group:
 
     @property
     def path(self) -> str:
-        """The path of the template, as messages show it."""
+        """The path of the template in the form that messages show."""
         return written(self.steps)
 
     def name(self, owner: str, number: int) -> str:
-        """Return the name of pod ``number``."""
         named = self.rule.name if self.rule is not None else ""
         pattern = named or ("{name}-{key}-{number}" if self.key else "{name}-{number}")
         if "{number}" not in pattern and self.count > 1:
@@ -114,7 +115,10 @@ class Group:
 
 @dataclass(slots=True)
 class ShapedPods:
-    """The pods found, notes for the user, and paths of GPU amounts outside of pods."""
+    """The result of a search.
+
+    ``told`` are notes for the user. ``unturned`` are paths of GPU requests that belong to no pod.
+    """
 
     groups: list[Group] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -122,9 +126,9 @@ class ShapedPods:
 
 
 def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods:
-    """Return the pods of an object of any kind, refined by the table's entry for its ``kind``.
+    """Return the pods of an object. ``kind`` is the entry of its kind in the table, if any.
 
-    An object that only describes pods for other objects has none.
+    An object that only describes pods for other objects has no pods itself.
 
     Raises:
         ManifestError: a number of pods is invalid, or the object requests exclusive topology
@@ -138,8 +142,9 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         raise manifest.origin.error(f"annotations[{found[1].decode()}]", rule)
     pods = ShapedPods()
     search = _ShapeSearch(pods, manifest, is_known=kind is not None)
+    of_nodes = kind is None and manifest.kind in _OF_NODES
     for key, value in manifest.body.items():
-        if key not in ("apiVersion", "kind", "metadata", "status"):
+        if key not in ("apiVersion", "kind", "metadata", "status") and not of_nodes:
             search.walk(value, (key,), _PodCount())
     if kind is None and manifest.kind.endswith(DEFINITIONS):
         unjudged = pods.unturned or any(
@@ -151,7 +156,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     if manifest.kind.endswith(_BOUNDS):
         pods.unturned.clear()
     if not pods.groups and not pods.unturned:
-        pods.told.append("has no template of pods and no amount of GPUs: no pods of it are judged")
+        pods.told.append("has no template of pods: no pods of it are judged")
     if kind is not None:
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
@@ -161,7 +166,7 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
 
 
 def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups; those that share a key get their path as key, so that pod names differ."""
+    """Yield the groups. Groups with equal keys get their paths as keys, so pod names differ."""
     count = Counter(group.key for group in groups)
     for group in groups:
         path = re.sub("[^a-z0-9]+", "-", group.path.lower()).strip("-")
@@ -171,7 +176,7 @@ def _with_distinct_keys(groups: list[Group]) -> Iterator[Group]:
 
 
 def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator[Group]:
-    """Yield the groups; those that the table covers get its names, labels and counts."""
+    """Yield the groups. Groups that the entry ``kind`` covers get its names, labels and counts."""
     known = set[tuple[Step, ...]]()
     for rule in kind.pods:
         for path in filter(None, (rule.template, rule.otherwise)):
@@ -199,7 +204,7 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
 
 
 def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
-    """Return the steps that match "*" in a path; None if the path does not match ``steps``."""
+    """Return the steps that match "*" in a path, or None if the path does not match ``steps``."""
     names = path.split(".")
     if len(names) != len(steps) or any(
         name not in (_EACH, step) for name, step in zip(names, steps, strict=True)
@@ -209,7 +214,7 @@ def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
 
 
 def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int:
-    """Return the value of a count; ``keys`` replace the "*" in its paths."""
+    """Return the value of a count. ``keys`` replace each "*" in the paths of the count."""
     asked = Count(path=count) if isinstance(count, str) else count
 
     def at(path: str, default: int) -> int:
@@ -232,13 +237,13 @@ def _check_count(manifest: Manifest, number: Any, steps: Iterable[Step]) -> None
 
 
 def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
-    """Return whether an object is suspended, so that it creates no pods."""
+    """Return whether an object of this kind is suspended. A suspended object creates no pods."""
     found = value_at(manifest.body, kind.suspended.split(".")) if kind.suspended else None
     return found is not None and found is not False
 
 
 def value_at(value: Any, steps: Iterable[Step]) -> Any:
-    """Return the value at a path, or None."""
+    """Return the value at a path, or None if there is none."""
     for step in steps:
         if isinstance(value, list) and isinstance(step, int):
             value = value[step]
@@ -248,7 +253,10 @@ def value_at(value: Any, steps: Iterable[Step]) -> Any:
 
 
 def _called(body: Json, steps: tuple[Step, ...]) -> str:
-    """Return an entry's name: its lowercase key; in a list, its name field, or else its index."""
+    """Return the name of the entry at ``steps``.
+
+    This is the lowercase key in a mapping. In a list, it is the entry's name field or its index.
+    """
     if isinstance(steps[-1], str):
         return steps[-1].lower()
     entry = value_at(body, steps)
@@ -259,7 +267,7 @@ def _called(body: Json, steps: tuple[Step, ...]) -> str:
 
 
 def written(steps: Iterable[Step]) -> str:
-    """Return steps as messages show them: ``spec.tasks[0]``."""
+    """Return a path in the form that messages show, such as ``spec.tasks[0]``."""
     text = ""
     for step in steps:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
@@ -276,7 +284,10 @@ def _is_count(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PodCount:
-    """The pods per template below a mapping, and the paths of the fields that define the number."""
+    """The number of pods for each template below a mapping.
+
+    ``said_by`` are the paths of the fields that define the number.
+    """
 
     pods: int = 1
     said_by: tuple[str, ...] = ()
@@ -293,7 +304,7 @@ class _ShapeSearch:
     def walk(
         self, value: Any, steps: tuple[Step, ...], count: _PodCount, above: Json | None = None
     ) -> None:
-        """Look for pods in the value at ``steps``; ``above`` is the mapping that contains it."""
+        """Find pods in the value at ``steps``. ``above`` is the mapping that contains the value."""
         if isinstance(value, list):
             groups = self._groups(above or {}, steps[:-1])
             for number, item in enumerate(value):
@@ -327,7 +338,7 @@ class _ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, _PodCount]:
-        """Return the counts of entries that list others by name, as Grove's scaling groups do."""
+        """Return the counts in entries that list other entries by name, as in Grove's groups."""
         return {
             name: self._count(each, (*steps, key, number), _PodCount())
             for key, entries in value.items()
@@ -338,13 +349,18 @@ class _ShapeSearch:
         }
 
     def _count(self, value: Json, steps: tuple[Step, ...], above: _PodCount) -> _PodCount:
-        """Return ``above`` times the mapping's counts; 0 means 1, unless the object is stored."""
+        """Multiply ``above`` by the counts in a mapping.
+
+        A count of 0 is read as 1 unless the object is stored, so that the template is checked.
+        """
         beside = any(name in value for name in _TEMPLATES)
         for names in (*_COUNTS, *(_BESIDE_TEMPLATES if beside else ())):
             name = next(
                 (name for name in names if isinstance(value.get(name), int | float | str)), None
             )
             if name is None or not (self._is_known or _is_count(value[name])):
+                continue
+            if name == "parallelism" and "template" not in value:  # Argo's is only an upper bound
                 continue
             number = value[name]
             _check_count(self._manifest, number, (*steps, name))
@@ -373,10 +389,10 @@ class _ShapeSearch:
                 self.walk(item, (*steps, key), count, value)
 
     def _pod_spec(self, spec: Json, steps: tuple[Step, ...], count: _PodCount, above: Json) -> None:
-        """Add the pods of a spec; a container next to the ``containers`` list is added to the list.
+        """Add the pods of a pod spec. A container next to the ``containers`` list joins the list.
 
-        A spec whose containers have no image and request no GPU is skipped: it only overrides
-        another template.
+        A spec whose containers have no image and request no GPU is skipped, because it only
+        overrides fields of another template.
         """
         if not any("image" in each for each in spec["containers"]) and not asks_for_gpus(spec):
             return
@@ -418,7 +434,7 @@ class _ShapeSearch:
 
 
 def _named_templates(body: Json) -> dict[str, Any]:
-    """Return the templates in ``spec.*Templates`` by name, as ``templateRef`` refers to them."""
+    """Return the templates in ``spec.*Templates`` by the names that a ``templateRef`` uses."""
     spec = body.get("spec")
     lists = (
         [value for key, value in spec.items() if key.endswith("Templates")]
@@ -438,5 +454,5 @@ def _named_templates(body: Json) -> dict[str, Any]:
 
 
 def _is_list_of(value: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether a value is the list of the ``named`` templates."""
+    """Return whether a value is a list of ``named`` templates."""
     return isinstance(value, list) and bool(named) and all(name_of(each) in named for each in value)

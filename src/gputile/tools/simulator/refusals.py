@@ -1,4 +1,4 @@
-"""Explains why requests do not fit nodes, and evaluates only changed nodes again."""
+"""Explains why requests fit no node, with cached refusals of nodes that have not changed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,10 @@ _UNKNOWN = -2
 
 
 class JudgedNodes:
-    """The nodes' names in the order of all arrays here, and their ledger rows (-1: unknown)."""
+    """The names of nodes, and their rows in the ledger, which are -1 for unknown nodes.
+
+    All arrays of this module have the order of these names.
+    """
 
     def __init__(self, names: Sequence[str], row_of: Mapping[str, int]) -> None:
         self.names = names
@@ -30,9 +33,9 @@ class JudgedNodes:
 
 @dataclass(slots=True)
 class _Kept:
-    """The cached refusals of one shape, as of ``position`` in the ledger's changes.
+    """The cached refusals of one shape at ``position`` in the ledger's changes.
 
-    ``numbers`` has for each node row an index into ``told``, ``FITS`` or ``_UNKNOWN``.
+    ``numbers`` has an item for each node row: an index into ``told``, ``FITS`` or ``_UNKNOWN``.
     """
 
     numbers: Rows
@@ -41,7 +44,7 @@ class _Kept:
     number_of: dict[tuple[FitRule, str], int] = field(default_factory=dict)
 
     def number(self, refusal: Refusal[FitRule] | None) -> int:
-        """Return the index of a refusal in ``told``; a new text is appended."""
+        """Return the index of a refusal in ``told``, to which a new refusal is appended."""
         if refusal is None:
             return FITS
         found = self.number_of.setdefault((refusal.rule, refusal.text), len(self.told))
@@ -51,19 +54,19 @@ class _Kept:
 
 
 class Refusals:
-    """Caches, by shape, why requests do not fit nodes."""
+    """Caches the refusals of nodes for each shape of requests."""
 
     def __init__(self, engine: PlacementEngine) -> None:
         self._engine = engine
         self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
     def lookup(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
-        """Return the refusals, and the index of each ledger row's refusal: shape [rows].
+        """Return the different refusals, and for each of ``rows`` the index of its refusal.
 
-        The index is ``FITS`` if the request fits the node. Row -1 is that of an unknown node.
+        The index is ``FITS`` if the request fits the node. Row -1 means an unknown node.
         """
         ledger, shape = self._engine.ledger, request.shape
-        count = ledger.node_arrays.rows + 1  # the last one is for unknown nodes
+        count = ledger.node_arrays.rows + 1  # the last item is for unknown nodes
         kept = self._shapes.find(
             shape, lambda: _Kept(np.full(count, _UNKNOWN, np.intp)), _SHAPES_KEPT
         )
@@ -81,12 +84,12 @@ class Refusals:
 def fits_nowhere_text(
     nodes: JudgedNodes, in_tree: NodeRefusals, told: Sequence[Refusal[FitRule]], by_gpu: Rows
 ) -> str:
-    """Return a sentence on all nodes: what their GPUs lack, closest first, and other reasons.
+    """Return the text that says for all nodes why a pod does not fit.
 
-    The other reasons are kube-scheduler's. ``by_gpu`` has shape [nodes]: the index of the node's
-    refusal in ``told``, -1 if its GPUs lack nothing.
+    Refusals by GPUs come first, ordered from the closest fit. kube-scheduler's reasons follow.
+    ``by_gpu`` has a node's index into ``told``, or -1 if its GPUs are not the reason.
     """
-    # This number means "no reason"; the higher ones are kube-scheduler's reasons.
+    # This number means "no reason". Higher numbers are kube-scheduler's reasons.
     others = len(told)
     numbers = np.where(by_gpu < 0, in_tree.codes + others + 1, by_gpu)
     ordered = numbers[nodes.by_alphabet]
@@ -103,7 +106,7 @@ def fits_nowhere_text(
         refused_nodes_text(few(i), count_of[i], told[i].text) for i in lacking[:_REASONS_SHOWN]
     ]
     if more := sum(count_of[i] for i in lacking[_REASONS_SHOWN:]):
-        parts.append(f"and {more} more nodes for want of GPUs")
+        parts.append(f"and {more} more nodes whose GPUs do not suffice")
     for i in in_order:
         if i >= others:
             text = "did not fit" if i == others else in_tree.distinct[i - others - 1].text

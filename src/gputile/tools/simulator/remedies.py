@@ -1,4 +1,4 @@
-"""Finds changes that would make a pod fit, and verifies them with the live placement code (B4)."""
+"""Finds changes that would make a pod fit, and verifies each with the live placement code (B4)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,37 +56,33 @@ _NAMES_SHOWN = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, rename="camel"):
-    """A change that is sufficient by itself; ``nodes`` are some that the pod would then fit."""
+    """A change that would make the pod fit by itself."""
 
-    change: Annotated[str, described("A change that would be enough by itself.")]
+    change: Annotated[str, described("A change that would make the pod fit by itself.")]
     nodes: Annotated[list[str], described("Some of the nodes that the pod would then fit.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A remedy, and its effects.
-
-    ``pod`` is the pod after the change, ``leaving`` are the UIDs of the pods that would be removed,
-    and one of the nodes ``coming`` would be added. ``resolved`` are kube-scheduler's reasons that
-    would no longer apply.
-    """
+    """A remedy, and its effects."""
 
     remedy: Remedy
-    pod: Pod
-    leaving: frozenset[str] = frozenset()
-    coming: tuple[Node, ...] = ()
+    pod: Pod  # the pod after the change
+    leaving: frozenset[str] = frozenset()  # the UIDs of pods that would be removed
+    coming: tuple[Node, ...] = ()  # alternative nodes, one of which would be added
+    # The reasons of kube-scheduler that would no longer apply.
     resolved: tuple[Refusal[PredicateRule], ...] = ()
 
 
 def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
-    """Return the changes that would make room for a pod that fits nowhere, the smallest first."""
+    """Return changes that would make the subject fit a node, the smallest change first."""
     if subject.shapes:
         return _by_claims(subject)
     return [proposal.remedy for proposal in proposals(subject, reports)]
 
 
 def _by_claims(subject: Subject) -> list[Remedy]:
-    """Propose to offer the GPUs of a node by claims, if no node does so."""
+    """Propose that a node serves its GPUs by claims, if no node does so yet."""
     if any(info.by_claims for _, info in subject.ledger.nodes()):
         return []
     names = []
@@ -104,7 +100,7 @@ def _by_claims(subject: Subject) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return the remedies with effects; an ``overlooked`` pod can only be created again."""
+    """Return the remedies with their effects. An ``overlooked`` pod must be created again."""
     request = subject.request
     if request is None:
         return []
@@ -132,7 +128,7 @@ def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]
 
 
 def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Proposal | None:
-    """Propose the largest smaller request that fits a node now, if any does."""
+    """Propose the largest reduced request that fits a node now, or None if none fits."""
     shape, pod = request.shape, subject.pod
     if not names:
         return None
@@ -154,7 +150,7 @@ def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Propos
 
 
 def _amount(request: Request | None, resource: str) -> str:
-    """Describe the requested amount of a resource."""
+    """Describe the amount of a resource that a pod requests in all."""
     shape = request.shape if request is not None else Shape(RequestKind.WHOLE, 0)
     each = "" if shape.gpus == 1 else f" over its {shape.gpus} GPUs"
     if resource == GPU_CORE:
@@ -165,9 +161,9 @@ def _amount(request: Request | None, resource: str) -> str:
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to remove pods from the node where the fewest are enough.
+    """Propose to remove pods from one node.
 
-    Of equal nodes, choose the one where these pods have the least memory.
+    The node is chosen where the fewest pods must be removed, and then the least memory.
     """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
@@ -188,7 +184,10 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
-    """Return a small set of pods, none a sibling, without which the request fits, or None."""
+    """Return a small set of a node's pods whose removal would make the request fit.
+
+    Siblings of the subject are never in the set. Return None if there is no such set.
+    """
     others = (
         booking for booking in subject.ledger.on_node(name) if not subject.is_sibling(booking.uid)
     )
@@ -203,7 +202,7 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
     if not bookings or not fits(bookings):
         return None
     leaving = list(bookings)
-    for booking in reversed(bookings):  # keep the largest if possible
+    for booking in reversed(bookings):  # the largest pods need not leave if possible
         fewer = [other for other in leaving if other is not booking]
         if fits(fewer):
             leaving = fewer
@@ -211,9 +210,9 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
 
 
 def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to resolve kube-scheduler's reasons against nodes.
+    """Propose to resolve the reasons for which kube-scheduler refuses nodes with free GPUs.
 
-    These are the nodes with room on their GPUs and the fewest reasons.
+    Of these nodes, those with the fewest reasons are chosen.
     """
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
@@ -232,7 +231,7 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
 
 
 def _anew(subject: Subject, pod: Pod) -> Proposal | None:
-    """Propose to create the pod again if ``pod``, as admission stores it today, fits a node."""
+    """Propose to create the pod again if ``pod``, the result of admission now, fits a node."""
     fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
     return (
         Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod)
@@ -242,7 +241,7 @@ def _anew(subject: Subject, pod: Pod) -> Proposal | None:
 
 
 def _new_node(subject: Subject, request: Request) -> Proposal | None:
-    """Propose to add an empty node that the pod would fit, in any suitable mode."""
+    """Propose to add an empty node that the pod would fit, in one of the suitable modes."""
     shape, pod = request.shape, subject.pod
     if shape.kind is RequestKind.SHARED:
         modes = [Mode.CORE_MEM] if shape.percent else [Mode.CGPU, Mode.SHARE, Mode.MPS]
@@ -274,10 +273,10 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
 
 
 def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
-    """Return ``pod`` with ``resource`` capped at the largest amount for which ``enough`` holds.
+    """Limit ``resource`` in each container of ``pod`` to the largest amount that is acceptable.
 
-    The cap applies to each container. The cap is a multiple of ``step``. None if even a cap of one
-    step is too much.
+    The amount is a multiple of ``step``. ``enough`` returns whether the changed pod is acceptable.
+    Return None if the pod is not acceptable even with one step.
     """
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     asked = [count_of(container.resources.limits, resource) for container in containers]
@@ -293,9 +292,9 @@ def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], boo
 
 
 def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
-    """Return ``pod`` as admission would store it today; None if nothing would differ.
+    """Return ``pod`` as admission would store it now, or None if nothing would differ.
 
-    It differs, for example, if the pod was created while gputile's webhook was not running.
+    There is a difference, for example, if gputile's webhook did not run when the pod was created.
     """
     rewriting = rewrite(pod)
     tolerate(pod, rewriting)
@@ -311,11 +310,11 @@ def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
 def _coming_node(
     pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts
 ) -> Node | None:
-    """Return an empty node of a mode, just large enough for ``pod``, with the labels it demands.
+    """Return an empty node of a mode that is just large enough for ``pod``.
 
-    ``needs`` are the pod's requests, with CPU in millicores. The node has the taint of GPU nodes if
-    the controller sets it. None if no labels are found that the pod accepts, or if they demand
-    impossible GPUs.
+    ``needs`` are the pod's requests, with CPU in millicores. The node has the labels that the pod
+    demands, and the taint of GPU nodes if the controller sets this taint. Return None if no
+    suitable labels are found, or if the labels demand impossible GPUs.
     """
     demanded = _demanded_labels(pod)
     if demanded is None:
@@ -351,9 +350,9 @@ def _coming_node(
 
 
 def _demanded_labels(pod: Pod) -> dict[str, str] | None:
-    """Return labels of a node that the pod accepts; None if none are found.
+    """Return labels with which the pod would accept a node, or None if none are found.
 
-    If the affinity has several terms, the first one that can be met decides.
+    If the affinity has several terms, the first term that labels can satisfy is used.
     """
     selected = dict(pod.spec.node_selector)
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
@@ -381,7 +380,7 @@ def _labels(
 
 
 def _capped(pod: Pod, resource: str, most: int) -> Pod:
-    """Return ``pod`` with ``most`` as the limit of a resource; equal requests stay equal."""
+    """Reduce the limits and requests of a resource in each container of ``pod`` to ``most``."""
     amount: ResourceList = {resource: str(most)}
 
     def capped(container: Container) -> Container:

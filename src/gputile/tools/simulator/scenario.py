@@ -1,4 +1,4 @@
-"""Reads the input of a simulation: files with nodes, running pods and workloads."""
+"""Builds the input of a simulation from files and live objects: nodes, running and new pods."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -35,13 +35,13 @@ from gputile.tools.simulator.workloads import POD_GROUP, Expansion, Owner, expan
 
 DEFAULT_NAMESPACE = "default"
 _BUDGET = ("policy/v1", "PodDisruptionBudget")
-_NO_LIVE_NODE = "the cluster has no node, so there is nothing to place pods on"
+_NO_LIVE_NODE = "the cluster has no nodes"
 _NO_NODE = (
     "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
 )
-_NAMESPACE_LABELS = "a namespaceSelector is judged as if namespaces had no label but their name"
-# The labels whose value is the hash in the name of a ReplicaSet, NAME-<hash>, and the API group and
-# kind of its owner.
+_NAMESPACE_LABELS = "it is assumed that namespaces have no labels except the label with their name"
+# Labels whose value is the hash in the name of a ReplicaSet (NAME-<hash>), with the API group and
+# kind of the ReplicaSet's owner.
 _HASHES: Final = {
     "pod-template-hash": ("apps", "Deployment"),
     "rollouts-pod-template-hash": ("argoproj.io", "Rollout"),
@@ -52,27 +52,20 @@ _JOB: Final = ("batch", "Job")
 
 @dataclass(slots=True)
 class Scenario:
-    """A cluster and the pods to be placed on it.
-
-    ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of
-    their creation. ``waiting`` are other pending pods, which are not decided: only their
-    reservations count. ``groups`` are the known PodGroups, ``budgets`` the cluster's
-    PodDisruptionBudgets, ``claims`` the ResourceClaims. ``unit_mib`` is None if no description
-    names a memory unit. ``manifests`` are the objects whose pods are not made yet; ``namespace`` is
-    used for objects that name none. ``notes`` tell the user what was simplified or left out.
-    """
+    """A cluster and the pods to be placed on its nodes. Pods are in the order of creation."""
 
     nodes: list[Node] = field(default_factory=list)
-    bound: list[Pod] = field(default_factory=list)
-    pending: list[Pod] = field(default_factory=list)
+    bound: list[Pod] = field(default_factory=list)  # pods that have a node already
+    pending: list[Pod] = field(default_factory=list)  # pods that the simulation decides
+    # Other pending pods. The simulation does not decide them, but their reservations count.
     waiting: list[Pod] = field(default_factory=list)
     groups: PodGroups = field(default_factory=PodGroups)
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
     claims: KnownClaims = field(default_factory=KnownClaims)
-    unit_mib: int | None = None
-    manifests: list[Manifest] = field(default_factory=list)
-    namespace: str = DEFAULT_NAMESPACE
-    notes: list[Note] = field(default_factory=list)
+    unit_mib: int | None = None  # the described memory unit, if any
+    manifests: list[Manifest] = field(default_factory=list)  # objects not yet expanded into pods
+    namespace: str = DEFAULT_NAMESPACE  # for objects that name no namespace
+    notes: list[Note] = field(default_factory=list)  # what was simplified or omitted
 
 
 def load_scenario(
@@ -83,10 +76,10 @@ def load_scenario(
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
 ) -> Scenario:
-    """Read a scenario from files; its pods are as in a cluster with the default configuration.
+    """Read a scenario from files, and create its pods with the default configuration.
 
     Raises:
-        ManifestError: a file, an object or the whole cannot be used.
+        ManifestError: a file, an object or their combination is invalid.
     """
     scenario = read_scenario(
         *load_files(cluster, workloads), nodes=nodes, groups=groups, configured_mib=configured_mib
@@ -101,10 +94,10 @@ def load_scenario(
 def load_files(
     cluster: Sequence[str], workloads: Sequence[str]
 ) -> tuple[list[Manifest], list[Manifest]]:
-    """Return the objects in the files that describe a cluster, and those in the files of workloads.
+    """Return the objects in the files for ``cluster``, and the objects in those for ``workloads``.
 
     Raises:
-        ManifestError: a file cannot be used.
+        ManifestError: a file cannot be read, or an object is invalid.
     """
     if "-" in cluster and "-" in workloads:
         raise ManifestError(STDIN_TWICE)
@@ -122,15 +115,15 @@ def read_scenario(
 ) -> Scenario:
     """Build a scenario from objects, and from the ``nodes`` of a live cluster, if there is one.
 
-    ``described`` are the nodes and other objects of a cluster; ``asked`` are workloads, which get
-    ``namespace`` if they name none. PodGroups among them replace those of the same name in
-    ``groups``. ``configured_mib`` is the memory unit of the configuration in MiB, None if no
-    configuration names one; described nodes without a unit use it. No pods are made yet, since that
-    needs the configuration, which may depend on what is read here: objects that may create pods
-    stay in ``manifests``.
+    ``described`` are the objects of a cluster. ``asked`` are workloads, whose default namespace is
+    ``namespace``. PodGroups in both replace PodGroups of the same name in ``groups``.
+    ``configured_mib`` is the configured memory unit, if any, which described nodes use by default.
+
+    No pods are created yet, because that requires the configuration, which may depend on the
+    result. Objects that may create pods are stored in ``manifests``.
 
     Raises:
-        ManifestError: a file, an object or the whole cannot be used.
+        ManifestError: an object or the combination of objects is invalid.
     """
     manifests = [*described, *(manifest.within(namespace) for manifest in asked)]
     scenario = Scenario(nodes=list(nodes or ()), groups=groups or PodGroups(), namespace=namespace)
@@ -152,10 +145,10 @@ def read_scenario(
 
 
 def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
-    """Expand the scenario's manifests, add their pods to it, and return the expansion.
+    """Expand the scenario's manifests into pods, and add the pods to the scenario.
 
     Raises:
-        ManifestError: objects cannot be used.
+        ManifestError: an object is invalid.
     """
     expansion = expand(scenario.manifests, scenario.nodes, replace(intake, claims=scenario.claims))
     scenario.manifests = []
@@ -176,10 +169,10 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
 
 
 def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = None) -> list[Pod]:
-    """Return the files' unbound pods; add their PodGroups and claims to the scenario.
+    """Return the unbound pods of files. Add the PodGroups and claims of the files to the scenario.
 
     Raises:
-        ManifestError: a file or an object cannot be used, or there is no such pod in them.
+        ManifestError: a file or object is invalid, or the files have no unbound pod.
     """
     loaded = load_manifests(paths)
     within = [manifest.within(scenario.namespace) for manifest in loaded]
@@ -190,12 +183,12 @@ def load_pods(paths: Iterable[str], scenario: Scenario, intake: Intake | None = 
     scenario.notes += expansion.notes
     pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
     if not pods:
-        raise ManifestError("no file has a pod to be placed")
+        raise ManifestError("no file has a pod without a node")
     return pods
 
 
 def _add_groups(manifests: Iterable[Manifest], scenario: Scenario) -> None:
-    """Add the PodGroups in ``manifests`` to the scenario; they are validated when pods are made."""
+    """Add the PodGroups in ``manifests`` to the scenario. ``make_pods`` validates them later."""
     for manifest in manifests:
         if (manifest.api_version, manifest.kind) == POD_GROUP:
             scenario.groups.add(manifest.decode(PodGroup))
@@ -206,7 +199,7 @@ def _is_cluster(manifest: Manifest) -> bool:
 
 
 def _set_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
-    """Record the memory unit that a ``kind: Cluster`` names; all sources must name the same one."""
+    """Record the memory unit of a ``kind: Cluster``. All sources must have the same unit."""
     unit = described_unit(manifest)
     if unit is None:
         return
@@ -221,11 +214,11 @@ def _set_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None
 
 
 def _add_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
-    """Add the manifest's nodes to the scenario; return whether its kind describes nodes."""
+    """Add the nodes of a manifest to the scenario, and return whether its kind describes nodes."""
     origin = manifest.origin
     if not manifest.described and _is_cluster(manifest):
         raise origin.error(
-            "", "a Cluster says which nodes there are: name its file by --cluster, and not by -f"
+            "", "a Cluster describes nodes: name its file by --cluster, and not by -f"
         )
     if not manifest.described:
         return False
@@ -238,7 +231,7 @@ def _add_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool
     known = {node.metadata.name for node in scenario.nodes}
     for node in found:
         if node.metadata.name in known:
-            raise origin.error("", f"there are two nodes of the name {node.metadata.name}")
+            raise origin.error("", f"there are two nodes with the name {node.metadata.name}")
         known.add(node.metadata.name)
     scenario.nodes += found
     if len(scenario.nodes) > MOST_NODES:
@@ -247,22 +240,21 @@ def _add_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool
 
 
 def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> None:
-    """Add a cluster's ``live`` pods to the scenario; remove pods from ``pending`` that exist.
+    """Add a cluster's ``live`` pods to the scenario, and remove pending pods that exist already.
 
-    A live pod belongs to an object in the files if its controller is the object, or a ReplicaSet or
-    Job that the object created, or if it has the labels that identify the object's pods. If it
-    requests the same of a node as one of the object's pods in the files, it replaces that pod;
-    otherwise a pod of the files replaces it. All running pods with such a request stay, even if the
-    files ask for fewer, since the number that an autoscaler wants is unknown here. Pods of Pod and
-    Job objects always stay, since their requests cannot be changed.
+    A live pod belongs to an object in the files if the object, or a ReplicaSet or Job created by
+    the object, is the pod's controller. Labels that identify the object's pods count too. A live
+    pod with the same demands as one of the object's new pods replaces the new pod. Otherwise a new
+    pod replaces the live pod.
 
-    A live pod that stays and has no node becomes pending in place of its copy. Pods and completions
-    of Jobs that have ended are not created again. ``expansion`` is the result of ``make_pods`` for
-    the scenario.
+    All running pods with equal demands remain, even if the files ask for fewer: an autoscaler may
+    want more. Pods of Pod and Job objects always remain, because their requests cannot be changed.
+    Ended Pods and completions of Jobs are not created again. A live pod without a node becomes
+    pending if it remains. ``expansion`` is the result of ``make_pods``.
     """
     live = list(live)
     there = {pod.key for pod in live}
-    # Files with output of kubectl may contain pods of this cluster.
+    # Files may contain pods of the same cluster, for example as output of kubectl.
     scenario.bound = [pod for pod in scenario.bound if pod.key not in there]
     asked: dict[Owner, list[Pod]] = {}
     for pod in scenario.pending:
@@ -289,11 +281,11 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
 def _still_pending(
     owner: Owner, asked: Sequence[Pod], live: Sequence[Pod], scenario: Scenario, completions: int
 ) -> list[Pod]:
-    """Return an object's pods that are to be decided; add its running pods to ``scenario.bound``.
+    """Return an object's pods that have no node yet, and record its running pods as bound.
 
     A Job creates ``completions`` pods in total.
     """
-    fixed = owner[:2] in (_POD, _JOB)  # the requests of their pods cannot be changed
+    fixed = owner[:2] in (_POD, _JOB)  # the requests of these pods cannot be changed
     demands = set(map(_demand, asked))
     alive = [pod for pod in live if not pod.finished]
     kept = [pod for pod in alive if fixed or _demand(pod) in demands]
@@ -316,15 +308,15 @@ def _still_pending(
     if alive:
         said = f"{owner}: {len(running)} of its {len(asked)} pods run already"
         if replaced := len(alive) - len(kept):
-            said += f"; {replaced} that ask for something else are replaced"
+            said += f"; {replaced} with other requests are replaced"
         if len(running) > len(asked):
-            said += "; that is more than it asks for, and all of them count"
+            said += "; these are more than it asks for, and all of them count"
         scenario.notes.append(Note(said))
     return [*(pod for pod in kept if not pod.spec.node_name), *missing]
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Return ``pods`` minus one of equal ``_demand`` for each of ``others``, counted by demand."""
+    """Remove as many pods of each demand from ``pods`` as ``others`` counts."""
     left = []
     for pod in pods:
         demand = _demand(pod)
@@ -338,7 +330,7 @@ def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
 def _owner_among(
     pod: Pod, objects: Mapping[Owner, Sequence[Pod]], owned: Mapping[Owner, Mapping[str, str]]
 ) -> Owner | None:
-    """Return the object in the files that a live pod belongs to, None if there is none."""
+    """Return the object in the files that a live pod belongs to, or None if there is none."""
     for candidate in owners_of(pod):
         if candidate in objects:
             return candidate
@@ -353,7 +345,7 @@ def _owner_among(
 
 
 def owners_of(pod: Pod) -> Iterable[Owner]:
-    """Yield the objects that a pod may come from: its controller, and the controller's creator."""
+    """Yield the objects that may own a pod: its controller, and the owner of that controller."""
     owner = owner_of(pod)
     yield owner
     if owner[:2] == ("apps", "ReplicaSet"):
@@ -368,7 +360,7 @@ def owners_of(pod: Pod) -> Iterable[Owner]:
 
 
 def _demand(pod: Pod) -> Hashable:
-    """Return a key that is equal for pods with the same demands on a node."""
+    """Return a key that is equal for pods that demand the same resources and nodes."""
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b""
     taken = tuple(sorted(pod_requests(spec).items()))
@@ -381,10 +373,7 @@ def _demand(pod: Pod) -> Hashable:
 
 
 def _needs_namespace_labels(pod: Pod) -> bool:
-    """Return whether a pod affinity term selects namespaces by labels that are unknown.
-
-    Only the label with the namespace's name is known.
-    """
+    """Return whether an affinity term selects namespaces by labels other than the name label."""
     selectors = (
         term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod))
     )

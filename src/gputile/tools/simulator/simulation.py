@@ -1,9 +1,9 @@
 """Simulates the scheduling of a scenario pod by pod, with the live ledger and placement code.
 
-Each pod passes the same steps as a live one: the in-tree predicates, the scores of the placement
-engine, the choice of the GPUs, and the Binding, whose annotation the ledger then reads back. If
-gangs are enabled, the pods of a gang are decided by the live gang search. For a pod that fits
-nowhere, pods of lower priority are preempted, as in a cluster.
+Each pod passes the steps of a live cluster: the in-tree predicates, the scores of the placement
+engine, and the choice of the GPUs. The ledger then reads the annotation that the Binding would
+write. If gangs are enabled, the live gang search places the pods of a gang. If a pod fits no node,
+pods of lower priority are preempted, as in a cluster.
 """
 
 from collections import Counter
@@ -46,17 +46,17 @@ from gputile.tools.simulator.node_reports import waiting_for
 from gputile.tools.simulator.refusals import FITS, JudgedNodes, Refusals, fits_nowhere_text
 from gputile.tools.simulator.scenario import Scenario
 
-# The weight of one rank relative to the in-tree scores (examples/extender/scheduler.yaml): it
-# outweighs all of them.
+# The weight of one rank relative to kube-scheduler's own scores (examples/extender/scheduler.yaml).
+# One rank outweighs all these scores together.
 RANK_WEIGHT = 2000
 _MOST_ROUNDS = 32  # the longest supported chain of pods, each with affinity to a later one
-_NO_GANG = "pods of gangs ask by extended resources: claims are allocated pod by pod"
+_NO_GANG = "pods of gangs must use extended resources, because claims are allocated pod by pod"
 _NOBODY: Mapping[GangName, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class PodOutcome:
-    """The outcome of one pod, with the reason. ``node`` is None if the pod was refused."""
+    """The outcome of one pod, and its reason. ``node`` is None if the pod was refused."""
 
     pod: Pod
     node: str | None
@@ -69,7 +69,7 @@ def _refused(pod: Pod, reason: str) -> PodOutcome:
 
 
 class Simulation:
-    """A simulated cluster with the pods decided so far; ``victims`` were preempted."""
+    """A simulated cluster with the placed pods. ``victims`` are the pods that were preempted."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -82,15 +82,16 @@ class Simulation:
         self._groups = PodGroups()
         self._claims = KnownClaims()
         self._placed_pods = 0
-        self._refused_alike: dict[Hashable, str] = {}  # the reasons since the last pod was placed
-        self._victim_finder: VictimFinder | None = None  # only while ``run`` is active
+        # The reasons of refusals since the last pod was placed, by the pod's spec and request.
+        self._refused_alike: dict[Hashable, str] = {}
+        self._victim_finder: VictimFinder | None = None  # None unless ``run`` is active
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
         """Yield each pending pod's outcome, in kube-scheduler's order: priority, then creation.
 
-        A gang's pods are decided together, at the position of the last one. Refused pods with
-        affinity or spread constraints are tried again at the end. ``clock_ns`` returns the time of
-        a decision (ns since the epoch).
+        The pods of a gang are decided together, at the position of the gang's last pod. Refused
+        pods with affinity or spread constraints are tried again at the end. ``clock_ns`` returns
+        Unix time in nanoseconds.
         """
         self._predicates = Predicates(scenario.nodes)
         self._groups = scenario.groups
@@ -118,12 +119,11 @@ class Simulation:
         clock_ns: Callable[[], int],
         running: Mapping[GangName, int] = _NOBODY,
     ) -> Iterator[PodOutcome]:
-        """Decide more pods, and place those that fit.
+        """Decide ``pods``, and place those that fit. Pods are preempted only during ``run``.
 
-        ``running`` is the number of running pods of each gang. After ``run`` has ended, no pods are
-        preempted for them.
+        ``running`` is the number of running pods of each gang.
         """
-        # Each with the number of pods that were placed before its decision.
+        # The second item is the number of pods that were placed before the pod was refused.
         waiting: list[tuple[PodOutcome, int]] = []
         running = Counter(running)
         for batch in pod_batches(pods, gangs=self.configuration.admission.gangs):
@@ -154,7 +154,7 @@ class Simulation:
             yield outcome
 
     def _enter(self, outcome: PodOutcome) -> None:
-        """Count a pod on its node, if it has one."""
+        """Record a placed pod for the in-tree predicates."""
         if outcome.node is not None:
             self._predicates.place(outcome.pod, outcome.node)
             self._placed_pods += 1
@@ -163,7 +163,7 @@ class Simulation:
     def _decide_again(
         self, waiting: list[tuple[PodOutcome, int]], clock_ns: Callable[[], int]
     ) -> Iterator[PodOutcome]:
-        """Retry each refused pod once others have been placed, as kube-scheduler's queue does."""
+        """Retry refused pods after other pods have been placed, as kube-scheduler's queue does."""
         for _ in range(_MOST_ROUNDS):
             still: list[tuple[PodOutcome, int]] = []
             for outcome, asked_at in waiting:
@@ -184,7 +184,10 @@ class Simulation:
     def _decide_gang(
         self, gang: GangName, pods: list[Pod], running: int, now_ns: int
     ) -> list[PodOutcome]:
-        """Place a gang's pods that must start together, and as many more as fit; or none at all."""
+        """Place the needed pods of a gang together, and as many of its other pods as fit.
+
+        If the needed pods do not fit, no pod of the gang is placed.
+        """
         if any(pod.spec.resource_claims for pod in pods):
             return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]
         size = gang_size(gang, pods, self._groups.sizes)
@@ -220,11 +223,11 @@ class Simulation:
         return outcomes
 
     def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
-        """Decide one pod. A pod like a refused one is refused too, until another pod is placed.
+        """Decide one pod. A pod with GPUs is placed on the node with the best score.
 
-        A pod with GPUs goes to the node with the best score; of equal nodes, to the one that was
-        added to the ledger first. kube-scheduler's own scores are ignored, since a rank outweighs
-        all of them together.
+        Among equal nodes, the node that was added to the ledger first is chosen. kube-scheduler's
+        own scores are ignored, because one rank outweighs all of them together. If an equal pod has
+        been refused since the last placement, the pod is refused for the same reason.
         """
         predicates = self._predicates
         if (waiting := waiting_for(pod)) is not None:
@@ -249,7 +252,7 @@ class Simulation:
     def _decide_among(
         self, pod: Pod, request: Request | None, in_tree: NodeRefusals, now_ns: int
     ) -> PodOutcome:
-        """Place a pod on the best of the nodes that kube-scheduler's own rules allow."""
+        """Place a pod on the best node that the in-tree predicates allow."""
         names, rows = self._nodes.names, self._nodes.rows
         if request is None:
             open_to_pod = np.flatnonzero(in_tree.open)
@@ -274,7 +277,7 @@ class Simulation:
         return self._placed(pod, decision, f"fits {feasible} of {len(names)} node(s)")
 
     def _decide_by_claims(self, pod: Pod) -> PodOutcome:
-        """Place a pod with claims on the best node where kube-scheduler can allocate them."""
+        """Place a pod with claims on the best node where kube-scheduler can allocate the claims."""
         pod, made = self._claims.made_for(pod)
         for claim in made:
             self.ledger.apply_claim(claim)
@@ -306,7 +309,7 @@ class Simulation:
         return _refused(pod, fits_nowhere_text(self._nodes, in_tree, told, by_gpu))
 
     def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
-        """Place a pod with its allocated ``claims``."""
+        """Place a pod on a node, and record its allocated ``claims``."""
         for claim in claims:
             self.ledger.apply_claim(claim)
         bookings = (
@@ -328,7 +331,7 @@ class Simulation:
     def _preempting(
         self, pod: Pod, request: Request, in_tree: NodeRefusals, now_ns: int
     ) -> PodOutcome:
-        """Preempt pods for a pod that fits nowhere; if that is impossible, explain why."""
+        """Preempt pods for a pod that fits no node. If no victims are found, refuse the pod."""
         found = self._preempt([GangCandidate(pod, request)], 1, now_ns)
         if found is None:
             return _refused(pod, self._why_nowhere(request, in_tree))
@@ -337,7 +340,10 @@ class Simulation:
     def _preempt(
         self, members: Sequence[GangCandidate], needed: int, now_ns: int
     ) -> GangVictims | None:
-        """Remove pods of lower priority for ``needed`` of ``members``; None if it is not enough."""
+        """Remove pods of lower priority so that ``needed`` of ``members`` fit.
+
+        Return None, and remove no pods, if that is impossible.
+        """
         finder = self._victim_finder
         found = finder.find(members, needed, now_ns) if finder is not None else None
         if finder is None or found is None:
@@ -358,13 +364,13 @@ class Simulation:
     def _recorded(
         self, pod: Pod, node: str, reason: str, allocation: Allocation | None = None
     ) -> PodOutcome:
-        """Record a pod on its node in the ledger, without GPUs from a Binding."""
+        """Record a placed pod in the ledger without an annotation for its GPUs."""
         bound = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
         self.ledger.apply_pod(bound)
         return PodOutcome(pod, node, allocation, reason)
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> PodOutcome:
-        """Record a pod in the ledger as the API server stores it after the Binding."""
+        """Record a placed pod in the ledger as the API server would store it after the Binding."""
         annotations = pod.metadata.annotations | decision.annotations(pod)
         bound = msgspec.structs.replace(
             pod,
@@ -380,7 +386,7 @@ class Simulation:
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
-        """Update the prices of the packing policy, if in use, as the live extender does."""
+        """Update the prices of the packing policy, if it is used, as the live extender does."""
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)
@@ -388,7 +394,7 @@ class Simulation:
                 self.engine.reprice(prices(demand.demand()))
 
     def _why_nowhere(self, request: Request | None, in_tree: NodeRefusals) -> str:
-        """Return a sentence on all nodes: what their GPUs lack, and kube-scheduler's reasons."""
+        """Return the text that says for all nodes why a pod does not fit."""
         told: Sequence[Refusal[FitRule]] = ()
         by_gpu = np.full(len(self._nodes.rows), FITS, np.intp)
         if request is not None:

@@ -1,4 +1,4 @@
-"""Changes a scenario for what-if questions: fewer nodes, another unit or mode, more pods."""
+"""Changes a scenario for what-if questions: removes nodes, changes unit or mode, copies pods."""
 
 import re
 from collections import Counter
@@ -33,6 +33,7 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.described_nodes import inventory_of
 from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
+from gputile.tools.simulator.foreign_words import SHARED_GPU
 from gputile.tools.simulator.manifests import make_uid
 from gputile.tools.simulator.outcomes import workload_name
 from gputile.tools.simulator.scenario import Scenario
@@ -40,12 +41,11 @@ from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import owner_of
 
 MOST_COPIES = 100_000
-# Annotations that gputile adds to a pod at admission and at bind; the pod's template does not have
-# them.
+# Annotations that gputile adds to a pod at admission and at bind. Pod templates do not have them.
 _WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, RESERVATION_ANNOTATION, MEMORY_UNIT_ANNOTATION)
 
 
-# Source of the grammar: k8s.io/apimachinery, pkg/labels/selector.go.
+# The grammar of label selectors is from k8s.io/apimachinery, pkg/labels/selector.go.
 _WORD: Final = r"[^\s=!,()]"
 _REQUIREMENT: Final = re.compile(
     rf"(?P<absent>!\s*)?(?P<key>{_WORD}+)"
@@ -58,7 +58,7 @@ _GRAMMAR: Final = "write it as a=b,c!=d,e in (f,g),h notin (i),j,!k"
 
 
 class UnknownNode(ValueError):
-    """A node to remove does not exist; ``name`` is "" if nodes were selected by labels."""
+    """A node to remove does not exist. ``name`` is "" if nodes were selected by labels."""
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ class UnknownNode(ValueError):
 
 
 def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
-    """Remove the nodes ``leaving``; their pods become pending, before other pending pods.
+    """Remove the nodes ``leaving``. Their pods become pending, before other pending pods.
 
     Raises:
         UnknownNode: one of ``leaving`` is not in the scenario.
@@ -87,12 +87,12 @@ def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
 
 
 def _stays(pod: Pod) -> bool:
-    """Return whether a pod ends with its node: a DaemonSet's pod, or a static one."""
+    """Return whether a pod ends with its node because it is a static pod or from a DaemonSet."""
     return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller creates it: no node, allocation or recorded memory unit."""
+    """Return the pod as its controller would create it, without annotations by gputile."""
     kept = {
         key: value
         for key, value in pod.metadata.annotations.items()
@@ -107,7 +107,7 @@ def _unbound(pod: Pod) -> Pod:
 
 
 def with_unit(scenario: Scenario, unit_mib: int) -> None:
-    """Set the nodes' memory unit. Running pods keep their bytes, new ones use the new unit."""
+    """Set the memory unit of all nodes. The bytes of running pods do not change."""
     on_node: dict[str, list[Pod]] = {}
     for pod in scenario.bound:
         if not pod.finished:
@@ -119,7 +119,10 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 
 
 def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
-    """Return the node as its agent would advertise it: its pods' units, plus its free memory."""
+    """Return a node with the memory units that its agent would advertise.
+
+    These are the units that the node's pods request, and the free memory in new units.
+    """
     inventory = inventory_of(node)
     if inventory is None:
         return node
@@ -142,27 +145,24 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """The MiB per GPU that pods with whole GPUs really need.
+    """The memory per GPU in MiB that pods with whole GPUs really need."""
 
-    The amounts are by workload (``deployment/infer``), or for all others. ``of_others`` applies
-    only to pods with one GPU.
-    """
-
-    of_workload: Mapping[str, int] = field(default_factory=dict)
-    of_others: int = 0
+    of_workload: Mapping[str, int] = field(default_factory=dict)  # by names like deployment/infer
+    of_others: int = 0  # for other pods with one GPU
 
     def of(self, pod: Pod, gpus: int) -> int:
-        """Return the MiB that a pod needs on each of ``gpus``; 0 (unknown) means all the memory."""
+        """Return the MiB that a pod needs on each of its ``gpus``, or 0 if unknown."""
         name = workload_name(owner_of(pod))
         return self.of_workload.get(name, self.of_others if gpus == 1 else 0)
 
 
 def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds) -> None:
-    """Set all GPU nodes to a mode; the pods on their GPUs become pending, requesting what they had.
+    """Set all GPU nodes to a mode. The pods on their GPUs become pending, with equal requests.
 
-    A pod on a time-sliced GPU then requests its part of the memory, and a pod on a whole GPU
-    requests all of it, unless ``needs`` has an amount for it. Nodes that serve their GPUs by claims
-    do not change.
+    In a shared mode, a pod with a time-sliced GPU requests its part of the GPU's memory, and a pod
+    with a whole GPU all memory. An amount in ``needs`` replaces these amounts. The same holds for
+    stored pods that wait for such a GPU, if all GPUs are equal. Nodes that serve their GPUs by
+    claims do not change.
     """
     found = {node.metadata.name: inventory_of(node) for node in scenario.nodes}
     known = {
@@ -175,7 +175,10 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         inventory = None if pod.finished else known.get(pod.spec.node_name)
         moved = _in_mode(pod, inventory, mode, unit_mib, needs) if inventory is not None else None
         (staying if moved is None else moving).append(pod if moved is None else moved)
-    scenario.bound, scenario.pending = staying, [*moving, *scenario.pending]
+    kinds = {(gpu.mib, max(each.replicas, 1)) for each in known.values() for gpu in each.gpus}
+    waiting = [*scenario.pending, *scenario.waiting]
+    moving += (_awaited(pod, kinds, mode, unit_mib, needs) for pod in waiting)
+    scenario.bound, scenario.pending, scenario.waiting = staying, moving, []
     scenario.nodes = [
         _of_mode(node, known[node.metadata.name], mode, unit_mib)
         if node.metadata.name in known
@@ -187,7 +190,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return an unbound copy of a pod that requests its GPUs in ``mode``; None if unknown."""
+    """Return an unbound copy of a pod that requests its GPUs in ``mode``, or None if unknown."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -208,8 +211,26 @@ def _in_mode(
     return sharing(_unbound(pod), count, units, percent if mode is Mode.CORE_MEM else 0)
 
 
+def _awaited(
+    pod: Pod, kinds: set[tuple[int, int]], mode: Mode, unit_mib: int, needs: MemoryNeeds
+) -> Pod:
+    """Convert a stored pending pod's request for whole or time-sliced GPUs to a shared mode.
+
+    ``kinds`` are the MiB and replicas of the cluster's GPUs. Other pods do not change.
+    """
+    asked = pod_requests(pod.spec)
+    count = asked.get(WHOLE_GPU, 0) or asked.get(SHARED_GPU, 0)
+    total, replicas = next(iter(kinds)) if len(kinds) == 1 else (0, 1)
+    part = total * asked.get("nvidia.com/gpumem-percentage", 100) // 100 // replicas
+    mib = needs.of(pod, count) or asked.get("nvidia.com/gpumem", 0) or part // unit_mib * unit_mib
+    if not (pod.metadata.creation_timestamp and mode.shared and count and mib):
+        return pod
+    percent = min(100, -(-100 * mib // max(total, mib) // PERCENT_STEP) * PERCENT_STEP)
+    return sharing(pod, count, -(-mib // unit_mib), percent if mode is Mode.CORE_MEM else 0)
+
+
 def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:
-    """Return a node with the inventory, label and resources that its agent publishes in a mode."""
+    """Return a node with the inventory, labels and resources that it would have in a mode."""
     inventory = msgspec.structs.replace(inventory, mode=mode.value, unit_mib=unit_mib, replicas=0)
     offered = {
         name: str(count)
@@ -245,15 +266,12 @@ def _allocation_of(pod: Pod) -> Allocation | None:
 
 @dataclass(slots=True)
 class Fit:
-    """How many ``copies`` of a set of ``pods`` pods fit, with the pods per node.
+    """The number of copies of a set of pods that fit a cluster."""
 
-    ``stopped_by`` is the reason why the next copy does not fit, "" if it was not tried.
-    """
-
-    pods: int
+    pods: int  # the number of pods in the set
     copies: int = 0
-    nodes: Counter[str] = field(default_factory=Counter)
-    stopped_by: str = ""
+    nodes: Counter[str] = field(default_factory=Counter)  # numbers of pods by node
+    stopped_by: str = ""  # why the next copy does not fit, or "" if it was not tried
 
 
 def fit_more(
@@ -262,10 +280,9 @@ def fit_more(
     clock_ns: Callable[[], int],
     progress: Callable[[int], None],
 ) -> Fit:
-    """Place copies of the whole set ``pods`` until one does not fit, or up to ``MOST_COPIES``.
+    """Place copies of the set ``pods`` until a copy does not fit, but at most ``MOST_COPIES``.
 
-    Each copy of a gang is a separate gang. ``progress`` is called with the number of copies after
-    each one.
+    ``progress`` gets the number of copies after each copy. Copies of a gang are separate gangs.
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:
@@ -292,11 +309,11 @@ def _copy(pod: Pod, number: int) -> Pod:
 
 
 def selected(nodes: Iterable[Node], selector: str) -> list[str]:
-    """Return the names of the nodes that a label selector selects, written as for kubectl's ``-l``.
+    """Return the names of the nodes that a label selector of kubectl's ``-l`` selects.
 
     Raises:
         SelectorError: ``selector`` is not a label selector.
-        UnknownNode: it selects no node.
+        UnknownNode: the selector selects no node.
     """
     wanted, nodes = parse_selector(selector), list(nodes)
     found = [
@@ -312,11 +329,11 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
 
 
 class SelectorError(ValueError):
-    """A text is not a label selector; the message names the invalid requirement."""
+    """A text is not a label selector. The message names the invalid requirement."""
 
 
 def parse_selector(text: str) -> LabelSelector:
-    """Parse ``text`` into a selector; an empty text selects everything.
+    """Parse a label selector. An empty text selects everything.
 
     Raises:
         SelectorError: ``text`` is not a label selector.
@@ -328,7 +345,7 @@ def parse_selector(text: str) -> LabelSelector:
 
 
 def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
-    """Return a hint at a similar label or value for a selector without matches; "" if none is."""
+    """Return a hint at a similar label or value for a selector without matches, or ""."""
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
         key = requirement.key
@@ -344,7 +361,7 @@ def _requirement(text: str, part: str) -> LabelSelectorRequirement:
     found = _REQUIREMENT.fullmatch(part)
     sign = (found["sign"] or found["set"] or "") if found is not None else ""
     if found is None or (found["absent"] and sign):
-        raise _error(text, f"{part[:80]!r} is no requirement")
+        raise _error(text, f"{part[:80]!r} is not a requirement")
     key, operator = found["key"], _OPERATORS.get(sign)
     values = (
         tuple(each.strip() for each in (found["value"] or found["values"] or "").split(","))
@@ -359,4 +376,4 @@ def _requirement(text: str, part: str) -> LabelSelectorRequirement:
 
 
 def _error(text: str, why: str) -> SelectorError:
-    return SelectorError(f"{text[:80]!r} is no label selector: {why}; {_GRAMMAR}")
+    return SelectorError(f"{text[:80]!r} is not a label selector: {why}; {_GRAMMAR}")

@@ -1,10 +1,9 @@
-"""Expands workloads into the pods that their controllers would make.
+"""Expands workloads into the pods that their controllers would create.
 
-It checks what affects GPUs: kinds, names and types of fields, amounts, and gputile's own admission.
-Everything else is left to the API server. The same input always yields the same pod names and UIDs.
+Kinds, types and names of fields, and amounts are validated, and pods pass gputile's admission. All
+other validation is left to the API server. Names and UIDs of pods are the same in every run.
 
-Pods of one workload share the spec of its template: replace a pod's spec to change it, and never
-modify it.
+Pods of a workload share the spec of its template. Replace this spec, and never modify it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,10 +49,10 @@ from gputile.tools.simulator.pod_shapes import DEFINITIONS, Group, is_suspended,
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
-# Former or mistaken API groups of the kinds that create pods: an unknown kind in one is probably
-# Kubernetes' own.
+# Former or mistaken API groups of the kinds that create pods. An unknown kind in one of these
+# groups is probably a kind of Kubernetes.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
-# gputile's own files that are no manifests, and what reads them
+# The kinds of gputile's own files that are not manifests, and the options that read these files.
 _NAMED_BY: Final = {
     "Configuration": "--config",
     "PodKinds": "--kinds",
@@ -64,13 +63,13 @@ _MOST_SHOWN: Final = 50
 _LONGEST_NAME: Final = 253
 _NO_MACHINE: Final = "it makes no room: no kubelet runs there; the nodes are those of the cluster"
 _RUNS: Final = (
-    "it has a UID and a node, so it counts as running there, and is not judged: without both it is "
-    "judged as a new one"
+    "it has a UID and a node, so it counts as running there, and is not validated; remove both to "
+    "simulate a new pod"
 )
 
 
 class Owner(NamedTuple):
-    """An object that owns pods, or a Pod without controller; the core ``group`` is ""."""
+    """An object that owns pods, or a Pod without a controller. The core ``group`` is ""."""
 
     group: str
     kind: str
@@ -82,7 +81,7 @@ class Owner(NamedTuple):
 
 
 def owner_of(pod: Pod) -> Owner:
-    """Return the controller of a pod, or the pod itself if it has none."""
+    """Return the controller of a pod, or the pod itself if the pod has no controller."""
     for owner in pod.metadata.owner_references:
         if owner.controller:
             return Owner(
@@ -92,35 +91,29 @@ def owner_of(pod: Pod) -> Owner:
 
 
 class _OnlyMetadata(msgspec.Struct):
-    """Any object; only its metadata is decoded."""
+    """An object of any kind, of which only the metadata is decoded."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 @dataclass(slots=True)
 class Expansion:
-    """The pods in the order of creation; ``notes`` tell the user what was simplified or omitted.
-
-    ``owned`` are, by object, the labels of its running pods if their controller is another object.
-    ``completions`` is the total number of pods of each Job. ``intake`` is the intake that was used,
-    extended by the namespaces and classes among the objects.
-    """
-
-    pods: list[Pod] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)  # in the order of creation
+    notes: list[Note] = field(default_factory=list)  # what was simplified or omitted
+    # The labels of an object's running pods, if the controller of these pods is another object.
     owned: dict[Owner, Mapping[str, str]] = field(default_factory=dict)
-    completions: dict[Owner, int] = field(default_factory=dict)
+    completions: dict[Owner, int] = field(default_factory=dict)  # the total number of a Job's pods
+    # The intake that was used. It knows the namespaces and PriorityClasses among the objects.
     intake: Intake = field(default_factory=Intake)
 
 
 def expand(
     manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake | None = None
 ) -> Expansion:
-    """Expand ``manifests`` into pods; a DaemonSet gets one per selected node of ``nodes``.
+    """Expand ``manifests`` into pods. A DaemonSet gets a pod for each node that it selects.
 
     Raises:
-        ManifestError: objects cannot be used, or two have the same name; the text has one line per
-            mistake.
+        ManifestError: objects are invalid, or have the same name. Each mistake has one line.
     """
     given = intake or Intake()
     expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)
@@ -139,7 +132,7 @@ def expand(
 
 
 class _Expander:
-    """Expands one object after the other."""
+    """Expands objects one after the other, and collects their pods in ``expansion``."""
 
     def __init__(self, intake: Intake, nodes: Sequence[Node]) -> None:
         self.expansion = Expansion(intake=intake)
@@ -150,10 +143,10 @@ class _Expander:
         self._names: set[str] = set()
 
     def add(self, manifest: Manifest) -> None:
-        """Check an object, and add its pods.
+        """Validate an object, and add its pods.
 
         Raises:
-            ManifestError: it cannot be used.
+            ManifestError: the object is invalid.
         """
         for pod in self._pods(manifest):
             if pod.key in self._names:
@@ -198,7 +191,7 @@ class _Expander:
                 self._note(_RUNS, manifest)
             yield msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
             return
-        # Only kubelets write it.
+        # A new pod has no status, because only kubelets write it.
         body = {key: value for key, value in manifest.body.items() if key != "status"}
         body["metadata"] = body["metadata"] | {
             "name": meta.name,
@@ -232,10 +225,10 @@ class _Expander:
         yield from CONTROLLERS[kind](given)
 
     def _of_other(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
-        """Yield a custom resource's pods, and note those that the table of kinds does not cover.
+        """Yield the pods of a custom resource, with notes on pods that the table does not cover.
 
         Raises:
-            ManifestError: it requests GPUs outside of pods, or its pods are invalid.
+            ManifestError: the object requests GPUs outside of pods, or its pods are invalid.
         """
         if kind is not None and not kind.pods:
             return
@@ -243,9 +236,9 @@ class _Expander:
         if kind is None and not manifest.kind.endswith(DEFINITIONS):
             body = self._without_workloads(manifest.body, manifest, inner)
             manifest = replace(manifest, body=body)
-        # a cluster in which the object is stored has these, too
+        # If the object is stored in a cluster, the workloads in it are stored too.
         for each in () if manifest.stored else inner:
-            self._note(f"{each.origin.kind}/{each.origin.name} in it is judged by itself", manifest)
+            self._note(f"{each.origin.kind}/{each.origin.name} in it is read separately", manifest)
             yield from self._pods(each)
         found = pods_by_shape(manifest, kind)
         if inner and not found.groups and not found.unturned:
@@ -255,7 +248,7 @@ class _Expander:
         if found.unturned:
             where = ", ".join(found.unturned[:MOST_OF_AN_OBJECT])
             way = BUILT_BY_HELM if manifest.kind == "HelmRelease" else self._intake.tell_kinds
-            said = f"it asks for GPUs, and which pods ask for them is not known: {way}"
+            said = f"it asks for GPUs, but for which pods is unknown: {way}"
             if not self._intake.ignore_unknown:
                 raise manifest.origin.error(where, said)
             self._note(f"ignored: {where}: {said}", manifest)
@@ -286,7 +279,7 @@ class _Expander:
                 self._note(f"by its shape: ignored: {error}", manifest)
 
     def _without_workloads(self, value: Any, manifest: Manifest, inner: list[Manifest]) -> Any:
-        """Return a value of an object without the workloads in it, which are added to ``inner``."""
+        """Move the workloads out of a value of an object, and append them to ``inner``."""
         match value:
             case list():
                 return [self._without_workloads(each, manifest, inner) for each in value]
@@ -331,7 +324,7 @@ class _Expander:
         )
 
     def _unknown(self, manifest: Manifest) -> str:
-        """Return why an unknown kind cannot be used, and what to do."""
+        """Return the error for an unknown kind, with what to do."""
         kind, version = manifest.kind, manifest.api_version
         said = f"no matches for kind {shown(kind)} in version {shown(version)}"
         if manifest.group == KUSTOMIZE_GROUP:
@@ -354,10 +347,7 @@ class _Expander:
 
 
 def _may_be_custom(manifest: Manifest) -> bool:
-    """Return whether a CRD may define an unknown kind.
-
-    It may not in the API groups of Kubernetes, gputile and kustomize.
-    """
+    """Return whether a CRD may define an unknown kind, as its API group shows."""
     group = manifest.group
     if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):
         return False
@@ -365,7 +355,7 @@ def _may_be_custom(manifest: Manifest) -> bool:
 
 
 def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
-    """Return ``meta`` with the name, namespace and UID that the API server would set."""
+    """Set the name, namespace and UID in ``meta`` as the API server would do."""
     origin, kind = manifest.origin, manifest.kind
     namespace = meta.namespace or "default"
     if not meta.name and not meta.generate_name:
@@ -381,7 +371,7 @@ def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
 
 
 def _shortened(name: str) -> str:
-    """Return a composed name, cut to the maximum length of a name."""
+    """Shorten a composed name to the maximum length. A suffix keeps the names different."""
     return (
         name
         if len(name) <= _LONGEST_NAME

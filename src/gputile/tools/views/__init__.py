@@ -1,1 +1,1 @@
-"""Computes tables, bars and states of the installation for the command line."""
+"""Computes the tables and bars that commands print, and the state of the installation."""

@@ -1,4 +1,4 @@
-"""Draws GPUs as bars on a terminal, filled by the namespaces or workloads that have them."""
+"""Draws GPUs as bars on a terminal. The parts of a bar show shares of namespaces or workloads."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from gputile.api.wording import gib_text, memory_text
 from gputile.tools.views.inspect import NodeSummary, PodSummary
 from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
 
-OTHERS: Final = "others"  # groups without a letter of their own
+OTHERS: Final = "others"  # all groups that have no letter of their own
 OTHER_PODS: Final = "other pods"  # pods on a GPU that are not listed
 _LETTERS: Final = ascii_uppercase + ascii_lowercase
 _OTHERS_LETTER: Final = "*"
@@ -23,7 +23,7 @@ GroupOf = Callable[[PodSummary], str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a line; ``group`` is the number of the group that it shows, None if none."""
+    """A part of a line. ``group`` is the number of the group whose share the part shows, if any."""
 
     text: str
     group: int | None = None
@@ -44,7 +44,10 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A GPU: the part of ``total`` that each group has, in MiB, or in pods if time-sliced."""
+    """A GPU. ``pieces`` maps groups to their shares of ``total``.
+
+    Amounts are in MiB. If ``in_turns``, the GPU is time-sliced and amounts are numbers of pods.
+    """
 
     index: int
     pieces: dict[str, int]
@@ -62,7 +65,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class NodeBars:
-    """The bars of a node's GPUs, and sentences on what they do not show."""
+    """The bars of a node's GPUs. ``remarks`` are sentences on facts that the bars do not show."""
 
     name: str
     bars: list[Bar]
@@ -70,10 +73,10 @@ class NodeBars:
 
 
 class BarGroups:
-    """The letters and colours of groups; of too many groups, the last letter stands for the rest.
+    """Assigns letters and colours to groups, in the order of their names.
 
-    ``known`` are the groups with their amounts. The largest groups get letters, in the order of
-    their names.
+    ``known`` maps groups to their amounts. If there are more groups than letters, only the largest
+    groups get letters. An asterisk marks all others.
     """
 
     def __init__(self, known: Counter[str]) -> None:
@@ -97,12 +100,12 @@ def groups_of(nodes: Collection[NodeBars]) -> BarGroups:
 
 
 def node_bars(nodes: Sequence[NodeSummary], group_of: GroupOf) -> list[NodeBars]:
-    """Return the nodes with a bar for each GPU; ``group_of`` returns the group of a pod."""
+    """Return a bar for each GPU of the nodes. ``group_of`` returns the group of a pod."""
     return [NodeBars(node.name, _bars(node, group_of), _remarks(node)) for node in nodes]
 
 
 def draw(nodes: Sequence[NodeBars], groups: BarGroups, paper: Paper) -> list[Line]:
-    """Return the lines of the drawing, which fit a terminal of 40 columns or more."""
+    """Return the lines of the drawing. The terminal must have at least 40 columns."""
     if not any(node.bars for node in nodes):
         return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
     names = [columns_of(inert(node.name)) for node in nodes]
@@ -147,13 +150,13 @@ def _remarks(node: NodeSummary) -> list[str]:
     if node.replicas:
         found.append("time-sliced: counted in pods")
     if unplaced := node.unplaced_mib:
-        found.append(f"besides, {memory_text(unplaced)} of pods whose GPUs are not known")
+        found.append(f"in addition, {memory_text(unplaced)} of pods whose GPUs are unknown")
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The layout: bars in each row, and the widths of index, bar and amounts."""
+    """The layout: the number of bars per row, and the widths of a GPU's index, bar and amounts."""
 
     in_row: int
     index: int
@@ -162,7 +165,7 @@ class _Grid:
 
 
 def _grid(nodes: Sequence[NodeBars], columns: int, paper: Paper) -> _Grid:
-    """Return the layout with the fewest rows, filled evenly."""
+    """Return the layout that has the fewest rows, with equally many bars in each row."""
     bars = [bar for node in nodes for bar in node.bars]
     index = max(len(str(bar.index)) for bar in bars)
     amounts = max(len(bar.amounts) for bar in bars)
@@ -211,7 +214,7 @@ def _unhealthy(paper: Paper) -> str:
 
 
 def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
-    """Return the pieces by group number; beyond ``most``, the smallest are added to the others."""
+    """Return at most ``most`` pieces by group number. The smallest are merged into ``OTHERS``."""
     kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
     found = {number: kept[number] for number in sorted(kept)}
     if rest := sum(pieces.values()) - sum(kept.values()):
@@ -221,12 +224,12 @@ def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int
 
 
 def _filled(letter: str, size: int, paper: Paper) -> str:
-    """Return a piece of a bar: its filling, and a letter that shows the group without colours."""
+    """Return the text of a piece of a bar, which begins with the letter of its group."""
     return letter + (letter if paper.ascii_only else " " if paper.coloured else "█") * (size - 1)
 
 
 def _cells(parts: Sequence[int], width: int) -> list[int]:
-    """Divide ``width`` cells among the parts by size; each part that is not 0 gets at least one."""
+    """Divide ``width`` cells among the parts by size. Each part above 0 gets at least one cell."""
     total = sum(parts)
     if not total:
         return [0] * (len(parts) - 1) + [width]
@@ -241,7 +244,7 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
 
 
 def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
-    """Return the rows of bars. The node's name is left of the first row, or above it."""
+    """Return the rows of bars after the node's name. A long name is on lines of its own."""
     indent = Span(" " * (beside + _GAP))
     if columns_of(name) > beside:
         return [
@@ -258,7 +261,7 @@ def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
 
 
 def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
-    """Return the legend: the letters of the groups ``shown``, the signs for free and unhealthy."""
+    """Return the legend for the groups in ``shown``, for free memory and for unhealthy GPUs."""
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
     entries.append((Span(_free(paper), faint=True), "free"))

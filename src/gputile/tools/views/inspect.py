@@ -1,7 +1,7 @@
 """Builds the records of nodes, GPUs and pods of every view, and prints the tables of ACK's tool.
 
-``kubectl inspect cgpu`` has the columns, order and totals of ACK's tool (V2, V3), and the spacing
-of the sample output in its documents, in which the heading is two characters off the rows.
+``kubectl inspect cgpu`` prints the columns, order and totals of ACK's tool (V2, V3). The spacing is
+copied from the sample output in ACK's documents, where headings and rows differ by two characters.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,59 +24,58 @@ if TYPE_CHECKING:
 
 _RULE = "-" * 86
 _CELL_GAP, _NAME_GAP, _ADDRESS_GAP = 19, 2, 4
-_USUAL_CELL = 5  # characters of "15/15"; a wider cell widens its heading
+_USUAL_CELL = 5  # characters of "15/15"; a longer cell widens its column
 
 
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU: allocatable and booked memory in MiB, booked percent of compute, number of pods."""
+    """A GPU, with its allocatable and booked amounts."""
 
     index: Annotated[int, described("The number of the GPU on its node.")]
     uuid: Annotated[str, described("The GPU's UUID, as NVIDIA's tools print it.")]
-    model: Annotated[str, described('The GPU\'s model; "" if it is unknown.')]
+    model: Annotated[str, described('The GPU\'s model, or "" if unknown.')]
     total_mib: Annotated[int, described("Allocatable memory, in MiB.")]
     booked_mib: Annotated[int, described("Booked memory, in MiB.")]
     compute_percent: Annotated[int, described("Booked compute, in percent.")]
-    pods: Annotated[int, described("The number of pods on it.")]
+    pods: Annotated[int, described("The number of pods on the GPU.")]
     healthy: Annotated[bool, described("Whether the GPU is healthy.")]
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a node: its MiB by GPU index; ``problem`` is why its GPUs are unknown, or ""."""
+    """A pod that is bound to a node or has a reservation on it, with its share of each GPU."""
 
     namespace: Annotated[str, described("The pod's namespace.")]
     name: Annotated[str, described("The pod's name.")]
     mib: Annotated[
-        dict[int, int], described("Its memory on each GPU in MiB, by the number of the GPU.")
+        dict[int, int], described("The pod's memory on each GPU in MiB, by the number of the GPU.")
     ]
     whole: Annotated[bool, described("Whether the pod has whole GPUs.")]
-    asked_mib: Annotated[int, described("Its request, in MiB.")]
-    problem: Annotated[str, described('Why its GPUs are unknown; "" if they are known.')] = ""
+    asked_mib: Annotated[int, described("The pod's request, in MiB.")]
+    problem: Annotated[
+        str, described('The reason why the pod\'s GPUs are unknown, or "" if they are known.')
+    ] = ""
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A node.
-
-    ``mode`` is "" if it is invalid; ``problem`` says what is wrong with the node's annotations.
-    ``replicas`` is the number of pods that time-slice each whole GPU, 0 without time-slicing.
-    """
+    """A node, with its GPUs and the pods on them."""
 
     name: Annotated[str, described("The node's name.")]
     address: Annotated[str, described("The node's address.")]
-    mode: Annotated[str, described('The mode in force; "" if it is invalid.')]
-    shared: Annotated[bool, described("Whether pods share its GPUs by memory.")]
+    mode: Annotated[str, described('The mode in force, or "" if the mode is invalid.')]
+    shared: Annotated[bool, described("Whether pods share the node's GPUs by memory.")]
     unit_mib: Annotated[int, described("The node's memory unit, in MiB.")]
     gpus: Annotated[list[GpuSummary], described("The node's GPUs.")]
     pods: Annotated[list[PodSummary], described("The pods on its GPUs.")]
     problem: Annotated[
-        str, described('What is wrong with the node\'s annotations; "" for nothing.')
+        str, described('The error in the node\'s annotations, or "" if there is none.')
     ] = ""
     replicas: Annotated[
-        int, described("How many pods time-slice each GPU; 0 without time-slicing.")
+        int,
+        described("The number of pods that can time-slice each GPU, or 0 without time-slicing."),
     ] = 0
 
     @property
     def troubles(self) -> list[str]:
-        """The problem of the node, and its unhealthy GPUs."""
+        """Sentences on the node's problem and on each unhealthy GPU."""
         unhealthy = [f"GPU {gpu.index} is unhealthy" for gpu in self.gpus if not gpu.healthy]
         return [self.problem, *unhealthy] if self.problem else unhealthy
 
@@ -90,12 +89,12 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def unplaced_mib(self) -> int:
-        """The requests of pods whose GPUs are unknown, in MiB."""
+        """The sum in MiB of the requests of pods whose GPUs are unknown."""
         return sum(pod.asked_mib for pod in self.pods if not pod.mib)
 
 
 def ledger_summaries(ledger: "Ledger") -> list[NodeSummary]:
-    """Return all nodes with GPUs, or with pods that request some, by name."""
+    """Return the nodes that have GPUs, pods with a booking, or a problem, ordered by name."""
     return _worth_showing(_node(info, ledger.on_node(info.name)) for _, info in ledger.nodes())
 
 
@@ -106,7 +105,10 @@ def node_summaries(
     now_ns: int,
     claims: "Iterable[ResourceClaim]" = (),
 ) -> list[NodeSummary]:
-    """Return what ``ledger_summaries`` would at ``now_ns``, without the slow import of numpy."""
+    """Return the same records as ``ledger_summaries`` without the slow import of numpy.
+
+    Reservations that have expired by ``now_ns``, Unix time in nanoseconds, are excluded.
+    """
     bookings: dict[str, list[Booking]] = {}
     for pod in pods:
         booking = booking_of(pod, configuration.unit_mib, configuration.trust_group)
@@ -132,9 +134,10 @@ def _worth_showing(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
 
 
 def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
-    """Return a node with only a namespace's pods (all if ""); booked amounts do not change.
+    """Remove the pods of other namespaces from a node, unless ``namespace`` is "".
 
-    Pods whose GPUs are unknown stay, because their requests count.
+    Booked amounts do not change. Pods whose GPUs are unknown are not removed, because the table
+    includes the sum of their requests.
     """
     if not namespace:
         return node
@@ -198,28 +201,28 @@ def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
 
 
 def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:
-    """Return the unit of the tables, in MiB.
+    """Return the memory unit for the tables, in MiB.
 
-    It is the unit of all shared nodes if it is the same, else the configured one. Nodes that serve
-    claims have no unit of their own.
+    If all shared nodes have the same unit, the tables use that unit. Otherwise they use the
+    configured unit. Nodes that serve claims are ignored, because they have no unit of their own.
     """
     in_force = {node.unit_mib for node in nodes if node.shared and node.unit_mib != CLAIM_UNIT_MIB}
     return in_force.pop() if len(in_force) == 1 else configured_mib
 
 
 def unit_name(unit_mib: int) -> str:
-    """Return the unit for the heading: "GiB", "128MiB", "2GiB"."""
+    """Return the unit as the table's heading shows it, such as "GiB", "128MiB" or "2GiB"."""
     if unit_mib == 1024:
         return "GiB"
     return f"{unit_mib // 1024}GiB" if unit_mib % 1024 == 0 else f"{unit_mib}MiB"
 
 
 def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
-    """Return the table of shared GPUs, those of the other modes, and the problems.
+    """Return the tables of shared, whole and time-sliced GPUs, and then all problems.
 
-    The first table is that of ACK's tool, which other programs parse, so it has no marks and no
-    greatest width. The others are at most ``width`` columns wide and mark unhealthy GPUs with an
-    asterisk. All problems come at the end.
+    The table of shared GPUs is the table of ACK's tool. Other programs parse it, so it has no
+    marks and no maximum width. The other tables are at most ``width`` columns wide, and mark
+    unhealthy GPUs with an asterisk.
     """
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
@@ -235,7 +238,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
     sliced = [node for node in nodes if node.replicas]
     if sliced:
         lines += ["", "Time-sliced GPUs, by pods:", *aligned(_sliced_rows(sliced), width)]
-    # The table of whole GPUs already has the problem of a node that serves nothing.
+    # The table of whole GPUs already shows the problem of a node without GPUs.
     told = [node for node in nodes if node.shared or node.gpus]
     troubled = [(node.name, trouble) for node in told for trouble in node.troubles]
     if troubled:
@@ -244,7 +247,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
 
 
 def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
-    """Return each node's pods (``-d``), in tables of at most ``width`` columns if it is given."""
+    """Return a table of pods for each node (option ``-d``), at most ``width`` columns wide."""
     lines: list[str] = []
     for node in nodes:
         lines += [f"NAME:       {node.name}", f"IPADDRESS:  {node.address}", ""]
@@ -274,7 +277,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
 
 
 def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
-    """Return the heading and the rows, with a column for each GPU index."""
+    """Return the heading and rows of ACK's table, with a column for each GPU index."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]
@@ -314,14 +317,14 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 
 def _whole(node: NodeSummary) -> str:
-    """Return the booked and all GPUs of a node, such as "3/8"."""
+    """Return the numbers of booked and of all GPUs, such as "3/8", or "3/8*" if one is sick."""
     return (
         f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
     )
 
 
 def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
-    """Return the table of nodes with time-sliced GPUs: pods and replicas of each GPU."""
+    """Return the table of nodes with time-sliced GPUs. A cell has a GPU's pods and replicas."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     rows: list[tuple[str, ...]] = [
         ("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))

@@ -1,8 +1,8 @@
 """Assesses the rollout of each component, and finds problems of the whole installation (U11).
 
-A component is ready by the rules of ``kubectl rollout status``. It is ``Failed`` if somebody has to
-act: its image cannot be pulled, a container crashes, or its pods are not admitted. The reason is
-quoted from the cluster.
+A component is ``Ready`` by the rules of ``kubectl rollout status``. A component is ``Failed`` if
+the administrator must act: an image cannot be pulled, a container crashes, or pods are not
+admitted. The reason is quoted from the cluster.
 
 Problems of the whole installation are an upgrade that Helm has not finished, a refused
 configuration, a missing component, and another extender that allocates the same GPUs.
@@ -33,7 +33,8 @@ from gputile.api.workloads import (
 )
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-# The kubelet's reasons why a container waits: for its image, for somebody to act, or for its start.
+# The kubelet's reasons why a container waits. _NO_IMAGE: its image cannot be pulled. _HOPELESS: it
+# will not start until somebody acts. _STARTS: it is starting normally.
 _NO_IMAGE: Final = (
     *(
         "ErrImagePull",
@@ -57,31 +58,28 @@ _HOPELESS: Final = frozenset(
 )
 _STARTS: Final = frozenset(("ContainerCreating", "PodInitializing", ""))
 _TO_SECONDS: Final = len("2026-01-01T00:00:00")
-# the kubelet's Event: the pod's pull secret does not exist
+# The reason of the kubelet's Event for a pod whose image pull secret does not exist.
 _PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"
 
 
 class RolloutState(StrEnum):
-    """The state of a component."""
-
     READY = "Ready"
     DEPLOYING = "Deploying"
     FAILED = "Failed"
 
 
 class Component(msgspec.Struct, frozen=True, rename="camel"):
-    """A component: its ready and desired pods. ``reason`` says why it is not ready, "" if it is.
-
-    ``remedy`` says how to mend that, "" if unknown.
-    """
+    """A Deployment or DaemonSet of gputile, with its rollout state."""
 
     name: Annotated[str, described("The component's name.")]
     kind: Annotated[str, described("Deployment or DaemonSet.")]
     state: Annotated[RolloutState, described("The state of the component.")]
     ready: Annotated[int, described("The number of ready pods.")]
     wanted: Annotated[int, described("The number of desired pods.")]
-    reason: Annotated[str, described('Why it is not ready; "" if it is.')] = ""
-    remedy: Annotated[str, described('What to do about it; "" if nothing is known.')] = ""
+    reason: Annotated[
+        str, described('The reason why the component is not ready, or "" if the state is Ready.')
+    ] = ""
+    remedy: Annotated[str, described('How to solve the problem, or "" if unknown.')] = ""
 
 
 def component_of(
@@ -92,7 +90,7 @@ def component_of(
 ) -> Component:
     """Assess a component from its workload, its pods, and the Events of its namespace.
 
-    ``said`` are the responses of readiness probes that failed, by pod name.
+    ``said`` maps names of pods that are not ready to the responses of their readiness probes.
     """
     name = name_of(workload)
     kind = "Deployment" if isinstance(workload, Deployment) else "DaemonSet"
@@ -116,7 +114,10 @@ def component_of(
 
 
 def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
-    """Return the state of a component without pods; a cluster may have no nodes for agents now."""
+    """Return the state and reason for a component that should have no pods.
+
+    This state is valid for agents, because a cluster may have no GPU nodes at the moment.
+    """
     if isinstance(workload, Deployment):
         return RolloutState.DEPLOYING, "it is scaled to 0 pods"
     state = RolloutState.READY if name == "agent" else RolloutState.DEPLOYING
@@ -128,7 +129,7 @@ def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[Rollou
 
 
 def name_of(workload: Deployment | DaemonSet) -> str:
-    """Return the component's name: its label, or its object's name if it has none."""
+    """Return the value of the component label, or the object's name if that label is missing."""
     return workload.metadata.labels.get(COMPONENT_LABEL, workload.metadata.name)
 
 
@@ -152,7 +153,7 @@ def _trouble(
     events: Sequence[Event],
     said: Mapping[str, str],
 ) -> tuple[RolloutState, str]:
-    """Return the worst known state with its reason, "" if there is none."""
+    """Return the worst known state, and its reason, which is "" if no reason is known."""
     found = [
         _pod_trouble(pod, events, said)
         for pod in pods
@@ -170,7 +171,7 @@ def _trouble(
     if refused is not None:
         return RolloutState.FAILED, f"{refused.reason}: {refused.message}"
     if late is not None:
-        # The reasons why it makes no progress are in its pods.
+        # The condition says only that the rollout is late. Its pods say why.
         return (
             RolloutState.FAILED,
             f"{late.reason}: {late.message}{'; ' if starting else ''}{starting}",
@@ -181,21 +182,21 @@ def _trouble(
 def _refusal(
     workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]
 ) -> Event | None:
-    """Return the Event which says why pods cannot be created, unless pods were created after it."""
+    """Return the Event that says why pods cannot be created, or None if pods were created later."""
     latest = _latest(events, workload.metadata.name, "FailedCreate")
     wanted, updated, _, _ = _counts(workload)
     if latest is None or (updated >= wanted and len(pods) >= wanted):
         return None
     newest = max((pod.metadata.creation_timestamp or "" for pod in pods), default="")
-    # Events may have microseconds, pods have whole seconds.
+    # The times of Events may have microseconds. The creation times of pods have whole seconds.
     return latest if newest[:_TO_SECONDS] <= latest.when[:_TO_SECONDS] else None
 
 
 def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
-    """Return whether another pod has replaced a pod that ended, for example by an eviction.
+    """Return whether a pod has failed, for example by an eviction, and another one replaces it.
 
-    A Deployment does not count such pods; a DaemonSet deletes them before it creates another one on
-    the node.
+    Only a Deployment keeps failed pods. A DaemonSet deletes a failed pod before it creates another
+    one on the node.
     """
     ended = isinstance(workload, Deployment) and pod.status.phase == "Failed"
     wanted, _, _, total = _counts(workload)
@@ -240,7 +241,7 @@ def _pod_trouble(
 
 
 def _end(ended: Terminated) -> str:
-    """Return how a container ended, without a reason that only repeats the exit code."""
+    """Return the text for a container's exit code, with its reason if that adds information."""
     why = f" ({ended.reason})" if ended.reason not in ("", "Error", "Completed") else ""
     return f"; it ended with exit code {ended.exit_code}{why}"
 
@@ -255,7 +256,10 @@ def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | Non
 
 
 def remedy_of(reason: str, namespace: str, workload: str) -> str:
-    """Return how to mend ``reason``, or ""; ``workload`` is such as deployment/gputile-webhook."""
+    """Return the remedy for a component's ``reason``, or "" if no remedy is known.
+
+    ``workload`` is the component as in kubectl's arguments: deployment/gputile-webhook.
+    """
     for pattern, remedy in _remedies().items():
         if re.search(pattern, reason):
             return remedy.format(namespace=namespace, workload=workload)
@@ -268,13 +272,13 @@ def _remedies() -> Mapping[str, str]:
 
 
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"
-# Labels of the pods of gpushare's manifest and of HAMi's chart, which annotate pods with their GPU
-# too.
+# Label selectors for the pods of two other extenders, from gpushare's manifest and HAMi's chart.
+# Both extenders write a pod's GPU into its annotations.
 OTHER_EXTENDERS: Final = (
     "component=gpushare-schd-extender",
     "app.kubernetes.io/component=hami-scheduler",
 )
-_MOST_DIGITS: Final = 9  # of a revision's number
+_MOST_DIGITS: Final = 9  # the largest number of digits in a revision's number
 _PENDING: Final = {
     "pending-install": "installation of",
     "pending-upgrade": "upgrade to",
@@ -283,17 +287,18 @@ _PENDING: Final = {
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A problem with its rule and remedy; ``state`` is the best that the installation can reach."""
+    """A problem that is not the rollout of one component."""
 
     object: Annotated[
         str, described("The object with the problem, such as a Helm release, a component or a pod.")
     ]
     rule: Annotated[str, described("The problem.")]
-    remedy: Annotated[str, described("What to do about it.")]
+    remedy: Annotated[str, described("How to solve the problem.")]
     state: Annotated[
         RolloutState,
         described(
-            "The best possible state of the installation; Ready if no component is affected."
+            "The best state that the installation can have with this problem. Ready means that the "
+            "problem affects no component."
         ),
     ]
 
@@ -301,7 +306,7 @@ class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
 def unfinished_releases(
     revisions: Iterable[HelmRevision], names: Iterable[str], namespace: str
 ) -> list[InstallationProblem]:
-    """Return the problems of those releases ``names`` whose latest revision Helm did not finish."""
+    """Return a problem for each Helm release in ``names`` whose latest revision is unfinished."""
     latest: dict[str, tuple[int, str]] = {}
     for revision in revisions:
         labels = revision.metadata.labels
@@ -321,7 +326,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
     )
     told = f"Helm release {name}"
     if status == "failed":
-        rule = f"Helm reports that revision {number} failed; it may be installed in part"
+        rule = f"Helm reports that revision {number} failed; it may be partly installed"
         return InstallationProblem(told, rule, again, RolloutState.FAILED)
     if status == "uninstalling":
         rule = f"Helm has begun to remove revision {number}, and has not finished"
@@ -331,7 +336,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
     if status in _PENDING:
         rule = (
             f"Helm has not finished the {_PENDING[status]} revision {number}; it may be "
-            f"installed in part"
+            f"partly installed"
         )
         return InstallationProblem(
             told,
@@ -343,7 +348,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
 
 
 def refused_configuration(why: str) -> InstallationProblem:
-    """Return the problem of a configuration that components refuse, for the reason ``why``."""
+    """Return the problem for a configuration that components refuse with the error ``why``."""
     return InstallationProblem(
         "configuration",
         f"{why}; running components keep the previous configuration, and a restarted one does not "
@@ -358,11 +363,11 @@ def missing_components(
     accounts: Iterable[ServiceAccount],
     scheduler_name: str,
 ) -> list[InstallationProblem]:
-    """Return the problems of components that are missing.
+    """Return a problem for each component that should exist but has no workload.
 
-    The chart creates a ServiceAccount for each component. ``scheduler_name`` is the scheduler that
-    the configuration names, "" if the chart installs none. If nothing is installed, nothing is
-    missing.
+    The chart creates a ServiceAccount for each component, so a ServiceAccount without a workload
+    shows that a component is missing. ``scheduler_name`` is the scheduler that admission assigns
+    pods to, or "" if the chart installs no scheduler. Without any workloads the list is empty.
     """
     if not workloads:
         return []
@@ -389,7 +394,7 @@ def missing_components(
 
 
 def other_extenders(pods: Iterable[RunningPod]) -> list[InstallationProblem]:
-    """Return a problem for each other extender whose pods run."""
+    """Return a problem for each running pod of another extender."""
     names = sorted(
         {f"{p.metadata.namespace}/{p.metadata.name}" for p in pods if p.status.phase == "Running"}
     )

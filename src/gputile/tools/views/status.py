@@ -1,4 +1,4 @@
-"""Assesses the installation by component, and lists the mode and unit of each node (U11)."""
+"""Assesses the installation as a whole, and lists the mode and unit of each GPU node (U11)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,15 +44,11 @@ _RENEWED_WITHIN_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Signs of gputile if no components are found.
+    """Signs that gputile is installed although no components are found."""
 
-    ``here`` are sentences on the signs in the namespace, ``elsewhere`` other namespaces that its
-    webhooks name. ``running``: one of its programs has recently renewed its Lease.
-    """
-
-    here: list[str] = field(default_factory=list)
-    running: bool = False
-    elsewhere: list[str] = field(default_factory=list)
+    here: list[str] = field(default_factory=list)  # sentences on the signs in the namespace
+    running: bool = False  # whether a program of gputile has recently renewed its Lease
+    elsewhere: list[str] = field(default_factory=list)  # other namespaces that its webhooks name
 
 
 def traces_of(
@@ -61,9 +57,9 @@ def traces_of(
     namespace: str,
     now: float,
 ) -> Traces:
-    """Return gputile's signs in a namespace's Leases and the cluster's webhook configurations.
+    """Return the signs in a namespace's Leases and in the cluster's webhook configurations.
 
-    ``now`` is the time of this machine in seconds; the cluster's may differ by minutes.
+    ``now`` is this machine's Unix time in seconds. The cluster's clocks may differ by minutes.
     """
     holders = [
         f"{lease.spec.holder_identity} holds the Lease {lease.metadata.name}"
@@ -84,21 +80,21 @@ def traces_of(
 
 
 def _namespace(webhook: WebhookEntry) -> str:
-    """Return the namespace of a webhook's Service, "" if it has a URL."""
+    """Return the namespace of a webhook's Service, or "" if the webhook has a URL instead."""
     service = webhook.client_config.service
     return service.namespace if service is not None else ""
 
 
-_NAMED: Final = 20  # components in the first line
+_NAMED: Final = 20  # the largest number of components that the first line names
 _HEADING: Final = ("COMPONENT", "READY", "STATE", "REASON")
 _NO_AGENT: Final = "no agent runs there; this is the last report"
 
 
 class RolloutPhase(StrEnum):
-    """The state of the installation, named as in ACK's documents if they have a name for it.
+    """The state of the installation. The values are ACK's names for states that ACK knows.
 
-    OUTSIDE_OF_PODS: the components run outside of pods. They renew their Leases, but whether they
-    are ready is unknown.
+    OUTSIDE_OF_PODS means that gputile's programs renew their Leases but do not run in pods. It is
+    unknown whether these programs are ready.
     """
 
     DEPLOYED = "Deployed"
@@ -109,49 +105,40 @@ class RolloutPhase(StrEnum):
 
 
 class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
-    """A GPU node: the mode and unit in force, and the changes and problems in its conditions.
-
-    ``mode`` is "" and ``unit_mib`` 0 if its agent has reported none. ``agent_there``: an agent has
-    a pod on the node.
-    """
+    """A GPU node, with the mode, unit and problems that its agent has reported."""
 
     name: Annotated[str, described("The node's name.")]
     agent_there: Annotated[bool, described("Whether an agent has a pod on the node.")]
     agent_ready: Annotated[bool, described("Whether the agent is ready.")]
-    mode: Annotated[str, described('The mode in force; "" if the agent has reported none.')]
+    mode: Annotated[str, described('The mode in force, or "" if the agent has reported none.')]
     unit_mib: Annotated[
-        int, described("The memory unit in force, in MiB; 0 if the agent has reported none.")
+        int, described("The memory unit in force in MiB, or 0 if the agent has reported none.")
     ]
-    gpus: Annotated[int, described("The number of its GPUs.")]
+    gpus: Annotated[int, described("The number of the node's GPUs.")]
     problems: Annotated[
         list[str], described("Pending changes and problems, as the node's conditions report them.")
     ]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole installation.
-
-    ``unit_mib`` is the configured memory unit, 0 without a configuration. ``resting`` counts the
-    nodes without GPUs, which are not in ``nodes``. Without components, ``traces`` are the signs of
-    programs outside of pods, and ``elsewhere`` the namespaces in which gputile may be installed.
-    ``problems`` are those of the whole installation.
-    """
+    """The whole installation. ``traces`` and ``elsewhere`` are empty if there are components."""
 
     phase: Annotated[RolloutPhase, described("The state of the installation.")]
     unit_mib: Annotated[
-        int, described("The configured memory unit, in MiB; 0 without a configuration.")
+        int, described("The configured memory unit in MiB, or 0 without a configuration.")
     ]
     resting: Annotated[int, described("The number of nodes without GPUs, whose agents are idle.")]
     components: Annotated[list[Component], described("The components.")]
     nodes: Annotated[list[InstalledNode], described("The GPU nodes.")]
     traces: Annotated[
-        list[str], described("Without components: signs of programs that run outside of pods.")
+        list[str], described("If no components exist, signs of programs that run outside of pods.")
     ] = []
     elsewhere: Annotated[
-        list[str], described("Without components: other namespaces with a webhook of gputile.")
+        list[str],
+        described("If no components exist, other namespaces that have a webhook of gputile."),
     ] = []
     problems: Annotated[
-        list[InstallationProblem], described("Problems of the whole installation.")
+        list[InstallationProblem], described("Problems that concern the whole installation.")
     ] = []
 
 
@@ -163,9 +150,9 @@ def assess(
     unit_mib: int,
     said: Mapping[str, str] = MappingProxyType({}),
 ) -> Installation:
-    """Assess the installation of these workloads and pods.
+    """Assess the installation from the objects of its namespace and the cluster's nodes.
 
-    ``said`` are the responses of readiness probes that failed, by pod name.
+    ``said`` maps names of pods that are not ready to the responses of their readiness probes.
     """
     components = sorted(
         (component_of(w, _pods_of(w, pods), events, said) for w in workloads), key=lambda c: c.name
@@ -200,7 +187,7 @@ def assess(
 def with_problems(
     installation: Installation, problems: Sequence[InstallationProblem]
 ) -> Installation:
-    """Return the installation with these problems; its phase is the worst one that they allow."""
+    """Return the installation with these problems, in the best phase that all of them allow."""
     phase, states = installation.phase, {problem.state for problem in problems}
     if phase in (RolloutPhase.DEPLOYED, RolloutPhase.DEPLOYING) and RolloutState.FAILED in states:
         phase = RolloutPhase.FAILED
@@ -210,7 +197,7 @@ def with_problems(
 
 
 def with_traces(installation: Installation, traces: Traces) -> Installation:
-    """Return an installation without components in the phase that its signs show."""
+    """Add the signs to an installation without components, and change its phase accordingly."""
     if installation.phase is not RolloutPhase.NOT_INSTALLED:
         return installation
     if not traces.here:
@@ -226,7 +213,7 @@ def with_traces(installation: Installation, traces: Traces) -> Installation:
 
 
 def table(installation: Installation, width: int | None = None) -> str:
-    """Return the text for people, with tables of at most ``width`` columns."""
+    """Return the human-readable output, with tables of at most ``width`` columns."""
     components = installation.components
     bad = [component.name for component in components if component.state is not RolloutState.READY]
     bad += [
@@ -278,7 +265,7 @@ def table(installation: Installation, width: int | None = None) -> str:
 
 
 def _seen(installation: Installation) -> list[str]:
-    """Return the lines on an installation without components."""
+    """Return the lines on signs of gputile, for an installation without components."""
     found = ["its configuration exists"] if installation.unit_mib else []
     if count := len(installation.nodes):
         found.append(
@@ -289,14 +276,14 @@ def _seen(installation: Installation) -> list[str]:
         return []
     if installation.phase is RolloutPhase.OUTSIDE_OF_PODS:
         advice = (
-            "It runs outside of pods; whether it is ready is unknown: each program answers "
+            "gputile runs outside of pods. Whether it is ready is unknown. Each program answers "
             "/readyz on its health port."
         )
     elif installation.elsewhere:
         other = inert(installation.elsewhere[0])
         advice = f"Its webhook is in the namespace {other} (--installed-in {other})."
     else:
-        advice = "It may run in another namespace (--installed-in), or these may be left over."
+        advice = "It may run in another namespace (--installed-in), or these may be remains of it."
     but = f", but {_listed(found)}" if found else ""
     return ["", f"This namespace has no Deployments and DaemonSets of gputile{but}. {advice}"]
 
@@ -306,7 +293,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Return, by node, whether an agent pod on it is ready; in an upgrade there may be two."""
+    """Map nodes to whether one of their agent pods is ready. In an upgrade there may be two."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
@@ -315,7 +302,7 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 
 def _has_reported(node: Node) -> bool:
-    """Return whether an agent has set an inventory or a condition: without GPUs it sets neither."""
+    """Return whether the agent has set its inventory or a condition, as it does if it has GPUs."""
     return INVENTORY_ANNOTATION in node.metadata.annotations or has_agent_condition(node)
 
 
@@ -347,7 +334,7 @@ def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
 
 
 def _node_row(node: InstalledNode, absent: str) -> tuple[str, ...]:
-    """Return the row of a node; ``absent`` is the text if its agent has no pod."""
+    """Return the row of a node. ``absent`` is the text for a node without an agent's pod."""
     agent = "ready" if node.agent_ready else "not ready" if node.agent_there else absent
     return (
         node.name,

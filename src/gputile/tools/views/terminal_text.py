@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 
-# Control, format, surrogates, line and paragraph separators.
+# Unicode categories that terminals act on: control, format, surrogates, and line separators.
 _OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
@@ -18,7 +18,7 @@ def inert(text: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of ``text`` in columns: two for wide characters, none for combining ones."""
+    """Return the width of ``text`` in columns. Wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -32,7 +32,7 @@ def padded(text: str, width: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return ``text`` cut to ``width`` columns; it ends in dots if something was cut."""
+    """Return ``text`` cut to ``width`` columns. If something was cut, the text ends in dots."""
     if columns_of(text) <= width:
         return text
     dots = "..." if width > len("...") else ""
@@ -57,7 +57,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _cut(word: str, width: int) -> list[str]:
-    """Cut a word into parts of at most ``width`` columns; a wide character is not divided."""
+    """Cut a word into parts of at most ``width`` columns, without dividing a wide character."""
     parts, taken = [""], 0
     for each in word:
         size = columns_of(each)
@@ -74,9 +74,9 @@ _NARROWEST = 8  # the smallest width of a table's column
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return a table's lines; columns are as wide as their widest cells, two spaces apart.
+    """Return a table's lines. Columns are as wide as their widest cells, two spaces apart.
 
-    If that is wider than ``width``, the widest cells are wrapped.
+    If the table would be wider than ``width``, cells of the widest columns are wrapped.
     """
     cells = [[inert(cell) for cell in row] for row in rows]
     widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
@@ -85,7 +85,7 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
             max(columns_of(word) for cell in column for word in cell.split(" "))
             for column in zip(*cells, strict=True)
         ]
-        # Cut words only if nothing else helps.
+        # Cut words only if the table is too wide even with one word per line.
         for narrowest in (words, [_NARROWEST] * len(widths)):
             widths = _fitted(widths, narrowest, width - _GAP * (len(widths) - 1))
     lines = []
@@ -98,7 +98,7 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
 
 
 def _fitted(widths: Sequence[int], narrowest: Sequence[int], most: int) -> list[int]:
-    """Reduce the largest widths until their sum is at most ``most``, if ``narrowest`` allows it."""
+    """Reduce the largest widths until the sum is at most ``most``, but none below ``narrowest``."""
     found = list(widths)
     while sum(found) > most:
         wider = [column for column, width in enumerate(found) if width > narrowest[column]]

@@ -1,1 +1,1 @@
-"""Serves a page of the GPUs as tiles: its records, its streaming server, and browsers' code."""
+"""Serves the web page that shows GPUs as tiles: records, streaming server, and browser code."""

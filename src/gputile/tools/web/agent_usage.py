@@ -1,10 +1,10 @@
 """Reads the metrics of agents, and computes the memory and GPU time that pods use.
 
-GPU time is the difference between two readings.
+GPU time is computed from two readings of a counter.
 
-Agents are read through the API server's proxy, with the viewer's rights. The proxy needs no further
-address or credential, and RBAC decides who may use it (get pods/proxy). Prometheus would need both,
-and access rules of its own.
+Agents are read through the API server's proxy, with the credentials of this process. The proxy
+needs no further address or password, and RBAC decides who may use it (get pods/proxy). To read
+Prometheus instead, users would have to configure its address, password and access rules.
 """
 
 import asyncio
@@ -31,28 +31,29 @@ _OF_AGENT: Final = "gputile_agent_"
 _AGENTS: Final = {
     "labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"
 }
-_MOST_S: Final = 5.0  # for one agent's response, retries included
+_MOST_S: Final = 5.0  # the time limit for an agent's response, including retries
 _RELIST_S: Final = 60.0
-_MOST_QUOTED: Final = 60  # characters of a response
+_MOST_QUOTED: Final = 60  # the characters of a response that an error quotes
 
 
 class UnreadableMetrics(Exception):
-    """The response is not in Prometheus' text format."""
+    """The response is not an agent's metrics in Prometheus' text format."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
     """The use of a node's GPUs at one moment.
 
-    Pods are named ``namespace/name``; those without measurements are absent. ``pod_bytes`` is
-    memory by GPU index, ``pod_seconds`` GPU time since the containers' start, ``gpu_bytes`` all
-    memory in use by GPU index. ``agents_started`` is the agent's start time: another agent's
-    counters begin anew.
+    Keys of pods are ``namespace/name``. Pods without measurements are absent.
     """
 
+    # The memory of each pod in bytes, by GPU index.
     pod_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    # The GPU time of each pod in seconds, since its containers started.
     pod_seconds: Mapping[str, float] = field(default_factory=dict)
+    # All memory in use in bytes, by GPU index.
     gpu_bytes: Mapping[int, int] = field(default_factory=dict)
+    # How often agents have started on the node. Each agent's counters begin at 0.
     agents_started: int = 0
 
 
@@ -60,14 +61,14 @@ def agent_reading(text: bytes) -> AgentReading:
     """Parse an agent's ``/metrics``.
 
     Raises:
-        UnreadableMetrics: the text is not in Prometheus' text format.
+        UnreadableMetrics: the text is not an agent's metrics.
     """
-    # Most series are skipped: Prometheus' parser takes 0.1 s for all of them.
+    # Only the needed series are parsed: Prometheus' parser would take 0.1 s for all of them.
     said = [
         line for line in text.decode(errors="replace").split("\n") if line.startswith(_OF_AGENT)
     ]
     if not said:
-        raise UnreadableMetrics("none of them is named")
+        raise UnreadableMetrics(f"no name begins with {_OF_AGENT}")
     lines = [line for line in said if line.startswith(_READ)]
     pod_bytes: dict[str, dict[int, int]] = {}
     pod_seconds: dict[str, float] = {}
@@ -91,7 +92,7 @@ def agent_reading(text: bytes) -> AgentReading:
 
 
 def mib(count: int) -> int:
-    """Return bytes as MiB, rounded up."""
+    """Convert ``count`` bytes to MiB, rounded up."""
     return -(-count // MIB)
 
 
@@ -100,18 +101,18 @@ def _pod(sample: Sample) -> str:
 
 
 Made = Mapping[str, int]
-"""When the pods of a node were created, by ``namespace/name``: it tells a pod from its
-predecessor of the same name.
+"""The creation times of a node's pods, by ``namespace/name``. They distinguish a pod from an
+earlier pod of the same name.
 """
 
 
 def made_of(tile: NodeTile) -> Made:
-    """Return the creation times of a node's pods, Unix time in seconds."""
+    """Return the creation times of a node's pods as Unix time in seconds."""
     return {f"{pod.namespace}/{pod.name}": pod.created for pod in tile.pods}
 
 
 def is_same(key: str, earlier: Made, later: Made) -> bool:
-    """Return whether a name belonged to the same pod in both."""
+    """Return whether the name ``key`` belonged to the same pod at both times."""
     return earlier.get(key, 0) == later.get(key, 0)
 
 
@@ -123,17 +124,16 @@ class _Read:
 
 
 class UsageMeter:
-    """Keeps the latest reading of each node, to compute GPU time from the next one."""
+    """Computes usage from readings. GPU time needs each node's previous reading."""
 
     def __init__(self) -> None:
         self._latest: dict[str, _Read] = {}
 
     def measure(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
-        """Compute the use of the node's pods and GPUs from a reading at ``at_s``.
+        """Compute the use of a node's pods and GPUs from a reading.
 
-        ``at_s`` are seconds of a monotonic clock. ``made`` has the creation times of the pods that
-        were read. A pod's GPU time is known from its second reading on, if its agent counts GPU
-        time.
+        ``at_s`` is the time of the reading on a monotonic clock. ``made`` has the creation times of
+        the pods at that time. A pod's GPU time needs two readings and an agent that counts it.
         """
         before = self._latest.get(node)
         now = self._latest[node] = _Read(at_s, reading, made)
@@ -154,11 +154,11 @@ class UsageMeter:
 
 
 def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
-    """Return the percentage of one GPU's time; None if the two readings do not determine it."""
+    """Return the pod's GPU time in percent of one GPU between two readings, or None if unknown."""
     if before is None or now.at_s <= before.at_s or not is_same(key, before.made, now.made):
         return None
     if before.reading.agents_started != now.reading.agents_started:
-        return None  # another agent's counters began at another time
+        return None  # the agent has restarted, and its counters with it
     earlier, later = before.reading.pod_seconds.get(key), now.reading.pod_seconds.get(key)
     if earlier is None or later is None or later < earlier:
         return None  # the pod is new, or its containers have restarted
@@ -168,7 +168,7 @@ def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
 class UsageUnknown(Exception):
     """The use of a node's pods cannot be read.
 
-    ``refused``: the viewer has no right to read it on any node, so retries do not help.
+    ``refused`` states that RBAC does not allow reads from any agent, so retries are useless.
     """
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
@@ -177,7 +177,7 @@ class UsageUnknown(Exception):
 
 
 class UsageReader:
-    """Reads from the agents of the release in ``namespace``."""
+    """Reads the metrics of the agents in ``namespace``."""
 
     def __init__(self, connection: Connection, namespace: str) -> None:
         self._connection = connection
@@ -197,7 +197,7 @@ class UsageReader:
         """Read the current metrics of a node's agent.
 
         Raises:
-            UsageUnknown: it cannot be read.
+            UsageUnknown: the metrics cannot be read.
         """
         agent = await self._agent(node)
         answer = await self._ask(node, agent)
@@ -207,28 +207,28 @@ class UsageReader:
             self._doubted.add(node)
             who = self._named(agent)
             raise UsageUnknown(
-                f"{who} answers no metrics of an agent: {error}; {_quoted(answer)}"
+                f"the response of {who} is not an agent's metrics: {error}; {_quoted(answer)}"
             ) from error
 
     def _named(self, agent: str) -> str:
-        """Return the text for a pod and its port."""
+        """Return the text for an agent's pod and port, given as ``pod:port``."""
         name, _, port = agent.rpartition(":")
         return f"port {port} of pod {self._namespace}/{name}"
 
     async def _ask(self, node: str, agent: str) -> bytes:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{agent}/proxy/metrics"
         try:
-            async with asyncio.timeout(_MOST_S):  # shorter than the connection's own time-out
+            async with asyncio.timeout(_MOST_S):  # so that the connection's time-out never applies
                 return await self._connection.get(path, within=2 * _MOST_S)
         except TimeoutError as error:
             raise UsageUnknown(f"the agent did not answer within {_MOST_S:g} s") from error
         except Forbidden as error:
             raise UsageUnknown(
-                f"you may not ask the agents: {error}", refused=bool(error.reason)
+                f"you may not read the agents: {error}", refused=bool(error.reason)
             ) from error
         except KubeError as error:
             self._doubted.add(node)
-            raise UsageUnknown(f"the agent cannot be asked: {_error_text(error)}") from error
+            raise UsageUnknown(f"the agent cannot be read: {_error_text(error)}") from error
 
     async def _agent(self, node: str) -> str:
         async with self._listing:
@@ -265,7 +265,7 @@ class UsageReader:
 
 
 def _quoted(answer: bytes) -> str:
-    """Return the beginning of a response, which helps to find out what sent it."""
+    """Quote the beginning of a response for a message. It helps to identify the sender."""
     text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
     return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
 

@@ -1,4 +1,4 @@
-"""Serves the page's requests: files, the state, a stream of changes, and questions about pods."""
+"""Answers the page's HTTP requests: for files, state, changes, usage and questions about pods."""
 
 import asyncio
 import hashlib
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 LARGEST_MANIFEST: Final = 256 * 1024
 FIRST_NODES: Final = 64  # more rows than any screen shows
-# questions about pods, of all viewers; fifty people may open the same link at once
+# Limits of waiting questions about pods. Fifty people may open the same link at the same time.
 _MOST_WAITING: Final = 64
 _MOST_WAITING_OF_ONE: Final = 16
-_MOST_MANIFESTS: Final = 8  # each takes longer than a question about a pod
+_MOST_MANIFESTS: Final = 8  # a manifest takes longer than a question about a pod
 _MOST_MANIFESTS_OF_ONE: Final = 2
-MOST_TEXTS: Final = 8  # that describe added nodes
+MOST_TEXTS: Final = 8  # the largest number of texts that describe added nodes
 _EVENTS_SHOWN: Final = 50
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 _AGAIN_S: Final = "2"
@@ -66,7 +66,7 @@ class Asset:
 
 
 def assets() -> dict[str, Asset]:
-    """Return the files that the browser loads, all from the package and none from other hosts."""
+    """Return the files that the browser loads. The page must load nothing from other hosts."""
     found = {}
     for each in files("gputile.tools.web").joinpath("static").iterdir():
         kind = _TYPES.get(f".{each.name.rpartition('.')[2]}")
@@ -83,7 +83,7 @@ class PodEventLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The response of ``/api/pod``; ``events_unknown`` is why the pod's Events cannot be shown."""
+    """The response of ``/api/pod``. If Events cannot be shown, ``events_unknown`` says why."""
 
     explanation: ExplainAnswer
     created: str
@@ -92,14 +92,14 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TooManyQuestions(Exception):
-    """Too many questions are waiting for an answer."""
+    """The queue of questions is full."""
 
 
 class Questions:
     """Answers questions about the cluster one at a time, in a thread.
 
-    At most ``most`` questions wait, and at most ``most_of_one`` of the same viewer if viewers log
-    in.
+    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of the
+    same viewer may wait.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class Questions:
         self._waiting: Counter[str] = Counter()
 
     async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
-        """Call ``answer`` with the cluster's state; ``viewer`` is "" if viewers do not log in.
+        """Return ``answer(moment)``. ``viewer`` is the user's name, or "" if there is no login.
 
         Raises:
-            TooManyQuestions: too many questions are waiting.
+            TooManyQuestions: the queue is full.
             KubeError: the API server cannot be read.
         """
         if self._waiting.total() >= self._most or (
@@ -129,15 +129,15 @@ class Questions:
                 return await asyncio.to_thread(answer, moment)
         finally:
             self._waiting[viewer] -= 1
-            self._waiting += Counter()  # removes viewers with no question left
+            self._waiting += Counter()  # removes viewers without questions
 
 
 class PageApp:
     """The HTTP handlers of the page.
 
-    ``cluster`` is the cluster's name on the page. ``moment`` returns the state for answering
-    questions. ``viewers`` is None if there is no login: then only the person who started the page
-    can open it.
+    ``cluster`` is the name of the cluster that the page shows. ``moment`` returns the objects that
+    questions need. ``viewers`` is None if there is no login. Only the person who started the page
+    can then open it.
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class PageApp:
         self._viewers = viewers
         self._epoch = secrets.token_hex(8)
         self._cluster = cluster
-        self._encoded = -1, b""  # revision and state: encoded once for all viewers of a revision
-        self._encoding = asyncio.Lock()  # one partial state at a time is encoded, in a thread
+        self._encoded = -1, b""  # the latest encoded state, with its revision
+        self._encoding = asyncio.Lock()  # partial states are encoded one at a time, in a thread
         self._questions = Questions(moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
         self._manifests = Questions(moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
         self._bodies = BodyReader(LARGEST_MANIFEST)
@@ -186,19 +186,19 @@ class PageApp:
         return routed({**routes, "/api/what-if": ("POST", self._what_if)})
 
     def _rights(self, request: web.BaseRequest) -> Rights:
-        """Return what the viewer may see: everything, or with a login what its rights allow."""
+        """Return the viewer's rights. Without a login the viewer may see everything."""
         return ALL_RIGHTS if self._viewers is None else request[RIGHTS]
 
     def _viewer(self, request: web.BaseRequest) -> str:
-        """Return the viewer's user name, "" if there is no login."""
+        """Return the viewer's user name, or "" if there is no login."""
         return "" if self._viewers is None else self._viewers.user(request[SECRET])
 
     def prepare(self) -> None:
-        """Encode the state, so that the first viewer does not wait for it."""
+        """Encode the state in advance, so that the first viewer need not wait for that."""
         self._encoded_state()
 
     async def _first(self, request: web.BaseRequest) -> web.Response:
-        """Return the first screen's nodes, which the browser draws while it loads the others."""
+        """Return the first nodes, which the browser draws while it loads all nodes."""
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:
@@ -251,7 +251,7 @@ class PageApp:
         )
 
     def _epoch_for(self, rights: Rights) -> str:
-        """Return the epoch of states for these rights: changes for others do not apply to them."""
+        """Return the epoch of the states and changes that viewers with these rights may see."""
         if rights.everywhere:
             return self._epoch
         namespaces = " ".join(sorted(rights.namespaces)).encode()
@@ -301,7 +301,7 @@ class PageApp:
         return _json(visible_pod_usage(found, self._rights(request)))
 
     def _asked_for(self, request: web.BaseRequest) -> Pod | None:
-        """Return the pod that a request names; None if it does not exist or may not be seen."""
+        """Return the pod that a request names, or None if the viewer can see no such pod."""
         namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
             return None
@@ -359,7 +359,7 @@ class PageApp:
         if not self._rights(request).everywhere:
             return web.Response(
                 status=403,
-                text="only those who may list the pods of all namespaces may ask what if\n",
+                text="only viewers who may list the pods of all namespaces can use What if\n",
             )
         try:
             body = await self._bodies.body(request)
@@ -378,24 +378,24 @@ class PageApp:
 
 
 def _as_counted(name: str) -> list[str | int]:
-    """Return a sort key that orders node-10 after node-9, as the browser does."""
+    """Return a sort key that orders node-10 after node-9, which is the browser's order too."""
     return [int(part) if number % 2 else part for number, part in enumerate(_NUMBERS.split(name))]
 
 
 def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
-    """Remove from an explanation what concerns other pods, which the viewer may not see."""
-    unseen = "It has no node. Those who may list the pods of all namespaces see why."
+    """Remove other pods from an explanation, because the viewer may not see them."""
+    unseen = "The pod has no node. Only viewers who may list the pods of all namespaces see why."
     text = whereabouts(pod)[1] if said.node else unseen
     return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
 
 
 def _no_pod() -> web.Response:
-    text = "there is no such pod (any more), or you may not list the pods of its namespace\n"
+    text = "this pod does not exist (any more), or you may not list the pods of its namespace\n"
     return web.Response(status=404, text=text)
 
 
 def _busy() -> web.Response:
-    text = "too many questions wait for an answer; ask again in a moment\n"
+    text = "too many requests are waiting for an answer; try again in a moment\n"
     return web.Response(status=503, text=text, headers={"Retry-After": _AGAIN_S})
 
 

@@ -1,6 +1,6 @@
 """Watches nodes, pods and claims for the page, and streams the changes to browsers.
 
-A browser that stops reading is disconnected, so it cannot delay others.
+A slow browser must never delay others. The feed therefore disconnects browsers that stop reading.
 """
 
 import asyncio
@@ -28,26 +28,29 @@ from gputile.tools.web.state import PageState
 GATHER_S: Final = 0.1  # changes within this time are sent together
 LOOK_EVERY_S: Final = 1.0
 ASK_EVERY_S: Final = 15.0
-ANSWERED_WITHIN_S: Final = 5.0  # for one request
+ANSWERED_WITHIN_S: Final = 5.0  # the time limit for that request
 _QUESTION: Final = "/version"  # cheap, and every authenticated user may read it
-_OBJECTS: Final = 200  # of a list that are applied before other tasks run
-# nodes and pods of one change; a node with 128 pods takes 0.5 ms to compare
+_OBJECTS: Final = 200  # the objects of a list that are applied before other tasks run
+# The nodes and the pods that one change may have. Comparing a node with 128 pods takes 0.5 ms.
 _MOST_AT_ONCE: Final = 50
 MOST_CHANGES: Final = 512
 MOST_BYTES: Final = 16 * MIB
-STALLED_S: Final = 30.0  # a browser that reads nothing for so long is disconnected
-# keeps proxies from closing the stream, and shows the page that it is alive
+STALLED_S: Final = 30.0  # a browser that reads nothing for this long is disconnected
+# Heartbeats prevent proxies from closing an idle stream, and show the page that the stream works.
 HEARTBEAT_S: Final = 15.0
 Object = TypeVar("Object")
 _PIECE: Final = 256 * 1024
 RELOAD: Final = b"event: reload\ndata: {}\n\n"
-# an event, because browsers do not pass comments to the page
+# Heartbeats are events, because browsers do not pass the comments of a stream to the page.
 _HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change with its number, encoded for full rights; no ``difference`` if no pods changed."""
+    """An event of the log, encoded for viewers who may see all pods.
+
+    ``difference`` is None for an event that is the same for all viewers, such as a status.
+    """
 
     revision: int
     encoded: bytes
@@ -55,10 +58,10 @@ class Change:
 
 
 class ChangeLog:
-    """The latest changes, encoded once, bounded in number and in bytes.
+    """The latest changes, limited in number and in bytes. Each change is encoded only once.
 
-    A viewer keeps only the number of its last change, so a slow viewer costs no memory. A viewer
-    that falls behind the start of the log reloads the whole page.
+    A viewer stores only the number of its last change, so a slow viewer costs no memory. If that
+    change is older than the log, the viewer must reload the whole page.
     """
 
     def __init__(self, most: int = MOST_CHANGES, most_bytes: int = MOST_BYTES) -> None:
@@ -70,7 +73,7 @@ class ChangeLog:
         self._news = asyncio.Event()
 
     def append(self, encoded: bytes, difference: Difference | None = None) -> None:
-        """Add a change, and wake the viewers that wait for one."""
+        """Append a change, and wake all viewers that wait for changes."""
         self.revision += 1
         self._kept.append(Change(self.revision, encoded, difference))
         self._bytes += len(encoded)
@@ -80,24 +83,23 @@ class ChangeLog:
         self._news = asyncio.Event()
 
     def since(self, revision: int) -> list[Change] | None:
-        """Return the changes after ``revision``; None if it is older than the log, or too high."""
+        """Return the changes after ``revision``, or None if that revision is too old or unknown."""
         behind = self.revision - revision
         if behind < 0 or behind > len(self._kept):
             return None
         return [self._kept[number] for number in range(len(self._kept) - behind, len(self._kept))]
 
     async def wait_for_change(self, revision: int) -> None:
-        """Wait until there is a change after ``revision``."""
         while self.revision <= revision:
             await self._news.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a viewer sees; ``lasts`` returns whether its rights are unchanged."""
+    """What a viewer may see of the changes."""
 
-    shown: Callable[[Change], bytes]
-    lasts: Callable[[], Awaitable[bool]]
+    shown: Callable[[Change], bytes]  # encodes the part of a change that the viewer may see
+    lasts: Callable[[], Awaitable[bool]]  # returns whether the viewer's rights are unchanged
 
 
 class Viewer:
@@ -112,7 +114,7 @@ class Viewer:
         await self.answer.prepare(self._request)
 
     async def write(self, body: bytes) -> bool:
-        """Send a part of the body; return False if the browser has gone."""
+        """Send a part of the body. Return False if the browser has disconnected or is stalled."""
         for start in range(0, len(body), _PIECE):
             try:
                 async with asyncio.timeout(STALLED_S):
@@ -126,7 +128,7 @@ class Viewer:
         return True
 
     async def follow(self, log: ChangeLog, revision: int, sight: Sight) -> None:
-        """Stream the changes after ``revision`` until the browser goes or must reload the page."""
+        """Stream changes after ``revision``, until the browser disconnects or must reload."""
         while True:
             found = log.since(revision) if await sight.lasts() else None
             if found is None:
@@ -142,12 +144,12 @@ class Viewer:
 
 class Feed:
     def __init__(self, connection: Connection, state: PageState, *, claims: bool = True) -> None:
-        """``claims``: whether ResourceClaims can be watched."""
+        """Prepare the watches. ``claims`` states whether ResourceClaims are watched too."""
         self.state = state
         self.log = ChangeLog()
         self.status = FeedStatus()
         self._connection = connection
-        self._unanswered: KubeError | None = None  # why the latest request failed
+        self._unanswered: KubeError | None = None  # why the latest call of _ask failed
         self._dirty = asyncio.Event()
         self._pods = Reflector(
             connection, "/api/v1/pods", Pod, self._pod, on_list=self._pods_listed
@@ -175,9 +177,9 @@ class Feed:
                 group.create_task(self._claims.run())
 
     async def publish(self) -> None:
-        """Log the page's changes; let other tasks run between parts of many changes.
+        """Append all changes of the page to the log, in parts, between which other tasks run.
 
-        Page and log agree after each part.
+        After each part, the page is at the revision of the log.
         """
         while True:
             difference = self.state.next_difference(_MOST_AT_ONCE)
@@ -211,7 +213,10 @@ class Feed:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _ask(self) -> None:
-        """Check that the API server answers: if it hangs, watches stay open without events."""
+        """Check regularly that the API server answers.
+
+        The watches cannot show this: if the API server hangs, they stay open without events.
+        """
         while True:
             await asyncio.sleep(ASK_EVERY_S)
             try:
@@ -219,7 +224,7 @@ class Feed:
             except (ConnectionFailed, AnswerLost, ServerError) as error:
                 self._unanswered = error
             except KubeError:
-                self._unanswered = None  # a refusal shows that it answers
+                self._unanswered = None  # a refusal is an answer
             else:
                 self._unanswered = None
 
@@ -230,7 +235,7 @@ class Feed:
             case Deleted(pod):
                 self.state.pod_deleted(pod.metadata.uid)
             case Replaced() | UnreadableObject():
-                # _pods_listed applies lists; an unreadable object keeps its last known state
+                # _pods_listed applies lists. An unreadable pod keeps its last known state.
                 return
         self._dirty.set()
 
@@ -271,7 +276,7 @@ class Feed:
         await self._in_turns(listed.objects, self.state.node_applied)
 
     async def _in_turns(self, objects: Sequence[Object], apply: Callable[[Object], None]) -> None:
-        """Apply the objects of a list, and yield to other tasks now and then."""
+        """Apply the objects of a list, and let other tasks run after every ``_OBJECTS`` objects."""
         for number, each in enumerate(objects, 1):
             apply(each)
             if number % _OBJECTS == 0:
@@ -284,5 +289,5 @@ def change_event(revision: int, difference: Difference) -> bytes:
 
 
 def _event(kind: str, revision: int, data: bytes) -> bytes:
-    """Return a server-sent event; encoded JSON has no line breaks, so the data is one line."""
+    """Return a server-sent event. ``data`` must be JSON without line breaks."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (revision, kind.encode(), data)

@@ -1,13 +1,13 @@
 """Admits only the browser of the person who started the page, or viewers who have logged in.
 
-Without a login the page listens on loopback, where every user of the machine and every page in the
-browser can reach it. A request must therefore name this machine (against DNS rebinding), come from
-this page (against other origins), and carry the secret of the printed address, which the browser
-keeps in a cookie.
+Without a login, the page listens on loopback. Every user of the machine and every page in the
+browser can reach that address. A request must therefore name this machine in its Host header
+(against DNS rebinding), and must not come from another origin. It must also contain the secret of
+the printed address, which the browser stores in a cookie.
 
-In the cluster a viewer sends a token once and gets a session secret, in a cookie that scripts
-cannot read and other sites' requests do not carry. Unlike the token, the secret gives access to
-this page only.
+In the cluster, a viewer sends a token once and gets a session secret in a cookie. Scripts cannot
+read the cookie, and browsers do not send it with other sites' requests. Unlike the token, the
+secret gives access to this page only.
 """
 
 import hmac
@@ -26,7 +26,7 @@ from gputile.tools.web.viewers import NotAdmitted, Rights, Viewers
 
 _COOKIE: Final = "gputile"
 _OPEN_AGAIN: Final = (
-    "open the address that gputile web has printed: it has the secret that this page needs\n"
+    "open the address that gputile web has printed: it contains the secret for this page\n"
 )
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -42,7 +42,7 @@ HEADERS: Final = {
     "cache-control": "no-store",
 }
 BOUND: Final = web.RequestKey[Mapping[str, str]]("bound")
-"""The headers of the response, for handlers that stream it themselves."""
+"""The security headers of the response, for handlers that send the response themselves."""
 SESSION_COOKIE: Final = "__Host-gputile"
 RIGHTS, SECRET = web.RequestKey("rights", Rights), web.RequestKey("secret", str)
 LOGIN, LOGOUT = "/login", "/logout"
@@ -50,10 +50,10 @@ LARGEST_TOKEN: Final = 64 * 1024
 _HEADERS: Final = {
     **HEADERS,
     "content-security-policy": CONTENT_POLICY.replace("form-action 'none'", "form-action 'self'"),
-    # with no-referrer, the browser would send forms without their origin
+    # With no-referrer, the browser would send forms with the origin "null".
     "referrer-policy": "same-origin",
 }
-_AGAIN: Final = "you are not logged in (any more): load this page anew\n"
+_AGAIN: Final = "you are not logged in (any more): reload this page\n"
 
 
 class Guard:
@@ -64,7 +64,6 @@ class Guard:
         self._token = token
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, or refuse it."""
         return await answer_bound(request, self._refusal(request), self._app, HEADERS)
 
     def _refusal(self, request: web.BaseRequest) -> web.Response | None:
@@ -74,10 +73,10 @@ class Guard:
                 status=421, text="this page answers to localhost, 127.0.0.1 and [::1] only\n"
             )
         if any(origin != f"http://{host}" for origin in origins):
-            return web.Response(status=403, text="another page may not ask\n")
+            return web.Response(status=403, text="requests of other pages are refused\n")
         if request.method not in ("GET", "HEAD") and not origins:
             return web.Response(
-                status=403, text="a request that is more than reading names its origin\n"
+                status=403, text="a request other than GET or HEAD must have an Origin header\n"
             )
         given = request.query.getall("token", [])
         if request.path == "/" and request.method == "GET" and any(map(self._is_token, given)):
@@ -87,7 +86,7 @@ class Guard:
         return None
 
     def _admitted(self, cookie: str) -> web.Response:
-        """Move the secret from the address into a cookie."""
+        """Redirect to the address without the secret, and set the cookie with the secret."""
         answer = web.Response(status=303, headers={"Location": "/"})
         answer.set_cookie(cookie, self._token, httponly=True, samesite="lax", path="/")
         return answer
@@ -97,7 +96,7 @@ class Guard:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a Host header names loopback, at any port, since ports may be forwarded."""
+    """Return whether a Host header names loopback. Any port is valid, as ports may be forwarded."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -119,7 +118,7 @@ def own_cookie(name: str, host: str) -> str:
 
 
 def cookies(request: web.BaseRequest, name: str) -> list[str]:
-    """Return the values of all cookies with this name."""
+    """Return the values of all cookies with this name. A browser may send several."""
     texts = request.headers.getall("Cookie", [])
     parts = (part.partition("=") for text in texts for part in text.split(";"))
     return [value.strip() for found, _, value in parts if found.strip() == name]
@@ -128,7 +127,7 @@ def cookies(request: web.BaseRequest, name: str) -> list[str]:
 async def answer_bound(
     request: web.BaseRequest, answer: web.Response | None, app: Handler, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Return ``answer``, or the response of ``app`` if it is None, with these headers."""
+    """Add ``headers`` to ``answer``, or to the response of ``app`` if ``answer`` is None."""
     request[BOUND] = headers
     found = answer or await app(request)
     if not found.prepared:
@@ -137,7 +136,10 @@ async def answer_bound(
 
 
 class LoginGuard:
-    """Passes a session's requests to the page, with the viewer's rights; others may only log in."""
+    """Passes the requests of sessions to the page, with the viewer's rights.
+
+    Requests without a session can only load static files and log in.
+    """
 
     def __init__(self, app: Handler, viewers: Viewers) -> None:
         self._app = app
@@ -148,17 +150,16 @@ class LoginGuard:
         )
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, or refuse it."""
         return await answer_bound(request, await self._answer(request), self._app, _HEADERS)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response | None:
-        """Return a response of the login, None if the page is to answer."""
+        """Return the response of the login, or None if the page should answer."""
         path, reads = request.path, request.method in ("GET", "HEAD")
         host = request.headers.get("Host", "")
-        # Browsers send the origin with every request that is not GET or HEAD.
+        # Browsers send the Origin header with every request other than GET and HEAD.
         if not reads and request.headers.getall("Origin", []) != [f"https://{host}"]:
             return web.Response(
-                status=403, text="a request that is more than reading comes from this page\n"
+                status=403, text="requests other than GET and HEAD must come from this page\n"
             )
         if path.startswith("/static/"):
             return None
@@ -188,7 +189,7 @@ class LoginGuard:
             return self._form(str(refused), refused.status)
         token = "".join(form.get("token", [])).strip()
         if not token:
-            return self._form("give a token", 400)
+            return self._form("enter a token", 400)
         try:
             secret = await self._viewers.admit(token)
         except NotAdmitted as error:

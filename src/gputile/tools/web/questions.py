@@ -1,4 +1,4 @@
-"""Answers a viewer's questions with the code of ``gputile explain`` and ``gputile simulate``."""
+"""Explains pods and places manifests for viewers, as the commands explain and simulate do."""
 
 import time
 from collections.abc import Sequence
@@ -25,14 +25,17 @@ from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.web.records import TileShare
 
-MOST_NODES: Final = 100  # in an explanation, the nearest first
-MOST_SECONDS: Final = 20.0  # to place the pods of a manifest
-MOST_ADDED: Final = 200  # nodes of one text
+MOST_NODES: Final = 100  # nodes in an explanation, beginning with those that fit best
+MOST_SECONDS: Final = 20.0  # the time limit for placing the pods of a manifest
+MOST_ADDED: Final = 200  # the largest number of nodes that one text can add
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The cluster at one moment. ``unsafe`` are namespaces in which pods may bypass isolation."""
+    """The cluster at one moment. In ``unsafe`` namespaces, pods may bypass isolation.
+
+    ``namespace`` is the default namespace of manifests. ``budgets`` is None if unknown.
+    """
 
     nodes: Sequence[Node]
     pods: Sequence[Pod]
@@ -45,7 +48,7 @@ class Moment:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for a pod of the manifest: its ``node``, or "" and the ``reason``."""
+    """The result for a pod of the manifest, and its reason. ``node`` is "" if no node fits."""
 
     namespace: str
     name: str
@@ -56,7 +59,7 @@ class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
-    """The result for a manifest. ``error`` is the reason why it cannot be used, "" if it can."""
+    """The result for a manifest. If the manifest is invalid, ``error`` says why."""
 
     pods: list[WhatIfPod] = []
     notes: list[str] = []
@@ -64,7 +67,7 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
-    """Explain a pod as ``gputile explain`` does, with the nodes that come closest."""
+    """Explain a pod as ``gputile explain`` does, with at most ``MOST_NODES`` nodes."""
     found = explain_pod(
         pod, moment.nodes, moment.pods, moment.configuration, time.time_ns(), moment.claims
     )
@@ -74,7 +77,7 @@ def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
 def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatIf:
     """Place the pods of a manifest as ``gputile simulate --from-cluster`` does.
 
-    ``added`` are further nodes, as texts of ``--with-node``.
+    ``added`` are descriptions of further nodes in the format of ``--with-node``.
     """
     groups = PodGroups(
         dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent
@@ -115,13 +118,13 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
             break
     if simulation.victims and moment.budgets is None:
         notes.append(
-            "the PodDisruptionBudgets are unknown; assumed: none protects the pods that are "
-            "preempted"
+            "the PodDisruptionBudgets are unknown; it is assumed that they allow the evictions of "
+            "the preempted pods"
         )
     unlimited = unlimited_memory(simulation.ledger, (each.node for each in decided if each.shares))
     notes += filter(None, [unlimited])
     if not decided and not notes:
-        notes.append("the manifest creates no pods, so there is nothing to place")
+        notes.append("the manifest creates no pods")
     return WhatIf(decided, notes)
 
 
@@ -138,7 +141,7 @@ def _decided(outcome: PodOutcome, ledger: Ledger) -> WhatIfPod:
 
 
 def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
-    """Return the shares of GPUs that a booking takes, as a bound pod's tile has them."""
+    """Return the booking's shares of GPUs, in the format of the tile of a bound pod."""
     info = ledger.node_info(ledger.row_of[booking.node])
     if info is None:
         return ()

@@ -1,6 +1,6 @@
 """Defines the records of the page: nodes with GPUs and pods, pending pods, and changes.
 
-They are sent to every browser for thousands of nodes, so fields with default values are omitted.
+Browsers may get the records of thousands of nodes, so fields with default values are omitted.
 """
 
 from collections.abc import Mapping
@@ -13,34 +13,30 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", g
 
 
 class GpuTile(_Record, frozen=True):
-    """A GPU: ``total`` allocatable and ``booked`` memory in MiB, ``percent`` of booked compute."""
-
     index: int
-    total: int
+    total: int  # allocatable memory in MiB
     model: str = ""
-    booked: int = 0
-    percent: int = 0
+    booked: int = 0  # booked memory in MiB
+    percent: int = 0  # booked compute
     pods: int = 0
     healthy: bool = True
 
 
 class TileShare(_Record, frozen=True, array_like=True):
-    """A pod's share of GPU ``index``: MiB, and percent of compute (0 if compute is not divided)."""
-
     index: int
     mib: int
-    percent: int = 0
+    percent: int = 0  # of the GPU's compute, or 0 if compute is not divided
 
 
 class MigCount(_Record, frozen=True, array_like=True):
-    """The number of MIG instances of a profile that a pod has or requests, or a node offers."""
+    """A MIG profile, and a number of its instances that a pod requests or a node advertises."""
 
     profile: str
     count: int
 
 
 class MigTile(_Record, frozen=True):
-    """A node's MIG instances of a profile: how many are allocatable, and how many are booked."""
+    """A node's MIG instances of one profile: the numbers of allocatable and of booked ones."""
 
     profile: str
     total: int
@@ -48,102 +44,82 @@ class MigTile(_Record, frozen=True):
 
 
 class PodTile(_Record, frozen=True):
-    """A pod on a node, with its shares of GPUs or its MIG ``instances``.
-
-    ``created`` is Unix time in seconds, 0 if unknown. ``workload`` is the object that owns the pod,
-    "" if none does. ``reserved``: the GPUs are reserved for a pod that is not bound yet.
-    ``problem`` says why the pod's GPUs are unknown; ``asked`` is then its request in MiB.
-    """
+    """A pod on a node, with its shares of GPUs or its MIG instances."""
 
     namespace: str
     name: str
     shares: tuple[TileShare, ...] = ()
-    workload: str = ""
-    whole: bool = False
-    reserved: bool = False
-    created: int = 0
-    asked: int = 0
-    problem: str = ""
+    workload: str = ""  # the name of the object that owns the pod, if one does
+    whole: bool = False  # whether the pod has whole GPUs
+    reserved: bool = False  # whether the GPUs are reserved for the pod, which is not bound yet
+    created: int = 0  # Unix time in seconds, or 0 if unknown
+    asked: int = 0  # the request in MiB, if the pod's GPUs are unknown
+    problem: str = ""  # why the pod's GPUs are unknown
     instances: tuple[MigCount, ...] = ()
 
 
 class NodeTile(_Record, frozen=True):
-    """A node.
-
-    ``serves`` is what pods can request there: "memory", "gpus", "instances", or "" for nothing now.
-    ``unit`` is the memory unit in MiB. ``problems`` are sentences, ``taints`` as kubectl prints
-    them. ``silent``: its agent no longer reports. ``replicas`` is the number of pods that
-    time-slice each whole GPU, 0 without time-slicing.
-    """
+    """A node that has GPUs, MIG instances, booked pods or problems."""
 
     name: str
     mode: str = ""
-    unit: int = 0
-    serves: str = ""
+    unit: int = 0  # the memory unit in MiB
+    serves: str = ""  # what pods can request now: "memory", "gpus", "instances", or "" for nothing
     gpus: tuple[GpuTile, ...] = ()
     pods: tuple[PodTile, ...] = ()
-    problems: tuple[str, ...] = ()
-    taints: tuple[str, ...] = ()
-    silent: bool = False
+    problems: tuple[str, ...] = ()  # sentences
+    taints: tuple[str, ...] = ()  # in kubectl's format
+    silent: bool = False  # whether the node's agent has stopped reporting
     cordoned: bool = False
-    replicas: int = 0
+    replicas: int = 0  # how many pods can time-slice each whole GPU, or 0 without time-slicing
     instances: tuple[MigTile, ...] = ()
 
 
 class PendingPod(_Record, frozen=True):
-    """An unbound pod that requests GPUs; ``asks`` is its request, ``workload`` its owner.
-
-    ``waits`` is the reason why kube-scheduler does not try it yet, such as a scheduling gate.
-    """
+    """An unbound pod that requests GPUs."""
 
     namespace: str
     name: str
-    asks: str
+    asks: str  # the request in words
     created: int = 0
     gang: str = ""
-    waits: str = ""
-    workload: str = ""
+    waits: str = ""  # why kube-scheduler does not try the pod yet, such as a scheduling gate
+    workload: str = ""  # the name of the object that owns the pod, if one does
 
 
 class PodUsage(_Record, frozen=True, array_like=True):
-    """A pod's use: MiB of GPU memory, and percent of one GPU's time; None if unknown.
+    """A pod's use of GPUs. ``gpus`` has memory in MiB by index, for GPUs that are measured."""
 
-    ``gpus`` is the memory in MiB by GPU index, for the GPUs on which it is measured.
-    """
-
-    mib: int | None
-    percent: int | None = None
+    mib: int | None  # memory on all its GPUs, or None if unknown
+    percent: int | None = None  # of one GPU's time, or None if unknown
     gpus: Mapping[int, int] = {}
 
 
 class NodeUsage(_Record, frozen=True):
-    """Measurements of a node's agent: of pods by ``namespace/name``, and MiB in use by GPU index.
+    """The latest measurements by a node's agent."""
 
-    ``problem`` is the reason why nothing was measured, "" if something was.
-    """
-
-    pods: Mapping[str, PodUsage] = {}
-    gpus: Mapping[int, int] = {}
-    problem: str = ""
+    pods: Mapping[str, PodUsage] = {}  # by namespace/name
+    gpus: Mapping[int, int] = {}  # memory in use in MiB, by GPU index
+    problem: str = ""  # why nothing was measured
 
 
 class UsageSample(_Record, frozen=True, array_like=True):
-    """A pod's use at a Unix time in seconds."""
+    """A pod's use at one time, with the units of ``PodUsage``."""
 
-    at: int
+    at: int  # Unix time in seconds
     mib: int | None
     percent: int | None
 
 
 class UsageAnswer(_Record, frozen=True):
-    """The response of ``/api/usage`` for the requested nodes; ``trouble`` is why use is unknown."""
+    """The response of ``/api/usage``. If all use is unknown, ``trouble`` says why."""
 
     trouble: str = ""
     nodes: dict[str, NodeUsage] = {}
 
 
 class PodUsageAnswer(_Record, frozen=True):
-    """The response of ``/api/pod-usage``: samples of one hour, or why no use is known."""
+    """The response of ``/api/pod-usage``: the use now, the samples of one hour, and any error."""
 
     trouble: str = ""
     usage: PodUsage | None = None
@@ -151,41 +127,40 @@ class PodUsageAnswer(_Record, frozen=True):
 
 
 class PageContent(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What the page shows: nodes by name, and pending pods by ``namespace/name``."""
+    """The records that the page shows: nodes by name, pending pods by ``namespace/name``."""
 
     nodes: Mapping[str, NodeTile] = {}
     pending: Mapping[str, PendingPod] = {}
 
 
 class FeedStatus(msgspec.Struct, frozen=True):
-    """The connection's state: ``trouble`` is its error or "", ``since`` Unix seconds."""
+    """The state of the connection to the API server."""
 
-    trouble: str = ""
-    since: int = 0
+    trouble: str = ""  # the error, or "" if the API server answers
+    since: int = 0  # when the connection failed or recovered, Unix time in seconds
 
 
 class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The response of ``/api/state``: the page with the revision of its latest change.
+    """The response of ``/api/state`` and ``/api/first``: the page at a revision.
 
-    Changes apply to states of the same ``epoch``, which stands for this process and the viewer's
-    rights. ``login``: viewers log in. ``partial``: this viewer may not see the names of all pods.
-    ``more``: ``/api/first`` returned only the first of many nodes.
+    Later changes apply to this page only if their stream has the same ``epoch``. The epoch
+    identifies this process and the viewer's rights.
     """
 
     epoch: str
-    revision: int
+    revision: int  # of the latest change that the page includes
     cluster: str
     unit_mib: int
     status: FeedStatus
     nodes: list[NodeTile]
     pending: list[PendingPod]
-    login: bool = False
-    partial: bool = False
-    more: bool = False
+    login: bool = False  # whether viewers must log in
+    partial: bool = False  # whether this viewer may not see the names of all pods
+    more: bool = False  # whether there are more nodes than this response contains
 
 
 class Difference(_Record, frozen=True):
-    """The difference between two pages: new and changed records, and the keys of deleted ones."""
+    """The difference between two pages: new or changed records, and the keys of deleted records."""
 
     nodes: dict[str, NodeTile] = {}
     nodes_gone: tuple[str, ...] = ()

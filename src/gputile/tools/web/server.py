@@ -1,4 +1,4 @@
-"""Assembles and runs the page's server, on loopback or inside the cluster."""
+"""Builds and runs the server of the web page, on loopback or inside the cluster."""
 
 import asyncio
 import secrets
@@ -33,26 +33,20 @@ _FOLLOW_TLS_EVERY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LoginSettings:
-    """Settings inside the cluster: the directory of the TLS certificate, and the port of probes."""
+    """The settings of a page in the cluster, where viewers log in."""
 
-    tls_dir: Path
-    health_port: int
+    tls_dir: Path  # the directory of tls.crt and tls.key
+    health_port: int  # for probes and metrics
 
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """How the page is served: on ``port`` (0: any free one), on loopback unless viewers log in.
-
-    ``ready`` is called with the page's address. ``complete`` reads the objects that questions need
-    in addition to nodes, pods and claims. Usage is read from the agents in the namespace
-    ``installed_in``.
-    """
-
-    port: int
-    ready: Callable[[str], None]
+    port: int  # 0 means any free port
+    ready: Callable[[str], None]  # is called with the page's address when the page is served
+    # Reads the objects that questions need in addition to nodes, pods and claims.
     complete: Callable[[Connection, Moment], Awaitable[Moment]]
-    installed_in: str
-    login: LoginSettings | None = None
+    installed_in: str  # the namespace of the agents from which usage is read
+    login: LoginSettings | None = None  # None serves the page on loopback, without a login
 
 
 async def serve(
@@ -63,9 +57,10 @@ async def serve(
     settings: WebSettings,
     claims: Sequence[ResourceClaim] | None = None,
 ) -> None:
-    """Serve the page of a cluster, starting from these objects, until cancelled.
+    """Serve the page of a cluster until cancelled.
 
-    ``claims`` is None if ResourceClaims cannot be listed; then they are not watched either.
+    The page first shows the given objects, and then follows the cluster. ``claims`` is None if
+    ResourceClaims cannot be listed. The page then does not watch ResourceClaims.
 
     Raises:
         PortError: a port cannot be opened.
@@ -106,7 +101,7 @@ async def serve(
         else:
             server = Server(LoginGuard(page.app(), viewers), "--port", ANY_ADDRESS, settings.port)
             directory = settings.login.tls_dir
-            # The keys of a kubernetes.io/tls Secret.
+            # The file names are the keys of a Secret of type kubernetes.io/tls.
             files = TlsFiles(directory / "tls.crt", directory / "tls.key")
             work = [TlsReloader(files, server.use_tls).run(_FOLLOW_TLS_EVERY_S)]
             probes = routed(monitoring_routes(MetricsRegistry(), lambda: None))

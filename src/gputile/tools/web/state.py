@@ -1,6 +1,6 @@
-"""Builds the page from objects of the API server, and the differences between two pages.
+"""Builds the page from objects of the API server, and computes its changes.
 
-Only records whose objects have changed are computed again. It does no I/O and reads no clock.
+Only records of changed objects are computed again. This module does no I/O and reads no clock.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
 
 
 class PageState:
-    """Nodes, pods, and the page built from them. Not thread-safe: one event loop owns it."""
+    """The cluster's objects, and the page built from them. Not thread-safe: one loop owns both."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self._ledger = Ledger(configuration)
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
-        # Pods with MIG instances by their UIDs, by node.
+        # Maps nodes to their pods with MIG instances, by UID.
         self._on_instances: dict[str, dict[str, Pod]] = {}
         self._tiles: dict[str, NodeTile] = {}
         self._pending: dict[str, PendingPod] = {}
@@ -31,7 +31,7 @@ class PageState:
         self._touched_pods: dict[str, str] = {}  # UID -> namespace/name
         self._position = self._ledger.changes.position
 
-    # -- facts
+    # -- changes of objects
 
     def pod_applied(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -52,7 +52,7 @@ class PageState:
         self._ledger.remove_pod(uid)
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
-        """Apply a list of all pods; pods whose UIDs are ``unreadable`` keep their last state."""
+        """Apply a list of all pods. Pods with ``unreadable`` UIDs keep their last state."""
         there = unreadable.union(pod.metadata.uid for pod in pods)
         for uid in self._pods.keys() - there:
             self.pod_deleted(uid)
@@ -75,7 +75,7 @@ class PageState:
     def nodes_replaced(
         self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()
     ) -> None:
-        """Apply a list of all nodes; those whose names are ``unreadable`` keep their last state."""
+        """Apply a list of all nodes. Nodes with ``unreadable`` names keep their last state."""
         there = unreadable.union(node.metadata.name for node in nodes)
         for name in self._nodes.keys() - there:
             self.node_deleted(name)
@@ -92,14 +92,14 @@ class PageState:
     def claims_replaced(
         self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()
     ) -> None:
-        """Apply a list of all claims; those whose UIDs are ``unreadable`` keep their last state."""
+        """Apply a list of all claims. Claims with ``unreadable`` UIDs keep their last state."""
         self._ledger.replace_claims(claims, unreadable)
 
     def time_passed(self, now_ns: int) -> None:
-        """Expire the reservations that end by ``now_ns``, Unix time in nanoseconds."""
+        """Expire reservations that end at or before ``now_ns``, Unix time in nanoseconds."""
         self._ledger.set_time(now_ns)
 
-    # -- questions
+    # -- reads
 
     @property
     def nodes(self) -> list[Node]:
@@ -120,7 +120,7 @@ class PageState:
         return PageContent(dict(self._tiles), dict(self._pending))
 
     def tile(self, node: str) -> NodeTile | None:
-        """Return a node as of the last ``next_difference``; None if it is not on the page."""
+        """Return the node's record in ``page``, or None if the page does not show the node."""
         return self._tiles.get(node)
 
     @property
@@ -131,26 +131,25 @@ class PageState:
 
     @property
     def differs(self) -> bool:
-        """Whether a call of ``next_difference`` may return something."""
+        """Whether the next call of ``next_difference`` may return changes."""
         return (
             bool(self._touched_nodes or self._touched_pods)
             or self._ledger.changes.position != self._position
         )
 
     def next_difference(self, most: int | None = None) -> Difference:
-        """Return the changes of the page since the last call.
+        """Update the page, and return its changes since the last call.
 
-        ``most`` limits how many nodes and how many pods are compared; the next calls return the
-        rest.
+        At most ``most`` nodes and ``most`` pods are compared. Later calls compare the others.
         """
         nodes, nodes_gone = self._changed_nodes(most)
         pending, pending_gone = self._changed_pending(most)
         return Difference(nodes, nodes_gone, pending, pending_gone)
 
-    # -- within
+    # -- private
 
     def _touch(self, uid: str, pod: Pod | None) -> None:
-        """Mark a pod, and the node that it is booked on, as changed."""
+        """Mark a pod as changed, and also the node on which the pod has a booking."""
         if pod is not None:
             self._touched_pods[uid] = pod.key
         booking = self._ledger.booking(uid)
@@ -158,7 +157,7 @@ class PageState:
             self._touched_nodes.add(booking.node)
 
     def _instances_freed(self, pod: Pod | None) -> None:
-        """Record that a pod no longer holds its MIG instances."""
+        """Record that a pod no longer has its MIG instances."""
         on_node = self._on_instances.get(pod.spec.node_name) if pod is not None else None
         if (
             pod is not None
@@ -211,7 +210,7 @@ class PageState:
             if found is not None:
                 self._pending_uid[key] = uid
             elif self._pending_uid.get(key) != uid:
-                continue  # another pod has this name now
+                continue  # the record belongs to another pod of the same name
             else:
                 del self._pending_uid[key]
             if found is None:
@@ -230,7 +229,7 @@ def page_state(
     claims: Sequence[ResourceClaim],
     now_ns: int,
 ) -> PageState:
-    """Build the page of a cluster with these objects at ``now_ns``, Unix time in nanoseconds."""
+    """Build the page of a cluster with these objects. ``now_ns`` is Unix time in nanoseconds."""
     state = PageState(configuration)
     state.time_passed(now_ns)
     state.nodes_replaced(nodes)
@@ -241,7 +240,7 @@ def page_state(
 
 
 def _is_known(known: Pod | Node | None, listed: Pod | Node) -> bool:
-    """Return whether an object is unchanged: most objects of a list are."""
+    """Return whether an object still has the known UID and resourceVersion."""
     version = listed.metadata.resource_version
     same = known is not None and (known.metadata.uid, known.metadata.resource_version) == (
         listed.metadata.uid,

@@ -1,4 +1,4 @@
-"""Builds the records of nodes and pods for the page, from the ledger and the objects."""
+"""Builds the page's records of nodes and pods from the ledger and the API server's objects."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -45,10 +45,10 @@ def node_tile(
     pods: Mapping[str, Pod],
     on_instances: Collection[Pod] = (),
 ) -> NodeTile | None:
-    """Return the record of the node in a row of the ledger, None if it has no GPUs.
+    """Return the record of the node in a ``row`` of the ledger.
 
-    ``pods`` are the cluster's pods by UID, ``on_instances`` the pods with MIG instances on this
-    node.
+    Return None if the node has neither GPUs nor MIG instances, bookings or problems. ``pods`` maps
+    UIDs to the cluster's pods. ``on_instances`` are the pods with MIG instances on this node.
     """
     info = ledger.node_info(row)
     if info is None:
@@ -112,7 +112,7 @@ def node_tile(
 
 
 def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
-    """Return the record of a pod that requests GPUs and is not bound; None for other pods."""
+    """Return the record of a pod that requests GPUs and is not bound, or None for other pods."""
     if pod.spec.node_name or pod.finished:
         return None
     waits = waiting_for(pod) or ""
@@ -132,7 +132,7 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
 
 
 def created_s(pod: Pod | None) -> int:
-    """Return a pod's creation time, Unix time in seconds; 0 if unknown."""
+    """Return a pod's creation time as Unix time in seconds, or 0 if unknown."""
     return int(unix_seconds(pod.metadata.creation_timestamp)) if pod is not None else 0
 
 
@@ -166,13 +166,13 @@ def _pod_tile(
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of a booking's pod, or of the pod that its ResourceClaim is reserved for."""
+    """Return the UID of a booking's pod. A claim's booking has the pod that the claim names."""
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 
 
 def _named(pod: Pod) -> PodTile:
-    """Return the record of a pod without a booking."""
+    """Return the record of a pod that has no booking, because it only has MIG instances."""
     return PodTile(
         pod.metadata.namespace, pod.metadata.name, workload=_workload(pod), created=created_s(pod)
     )
@@ -186,14 +186,14 @@ def _workload(pod: Pod | None) -> str:
 
 
 def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, ...]:
-    """Return the problems that the node reports, and why it accepts no pods."""
+    """Return sentences on the problems of a node and its GPUs, and on its bad conditions."""
     found = [info.problem] if info.problem else []
     found += [f"GPU {gpu.index} is unhealthy" for gpu in info.inventory.gpus if not gpu.healthy]
     unknown = (
         [booking.key for booking in ledger.unplaced(info.name)] if info.serving_mode.blocks else []
     )
     if unknown:
-        found.append(f"takes no GPU pods: nobody knows the GPUs of {', '.join(sorted(unknown))}")
+        found.append(f"takes no GPU pods: the GPUs of {', '.join(sorted(unknown))} are unknown")
     found += [
         _worded(each) for each in _conditions(node, lambda kind: kind.startswith(CONDITION_PREFIX))
     ]
@@ -235,7 +235,7 @@ _NONE: Final[tuple[MigCount, ...]] = ()
 
 
 def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
-    """Return the number of MIG instances that a pod requests, by profile."""
+    """Return the numbers of MIG instances that a pod requests, by profile."""
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         resources = container.resources
         if any(name.startswith(MIG_PREFIX) for name in (*resources.limits, *resources.requests)):
@@ -246,7 +246,10 @@ def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
 def instances_of_node(
     node: Node | None, pods: Iterable[tuple[MigCount, ...]]
 ) -> tuple[MigTile, ...]:
-    """Return the profiles that a node offers, or that its ``pods`` have instances of."""
+    """Return the MIG instances of a node by profile, allocatable and booked.
+
+    ``pods`` has the instances of each pod on the node.
+    """
     counted = _counts(node_allocatable(node)) if node is not None else _NONE
     offered = {each.profile: each.count for each in counted}
     held: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Builds the rows of ``gputile top``: booked and used amounts, largest bookings first."""
+"""Builds the rows of ``gputile top``: the booked and used amounts of nodes, GPUs and pods."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from gputile.tools.web.agent_usage import (
 )
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
 
-MOST_NODES: Final = 200  # each agent costs a request through the API server
+MOST_NODES: Final = 200  # each node costs a request to its agent through the API server
 BETWEEN_S: Final = 1.0
 _REQUESTS_AT_ONCE: Final = 16
 _NO_USAGE: Final = NodeUsage()
@@ -30,11 +30,11 @@ class TopNode(msgspec.Struct, frozen=True, rename="camel"):
     """A node, with the booked and used amounts of its GPUs."""
 
     name: Annotated[str, described("The node's name.")]
-    mode: Annotated[str, described('The mode in force; "" if it is invalid.')]
-    gpus: Annotated[int, described("The number of its GPUs.")]
+    mode: Annotated[str, described('The mode in force, or "" if the mode is invalid.')]
+    gpus: Annotated[int, described("The number of the node's GPUs.")]
     gpus_in_use: Annotated[int, described("The number of GPUs with pods.")]
     booked_mib: Annotated[int, described("Booked memory, in MiB.")]
-    used_mib: Annotated[int | None, described("Memory in use, in MiB; null if unknown.")]
+    used_mib: Annotated[int | None, described("Memory in use in MiB, or null if unknown.")]
     total_mib: Annotated[int, described("Allocatable memory, in MiB.")]
     compute_percent: Annotated[int, described("Booked compute, in percent of one GPU.")]
     pods: Annotated[int, described("The number of pods with GPUs on the node.")]
@@ -46,12 +46,12 @@ class TopGpu(msgspec.Struct, frozen=True, rename="camel"):
 
     node: Annotated[str, described("The node's name.")]
     index: Annotated[int, described("The number of the GPU on its node.")]
-    model: Annotated[str, described('The GPU\'s model; "" if it is unknown.')]
+    model: Annotated[str, described('The GPU\'s model, or "" if unknown.')]
     booked_mib: Annotated[int, described("Booked memory, in MiB.")]
-    used_mib: Annotated[int | None, described("Memory in use, in MiB; null if unknown.")]
+    used_mib: Annotated[int | None, described("Memory in use in MiB, or null if unknown.")]
     total_mib: Annotated[int, described("Allocatable memory, in MiB.")]
     compute_percent: Annotated[int, described("Booked compute, in percent.")]
-    pods: Annotated[int, described("The number of pods on it.")]
+    pods: Annotated[int, described("The number of pods on the GPU.")]
     healthy: Annotated[bool, described("Whether the GPU is healthy.")]
 
 
@@ -63,17 +63,17 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
     node: Annotated[str, described("The pod's node.")]
     gpus: Annotated[
         list[int],
-        described("The numbers of its GPUs; empty if they are unknown, as for MIG instances."),
+        described("The numbers of the pod's GPUs. The list is empty for MIG instances."),
     ]
     booked_mib: Annotated[int, described("Booked memory, in MiB.")]
-    used_mib: Annotated[int | None, described("Memory in use, in MiB; null if unknown.")]
+    used_mib: Annotated[int | None, described("Memory in use in MiB, or null if unknown.")]
     used_mib_of_gpus: Annotated[
         list[int | None],
-        described("Memory in use on each GPU, in the order of `gpus`, in MiB; null if unknown."),
+        described("Memory in use on each of `gpus`, in MiB. A number is null if unknown."),
     ]
     compute_percent: Annotated[int, described("Booked compute, in percent of one GPU.")]
     gpu_time_percent: Annotated[
-        int | None, described("GPU time in use, in percent of one GPU; null if unknown.")
+        int | None, described("GPU time in use in percent of one GPU, or null if unknown.")
     ]
     reserved: Annotated[
         bool, described("Whether the GPUs are reserved for the pod, which is not bound yet.")
@@ -81,7 +81,7 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The JSON output of ``gputile top``; each list has the requested order."""
+    """The JSON output of ``gputile top``. Each list is in the requested order."""
 
     nodes: Annotated[list[TopNode], described("The GPU nodes.")]
     gpus: Annotated[list[TopGpu], described("The GPUs of these nodes.")]
@@ -91,7 +91,7 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
 def top_answer(
     tiles: Iterable[NodeTile], order: str, usage: Mapping[str, NodeUsage] = MappingProxyType({})
 ) -> TopAnswer:
-    """Build the rows of these nodes; ``usage`` is their measured use, by node name."""
+    """Build the rows, sorted by ``order``. ``usage`` maps node names to measured use."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
     used_on = {tile.name: usage.get(tile.name, _NO_USAGE) for tile in tiles}
     gpus = [_gpu(tile.name, gpu, used_on[tile.name]) for tile in tiles for gpu in tile.gpus]
@@ -109,7 +109,7 @@ def top_answer(
 
 Row = TypeVar("Row")
 Columns = Mapping[str, Callable[[Row], str]]
-"""The columns of a table by their headings; amounts are in GiB."""
+"""Maps each heading of a table to the function that returns a row's cell."""
 
 
 def table_of(columns: Columns[Row], rows: Iterable[Row]) -> list[tuple[str, ...]]:
@@ -168,7 +168,7 @@ def _part(row: TopNode | TopGpu) -> float:
 
 
 def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
-    """Return the sort key of rows; ``amounts`` returns a row's booked amount and number of pods."""
+    """Return the sort key. ``amounts`` returns a row's booked amount and its number of pods."""
     match order:
         case "booked":
             return lambda row: -amounts(row)[0]
@@ -193,7 +193,7 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 
 def _used_by(pod: TopPod) -> str:
-    """Return a pod's use, for several GPUs the use of each."""
+    """Return a pod's memory use in GiB. If the pod has several GPUs, the use of each follows."""
     if pod.used_mib is None or len(pod.gpus) < 2:
         return _used(pod.used_mib)
     return f"{gib_text(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
@@ -239,7 +239,7 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
 
 
 class UsageOfNodes:
-    """Reads usage from a release's agents; ``unknown`` is why some of it is unknown, else ""."""
+    """Reads usage from a release's agents. ``unknown`` says why some usage is unknown, if any."""
 
     def __init__(self, installed_in: str) -> None:
         self.unknown = ""
@@ -249,13 +249,10 @@ class UsageOfNodes:
     async def read(
         self, connection: Connection, tiles: Iterable[NodeTile], *, twice: bool = False
     ) -> Mapping[str, NodeUsage]:
-        """Return the usage on these nodes, or if too many, the ``MOST_NODES`` with the most pods.
+        """Return the usage of at most ``MOST_NODES`` nodes with GPUs, those with the most pods.
 
-        With ``twice``, agents that count GPU time are asked again after a second: a percentage
-        needs two readings.
-
-        Raises:
-            KubeError: the cluster cannot be reached.
+        A percentage of GPU time needs two readings. With ``twice``, agents that count GPU time are
+        therefore read again after a second.
         """
         nodes = [
             tile
@@ -265,7 +262,7 @@ class UsageOfNodes:
         asked = {tile.name: tile for tile in nodes[:MOST_NODES]}
         self.unknown = ""
         if len(nodes) > len(asked):
-            self.unknown = f"use is shown of the {MOST_NODES} nodes with most pods, of {len(nodes)}"
+            self.unknown = f"use is shown for {MOST_NODES} of {len(nodes)} nodes: the busiest ones"
         self._meter.retain(asked)
         reader = UsageReader(connection, self._installed_in)
         found, counts_time = await self._round(reader, asked)
@@ -278,7 +275,7 @@ class UsageOfNodes:
     async def _round(
         self, reader: UsageReader, nodes: Mapping[str, NodeTile]
     ) -> tuple[dict[str, NodeUsage], list[str]]:
-        """Return the usage of the nodes, and the names of those that count GPU time."""
+        """Return the usage of the nodes, and the names of the nodes that count GPU time."""
         turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
         async def read(node: str) -> AgentReading | UsageUnknown:
@@ -297,7 +294,7 @@ class UsageOfNodes:
             if answer.pod_seconds:
                 counts_time.append(node)
         if failed:
-            self.unknown = f"use is not known of {len(failed)} of {len(nodes)} nodes: {failed[0]}"
+            self.unknown = f"use is unknown for {len(failed)} of {len(nodes)} nodes: {failed[0]}"
             if reader.finds_no_agent:
-                self.unknown += "; --installed-in names another"
+                self.unknown += "; use --installed-in for another namespace"
         return found, counts_time

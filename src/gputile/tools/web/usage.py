@@ -1,8 +1,8 @@
-"""Polls the usage of the nodes that a viewer has open, and keeps samples of one hour.
+"""Polls the usage of the nodes that viewers have open, and keeps samples of one hour.
 
-Only the agents of these nodes are read, so the cost does not grow with the cluster. A node is
-polled while a browser shows it, and for an hour after a viewer has opened a pod on it. Samples are
-lost when the process ends; Prometheus keeps them for longer.
+A node is polled while a browser shows it, and for an hour after a viewer has opened a pod on it.
+Agents of other nodes are not read, so the cost does not grow with the cluster. Samples are lost
+when the process ends. For a longer history, use Prometheus.
 """
 
 import asyncio
@@ -22,32 +22,32 @@ KEPT_S: Final = 3600.0
 MOST_NODES: Final = 128
 MOST_PODS: Final = 1000
 _IN_SIGHT_S: Final = 60.0
-_ASK_AGAIN_S: Final = 300.0  # after the API server has refused access: somebody may grant it later
+_ASK_AGAIN_S: Final = 300.0  # after the API server refused access, which may be granted later
 _POLL_EVERY_S: Final = 1.0
 _AGENTS_AT_ONCE: Final = 8
 _NOT_MEASURED: Final = (
-    "its agent does not measure it: only gputile's library, of modes cgpu and "
-    "core_mem, counts memory"
+    "the agent does not measure this pod, because only gputile's library counts memory, and only "
+    "modes cgpu and core_mem use the library"
 )
 _SAMPLES: Final = int(KEPT_S / EVERY_S)
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A node that is polled; ``made`` has the creation times of the pods in ``usage``."""
+    """A node that is polled. Times are seconds of the monotonic clock."""
 
-    looked_s: float = 0.0
-    until_s: float = 0.0
-    due_s: float = 0.0
+    looked_s: float = 0.0  # when a viewer last requested the node
+    until_s: float = 0.0  # when polling ends
+    due_s: float = 0.0  # when the next poll is due
     usage: NodeUsage | None = None
-    made: Made = field(default_factory=dict)
+    made: Made = field(default_factory=dict)  # of the pods in ``usage``
 
 
 class UsageFeed:
-    """The use of the polled nodes. One event loop owns it.
+    """Polls nodes and stores their use. Not thread-safe: one event loop owns the feed.
 
-    ``made`` returns the creation times of the pods on a node. If too many nodes are open, the one
-    that was viewed least recently is dropped.
+    ``made`` returns the creation times of the pods on a node. If more than ``MOST_NODES`` are open,
+    the least recently viewed node is dropped.
     """
 
     def __init__(self, reader: UsageReader, made: Callable[[str], Made]) -> None:
@@ -55,7 +55,7 @@ class UsageFeed:
         self._made = made
         self._meter = UsageMeter()
         self._followed: dict[str, _Followed] = {}
-        # By node, pod and the pod's creation time.
+        # Keys: the node, the pod's namespace/name, and the pod's creation time.
         self._samples: dict[tuple[str, str, int], deque[UsageSample]] = {}
         self._refused = ""
         self._ask_again_s = 0.0
@@ -69,7 +69,7 @@ class UsageFeed:
                 self._forget(now_s)
                 for name, each in self._followed.items():
                     if each.due_s <= now_s and self._ask_again_s <= now_s:
-                        each.due_s = float("inf")  # until it has been read
+                        each.due_s = float("inf")  # _read sets the next time
                         group.create_task(self._read(name, each))
                 try:
                     async with asyncio.timeout(_POLL_EVERY_S):
@@ -79,7 +79,7 @@ class UsageFeed:
                 self._wake.clear()
 
     def of_nodes(self, names: Iterable[str]) -> UsageAnswer:
-        """Return the known use of these nodes, and poll them for a while."""
+        """Return the known use of these nodes, and poll them for the next minute."""
         found = {}
         for name in names:
             followed = self._follow(name, _IN_SIGHT_S)
@@ -88,7 +88,7 @@ class UsageFeed:
         return UsageAnswer(self._trouble(), found)
 
     def of_pod(self, node: str, key: str) -> PodUsageAnswer:
-        """Return the known use of a pod, ``namespace/name``, and poll its node for an hour."""
+        """Return the known use of the pod ``namespace/name``, and poll its node for an hour."""
         followed = self._follow(node, KEPT_S)
         made, usage = self._made(node), followed.usage
         line = node, key, made.get(key, 0)
@@ -103,7 +103,7 @@ class UsageFeed:
         )
 
     def _follow(self, name: str, for_s: float) -> _Followed:
-        """Poll a node for ``for_s`` seconds."""
+        """Poll a node for at least the next ``for_s`` seconds."""
         now_s = time.monotonic()
         if name not in self._followed and len(self._followed) >= MOST_NODES:
             del self._followed[min(self._followed, key=lambda each: self._followed[each].looked_s)]
@@ -124,7 +124,7 @@ class UsageFeed:
 
     async def _read(self, name: str, followed: _Followed) -> None:
         async with self._turns:
-            # Before the reading, lest a new pod of the same name gets the use of the old one.
+            # Read creation times before the use, which a later pod of the same name must not get.
             made = self._made(name)
             try:
                 reading = await self._reader.read(name)
@@ -143,7 +143,7 @@ class UsageFeed:
     def _store(self, node: str, usage: NodeUsage, made: Made) -> None:
         now = int(time.time())
         lines = {(node, key, made.get(key, 0)): pod for key, pod in usage.pods.items()}
-        # A pod that is not measured has an entry without samples.
+        # Pods that exist but are not measured keep their entries.
         there = {(node, *pod) for pod in made.items()}
         for line in [
             line for line in self._samples if line[0] == node and line not in there | lines.keys()
@@ -154,7 +154,7 @@ class UsageFeed:
                 self._samples.setdefault(line, deque(maxlen=_SAMPLES)).append(_sample(now, pod))
 
     def _trouble(self) -> str:
-        """Return the reason why no use is known, "" if some is known or may become known soon."""
+        """Return why all use is unknown, or "" if some is known or may become known soon."""
         known = [each.usage for each in self._followed.values() if each.usage is not None]
         if self._refused or not known or any(not usage.problem for usage in known):
             return self._refused
@@ -162,7 +162,7 @@ class UsageFeed:
 
 
 def _of_those(usage: NodeUsage, earlier: Made, later: Made) -> NodeUsage:
-    """Remove the use of deleted pods whose names other pods have now."""
+    """Remove the use of pods that were deleted and whose names belong to new pods."""
     pods = {key: pod for key, pod in usage.pods.items() if is_same(key, earlier, later)}
     return usage if len(pods) == len(usage.pods) else msgspec.structs.replace(usage, pods=pods)
 

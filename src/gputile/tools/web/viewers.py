@@ -1,12 +1,12 @@
-"""Authorizes viewers of a page in the cluster: each sees the names that its token may list.
+"""Authorizes viewers of a page that runs in the cluster.
 
-The API server authenticates a token (TokenReview) and says what its user may list
-(SubjectAccessReview). Both are asked again while the page is open, so a viewer who loses a right no
-longer sees what it showed. The token is sent nowhere else.
+The API server authenticates a viewer's token (TokenReview), and decides what the user may list
+(SubjectAccessReview). Both reviews are repeated while the page is open, so the page hides names
+again when a viewer loses a right. The token is sent only to the API server.
 
-Names of pods that a viewer may not list are hidden. Their sizes stay visible, because free memory
-would be wrong without them. A node's problems are shown only to viewers who may list all pods,
-because they can contain names of pods.
+The names of pods that a viewer may not list are hidden. Sizes of these pods remain visible, because
+free memory would be wrong without them. Problems of nodes may contain names of pods. Only viewers
+who may list all pods see these problems.
 """
 
 import asyncio
@@ -33,26 +33,26 @@ from gputile.tools.web.records import (
 
 RECHECK_S: Final = 60.0
 STALE_S: Final = 300.0  # how long names are shown while the API server does not answer
-WAIT_S: Final = 2.0  # for new rights; after that the request uses the known ones
-RETRY_S: Final = 10.0  # after the API server has not answered
+WAIT_S: Final = 2.0  # how long a request waits for new rights before it uses the known rights
+RETRY_S: Final = 10.0  # the pause after a check that failed
 SESSION_S: Final = 8 * 3600.0
 MOST_SESSIONS: Final = 1000  # of all users
-_MOST_S: Final = 20.0  # for a login, or a question without a known answer
-MOST_NAMESPACES: Final = 500  # that are checked; pods of further namespaces are hidden
+_MOST_S: Final = 20.0  # the time limit for a check whose result cannot be replaced by a known one
+MOST_NAMESPACES: Final = 500  # namespaces that are checked; pods of all others are hidden
 _AT_ONCE: Final = 8
 _SECRET_BYTES: Final = 24
 HIDDEN: Final = "(hidden)"  # no Kubernetes name contains parentheses
 _PROBLEMS: Final = (
-    "this node has a problem; those who may list the pods of all namespaces see which",
+    "this node has a problem; only viewers who may list the pods of all namespaces see which",
 )
-_UNASKED: Final = "the use is not known; those who may list the pods of all namespaces see why"
+_UNASKED: Final = "the use is unknown; only viewers who may list the pods of all namespaces see why"
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The namespaces whose pods a viewer may list; ``everywhere`` means all."""
+    """The namespaces whose pods a viewer may list. ``everywhere`` means all namespaces."""
 
     everywhere: bool = False
     namespaces: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ NO_NAMES: Final = Rights()
 
 
 class NotAdmitted(Exception):
-    """The viewer is refused; ``status`` is the HTTP status."""
+    """The viewer is refused. ``status`` is the HTTP status of the response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -106,7 +106,7 @@ _ACCESS_REVIEW: Final = msgspec.json.Decoder(_AccessReview)
 
 @dataclass(slots=True)
 class _Session:
-    """A viewer that has logged in; times are of the monotonic clock."""
+    """A viewer that has logged in. Times are seconds of the monotonic clock."""
 
     token: str
     user: _User
@@ -114,8 +114,8 @@ class _Session:
     checked_s: float
     ends_s: float
     check: asyncio.Task[None] | None = None
-    waits_until_s: float = 0.0  # until then, requests wait for the check
-    again_s: float = 0.0  # when to retry after a failed check; else 0
+    waits_until_s: float = 0.0  # requests wait for the check at most until this time
+    again_s: float = 0.0  # when to retry after a failed check; 0 if the last check succeeded
 
 
 class Viewers:
@@ -139,7 +139,7 @@ class Viewers:
 
         Raises:
             NotAdmitted: the API server does not accept the token, or its user may not list nodes.
-            KubeError: the API server cannot be asked.
+            KubeError: the API server does not answer.
         """
         user, rights = await _soon(self._check(token))
         now_s = time.monotonic()
@@ -149,10 +149,10 @@ class Viewers:
         return secret
 
     async def rights(self, secret: str) -> Rights | None:
-        """Return the current rights of a session, None if there is no such session.
+        """Return the current rights of a session, or None if there is no such session.
 
-        While the API server does not answer, the known rights are used; after ``STALE_S`` no names
-        are shown.
+        While the API server does not answer, the last known rights remain valid for ``STALE_S``.
+        After that time the viewer may see no names.
         """
         session = self._sessions.get(secret)
         if session is None:
@@ -169,7 +169,7 @@ class Viewers:
         """Return whether the user of a session may list a core resource in a namespace.
 
         Raises:
-            KubeError: the API server cannot be asked.
+            KubeError: the API server does not answer.
         """
         session = self._sessions.get(secret)
         return session is not None and await _soon(
@@ -177,7 +177,7 @@ class Viewers:
         )
 
     def user(self, secret: str) -> str:
-        """Return the name of a session's user, "" if there is no such session."""
+        """Return the name of a session's user, or "" if there is no such session."""
         session = self._sessions.get(secret)
         return session.user.username if session is not None else ""
 
@@ -185,7 +185,7 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
-        """Check the rights again; wait up to ``WAIT_S`` for that, unless the last check failed."""
+        """Start a check of the rights, and wait up to ``WAIT_S`` unless the last check failed."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
@@ -221,7 +221,7 @@ class Viewers:
         try:
             allowed = await asyncio.gather(*asked)
         finally:
-            for each in asked:  # after a failure, the others are not needed
+            for each in asked:  # if one check fails, the others are not needed
                 each.cancel()
         return user, Rights(
             namespaces=frozenset(name for name, may in zip(names, allowed, strict=True) if may)
@@ -235,7 +235,7 @@ class Viewers:
         }
         status = (await self._review(_TOKEN_REVIEWS, body, _TOKEN_REVIEW)).status
         if not status.authenticated or not status.user.username:
-            raise NotAdmitted(401, "the cluster does not know this token, or it has expired")
+            raise NotAdmitted(401, "the cluster does not accept this token; it may have expired")
         return status.user
 
     async def _may_list(self, user: _User, resource: str, namespace: str) -> bool:
@@ -263,10 +263,13 @@ class Viewers:
         try:
             return decoder.decode(answer)
         except msgspec.MsgspecError as error:
-            raise BadAnswer(f"POST {path}: the answer is no JSON of an API server") from error
+            raise BadAnswer(f"POST {path}: the response is not the expected JSON") from error
 
     def _forget(self, now_s: float) -> None:
-        """Remove expired sessions; if too many, also the oldest of the user with the most."""
+        """Remove expired sessions, and make room for a new one.
+
+        If there are too many sessions, remove the oldest of the user who has the most.
+        """
         for secret in [secret for secret, each in self._sessions.items() if each.ends_s <= now_s]:
             self.end(secret)
         while len(self._sessions) >= MOST_SESSIONS:
@@ -282,10 +285,10 @@ class Viewers:
 
 
 async def _soon(answer: Awaitable[_Answer]) -> _Answer:
-    """Wait for a response, for at most ``_MOST_S``.
+    """Wait for a response for at most ``_MOST_S`` seconds.
 
     Raises:
-        AnswerLost: there was no response in time.
+        AnswerLost: the time limit has passed.
     """
     try:
         async with asyncio.timeout(_MOST_S):
@@ -312,7 +315,7 @@ def visible_difference(found: Difference, rights: Rights) -> Difference:
 
 
 def visible_usage(found: UsageAnswer, rights: Rights) -> UsageAnswer:
-    """Return the use of pods that a viewer may list, and of all GPUs."""
+    """Remove the use of pods that the viewer may not list. The use of GPUs remains."""
     nodes = {name: _usage(each, rights) for name, each in found.nodes.items()}
     return msgspec.structs.replace(found, nodes=nodes, trouble=_trouble(found.trouble, rights))
 
@@ -322,7 +325,7 @@ def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
 
 
 def _trouble(text: str, rights: Rights) -> str:
-    """Return the reason without details: a request's error contains the agent pod's name."""
+    """Hide details of an error from viewers with limited rights, as it may name an agent's pod."""
     return text if rights.everywhere or not text else _UNASKED
 
 
@@ -331,7 +334,7 @@ def _node(node: NodeTile, rights: Rights) -> NodeTile:
         return node
     named = [each for each in node.pods if rights.sees(each.namespace)]
     hidden = [_hidden(each) for each in node.pods if not rights.sees(each.namespace)]
-    pods = (*named, *hidden)  # hidden pods come last: their position would give away their names
+    pods = (*named, *hidden)  # hidden pods come last, as their position would hint at their names
     return msgspec.structs.replace(node, pods=pods, problems=_PROBLEMS if node.problems else ())
 
 

@@ -82,7 +82,7 @@ def test_the_namespace_by_option_and_json_for_scripts(state: str) -> None:
         ("old", 0, "is on node a: GPU 0 (GPU-"),
         ("lost", 0, "without an allocation of GPUs"),
         ("wrong", 3, "can never be placed: "),
-        ("gated", 0, "scheduling gates that others have to remove: example.com/quota"),
+        ("gated", 0, "scheduling gates that others must remove: example.com/quota"),
     ],
 )
 def test_every_state_of_a_pod(state: str, name: str, code: int, said: str) -> None:
@@ -106,7 +106,9 @@ def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
     nodes = "".join(f"- {{name: n{i:02}, mode: cgpu, gpus: {{count: 1, memory: {i + 1}GiB}}}}\n" for i in range(14))
     file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 16), encoding="utf-8")
-    assert "... and 4 more nodes, further from fitting; --all shows them" in explained(str(file), "team/p", code=3)
+    assert "... and 4 more nodes that are further from fitting. --all shows all nodes." in explained(
+        str(file), "team/p", code=3
+    )
     assert "n13" in explained(str(file), "team/p", "--all", code=3)
 
 

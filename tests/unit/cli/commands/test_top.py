@@ -77,7 +77,7 @@ def test_who_may_not_ask_the_agents_sees_what_is_booked_and_why_no_more(server: 
     result = run.invoke(app, ["top", "gpus", "--kubeconfig", kubeconfig])
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split()[:6] == ["n", "0", "-", "3/15", "20%", "-"]
-    assert "use is not known of 2 of 2 nodes: you may not ask the agents" in result.stderr
+    assert "use is unknown for 2 of 2 nodes: you may not read the agents" in result.stderr
     assert result.stderr.count("403 Forbidden") == 1
 
 
@@ -92,7 +92,7 @@ def test_of_very_many_nodes_those_with_most_pods_are_asked(
     result = run.invoke(app, ["top", "--kubeconfig", kubeconfig])
     asked = [request.path for request in server.requests if request.path.endswith("/metrics")]
     assert asked == [metrics_path("n")]
-    assert "use is shown of the 1 nodes with most pods, of 2" in result.stderr
+    assert "use is shown for 1 of 2 nodes: the busiest ones" in result.stderr
 
 
 def test_a_cluster_in_a_file_has_no_agents() -> None:
@@ -121,7 +121,7 @@ def test_a_picture_is_no_higher_than_the_terminal(server: FakeApiServer, kubecon
     text = b""
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=environment) as process:
         os.close(theirs)
-        while b"--installed-in names another\r\n" not in text:
+        while b"use --installed-in for another namespace\r\n" not in text:
             text += os.read(ours, 65536)
         process.kill()
     os.close(ours)

@@ -107,10 +107,10 @@ def test_pods_of_a_node_that_leaves_look_for_another_place(files: dict[str, str]
         (("--unit", "1MiB"), "the smallest valid unit is 64MiB"),
         (("--with-node", "2xT4"), "use COUNTxGPUSxMODEL[=MEMORY][:MODE]"),
         (("--with-node", "2x8"), "use COUNTxGPUSxMODEL[=MEMORY][:MODE]"),
-        (("--with-node", "2x4xFoo:cgpu"), "how much memory a Foo has is not known: say it, as 2x4xFoo=48GiB:cgpu"),
-        (("--with-node", "2x8xH1000"), "say it, as 2x8xH1000=48GiB; did you mean H100?"),
+        (("--with-node", "2x4xFoo:cgpu"), "the memory of a Foo is unknown: state it, as 2x4xFoo=48GiB:cgpu"),
+        (("--with-node", "2x8xH1000"), "state it, as 2x8xH1000=48GiB; did you mean H100?"),
         (("--with-node", "2x4xT4:cgu"), "did you mean cgpu?"),
-        (("--fit", "none"), "no file has a pod to be placed"),
+        (("--fit", "none"), "no file has a pod without a node"),
     ],
 )
 def test_what_cannot_be_imagined_is_said(files: dict[str, str], options: tuple[str, str], why: str) -> None:

@@ -124,7 +124,7 @@ def test_what_asks_for_something_else_is_replaced(server: FakeApiServer, kubecon
     larger = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources.limits", {MEM: 7})
     placed, said = simulated(server, kubeconfig, larger)
     assert len(placed) == 2
-    assert "0 of its 2 pods run already; 2 that ask for something else are replaced" in said
+    assert "0 of its 2 pods run already; 2 with other requests are replaced" in said
 
 
 def test_a_pod_that_waits_is_decided_once_and_one_that_has_ended_is_no_copy(
@@ -146,7 +146,7 @@ def test_the_priority_classes_are_those_of_the_cluster(server: FakeApiServer, ku
     both = [large, changed(changed(large, "metadata.name", "first"), "spec.priorityClassName", "high")]
     body: Json = {"apiVersion": "v1", "kind": "List", "items": both}
     placed, said = simulated(server, kubeconfig, body, 3)
-    assert (placed, 'the PriorityClass "high" is not known' in said) == (["w", "first"], True)
+    assert (placed, 'the PriorityClass "high" is unknown' in said) == (["w", "first"], True)
     server.store[PRIORITIES] = {"high": {"metadata": {"name": "high"}, "value": 7}}
     placed, said = simulated(server, kubeconfig, body, 3)
     assert (placed, "PriorityClass" in said) == (["first", "w"], False)

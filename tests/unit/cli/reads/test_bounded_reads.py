@@ -20,7 +20,7 @@ LIVE = [["inspect"], ["status"]]  # the others read as inspect does
 def test_a_server_that_never_answers_is_an_error(silent: str, words: list[str]) -> None:
     done = CliRunner().invoke(app, [*words, "--kubeconfig", silent, "--request-timeout", "300ms"])
     assert done.exit_code == 1
-    assert "no complete answer within 0.3 s; --request-timeout gives it more time" in done.stderr
+    assert "no complete answer within 0.3 s; set a longer --request-timeout" in done.stderr
 
 
 def test_a_time_that_is_none_is_refused_also_where_no_server_is_asked() -> None:
@@ -68,7 +68,7 @@ def test_a_credential_plugin_that_never_answers_is_named_and_ended(tmp_path: Pat
     assert note == f"note: waiting for the credential plugin {tmp_path}/plugin"
     assert error == (
         f"error: cannot read the cluster: exec plugin {tmp_path}/plugin returned no credential within 2 s "
-        "and was killed; run it by itself to see what it waits for, or give it more time with --request-timeout"
+        "and was killed; run the plugin by itself to see what it waits for, or set a longer --request-timeout"
     )
 
 

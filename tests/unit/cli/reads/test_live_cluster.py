@@ -70,7 +70,7 @@ def test_kept_places_count_where_gangs_are_planned(
     inspected = run.invoke(app, ["inspect", "--kubeconfig", kubeconfig])
     assert ("0/15 (0%)" in inspected.stdout) == fits, inspected.output
     for result in (explained, simulated, inspected):
-        said = "the cluster's configuration is not known (namespace gputile: no ConfigMap of a release is there)"
+        said = "the cluster's configuration is unknown (namespace gputile: no ConfigMap of a release is there)"
         assert (said in result.stderr) == (configuration is None)
 
 
@@ -196,7 +196,7 @@ def test_claims_that_may_not_be_listed_are_told_of_once(
     put_claim(server)
     server.refused[RESOURCE_CLAIMS_PATH] = 403, "Forbidden"
     found = run.invoke(app, [*command, "--kubeconfig", kubeconfig])
-    assert found.stderr.count("ResourceClaims are not known") == 1, found.output
+    assert found.stderr.count("ResourceClaims are unknown") == 1, found.output
 
 
 @pytest.mark.requirement("B8")

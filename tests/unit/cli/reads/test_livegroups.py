@@ -16,7 +16,7 @@ from tests.fakes.livecluster import machine, put
 pytestmark = pytest.mark.requirement("B4", "M13")
 
 run = CliRunner()
-UNKNOWN = "the cluster's PodGroups are not known (GET /apis/scheduling.x-k8s.io/v1alpha1/podgroups"
+UNKNOWN = "the cluster's PodGroups are unknown (GET /apis/scheduling.x-k8s.io/v1alpha1/podgroups"
 GROUP = """---
 apiVersion: scheduling.x-k8s.io/v1alpha1
 kind: PodGroup
@@ -118,6 +118,6 @@ def test_a_reader_who_may_not_list_pod_groups_is_told_what_is_assumed(
     assert placed(found) == 0
     assert found["m0"][1].startswith("gang g: PodGroup default/g is in none of the files")
     assert said.startswith(f"note: {UNKNOWN}")
-    assert "). Assumed: there are only those of -f FILE\n" in said
+    assert "). Assumed: the only PodGroups are those in -f FILE\n" in said
     assert f"(GET {POD_GROUPS_PATH}?limit=500: 403 Forbidden; " in said
     assert placed(simulated(kubeconfig, "-f", gang, files=GROUP % 3)[0]) == 3

@@ -125,7 +125,7 @@ async def test_nobody_follows_a_first_pod_that_was_not_bound(fate: Fate) -> None
     bench = Bench(fate)
     found = await asyncio.gather(bench.bind("p1"), bench.bind("p2"))
     assert found[0]
-    assert found[1] == "node a: pod default/p1 of its gang is bound first, and is not yet"
+    assert found[1] == "node a: pod default/p1 of its gang must be bound first, and is not bound yet"
     assert not bench.node_of("p2")
 
 

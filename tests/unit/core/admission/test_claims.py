@@ -48,7 +48,7 @@ def test_a_pod_that_asks_both_ways_is_warned() -> None:
     """Another driver may be asked by the claim, so that it is not refused."""
     verdict = mutate(request(with_claims({"aliyun.com/gpu-mem": "4"})), OPEN)
     assert verdict.refusals == ()
-    assert "no node gives GPUs by both" in verdict.warnings[0]
+    assert "no node offers GPUs by both" in verdict.warnings[0]
 
 
 @pytest.mark.parametrize(

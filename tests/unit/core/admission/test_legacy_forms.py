@@ -131,7 +131,7 @@ def test_an_affinity_in_the_spec_goes_before_the_annotation() -> None:
     stored = mutated(body)
     assert stored["spec"]["affinity"] == own
     assert ANNOTATION not in stored["metadata"]["annotations"]
-    assert any("is left out: spec.affinity is there and goes before it" in warning for warning in warnings(body))
+    assert any("is ignored, since spec.affinity is set and takes precedence" in warning for warning in warnings(body))
 
 
 @pytest.mark.requirement("L4")

@@ -39,12 +39,12 @@ def test_a_claim_is_read_in_its_normal_form(asked: dict[str, Any], shapes: list[
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({}, "capacity.requests: without memory it takes all of a GPU's: add it, or ask for class gputile-gpu"),
+        ({}, "capacity.requests: without memory it gets all of a GPU: add memory, or ask for class gputile-gpu"),
         ({"memory": "0"}, "capacity.requests.memory is 0: ask for more than 0, or remove it"),
         ({"memory": "-1Gi"}, "capacity.requests.memory is -1Gi: ask for more than 0"),
         ({"memory": "8GB"}, "capacity.requests.memory: '8GB' is not a quantity; did you mean 8G?"),
-        ({"memory": "1Ei"}, "are more than any GPU has: ask less"),
-        ({"memory": "1Gi", "cores": "101"}, "capacity.requests.cores: a GPU has 100 percent of compute: ask less"),
+        ({"memory": "1Ei"}, "are more than any GPU has: ask for less"),
+        ({"memory": "1Gi", "cores": "101"}, "capacity.requests.cores: a GPU has 100 percent of compute: ask for less"),
         (
             {"request": {"capacity": {"requests": {"memory": "1", "pods": "2"}}}},
             "capacity.requests.pods: a claim counts as one pod of its GPU: remove it",
@@ -55,8 +55,8 @@ def test_a_claim_is_read_in_its_normal_form(asked: dict[str, Any], shapes: list[
             {"memory": "1Gi", "request": {"adminAccess": True}},
             "it would use a GPU that is booked for others: remove it",
         ),
-        ({"memory": "1Gi", "request": {"allocationMode": "All"}}, "depends on the node: write how many GPUs by count"),
-        ({"devices": "gputile-gpu", "count": 65}, "count is 65: a node has 1 to 64 GPUs: ask so many"),
+        ({"memory": "1Gi", "request": {"allocationMode": "All"}}, "depends on the node: set count to a number of GPUs"),
+        ({"devices": "gputile-gpu", "count": 65}, "count is 65: ask for 1 to 64 GPUs"),
     ],
 )
 def test_what_can_never_be_served_names_field_rule_and_remedy(asked: dict[str, Any], said: str) -> None:

@@ -105,7 +105,7 @@ def test_only_who_names_the_scheduler_of_placeholders_is_one() -> None:
 @pytest.mark.parametrize(
     ("resources", "told"),
     [
-        ({"aliyun.com/gpu-mem": 8}, "what the GPUs offer follows from gpus and mode"),
+        ({"aliyun.com/gpu-mem": 8}, "remove it, because gpus and mode define it"),
         ({"hugepages-2Mi": "many"}, "many"),
     ],
 )

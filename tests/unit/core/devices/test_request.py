@@ -110,13 +110,13 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
             requesting({WHOLE_GPU: 1}, {}), "a request and no limit: set it in limits", id="G2 only a request"
         ),
         pytest.param(requesting({GPU_MEMORY: 1}, {GPU_MEMORY: 2}), "requests 1 and limits 2", id="G2 unequal"),
-        pytest.param(pod(core=10), "goes together with aliyun.com/gpu-mem", id="M8 compute alone"),
-        pytest.param(pod(mem=1, core=7), "not a multiple of 5: ask 5 or 10", id="M8 steps"),
-        pytest.param(pod(mem=1, core=101), "not a multiple of 5: ask 100$", id="M8 no more than whole GPUs"),
-        pytest.param(pod(mem=1, core=3), "not a multiple of 5: ask 5$", id="M8 at least 5"),
-        pytest.param(pod(mem=3, count=2), r"cannot be divided evenly among 2 GPUs .*: ask 2 or 4", id="M10 memory"),
+        pytest.param(pod(core=10), "requires aliyun.com/gpu-mem", id="M8 compute alone"),
+        pytest.param(pod(mem=1, core=7), "not a multiple of 5: ask for 5 or 10", id="M8 steps"),
+        pytest.param(pod(mem=1, core=101), "not a multiple of 5: ask for 100$", id="M8 no more than whole GPUs"),
+        pytest.param(pod(mem=1, core=3), "not a multiple of 5: ask for 5$", id="M8 at least 5"),
+        pytest.param(pod(mem=3, count=2), r"cannot be divided evenly among 2 GPUs .*: ask for 2 or 4", id="M10 memory"),
         pytest.param(
-            pod(mem=1, count=2), r"cannot be divided evenly among 2 GPUs .*: ask 2$", id="M10 nothing lower to ask"
+            pod(mem=1, count=2), r"cannot be divided evenly among 2 GPUs .*: ask for 2$", id="M10 nothing lower to ask"
         ),
         pytest.param(
             pod(mem=4, core=5, count=2),
@@ -126,7 +126,7 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(pod(mem=4, count=0), "not a number of GPUs from 1 to 16", id="M10 no GPU"),
         pytest.param(pod(mem=34, count=17), "not a number of GPUs from 1 to 16", id="M10 more than limits can name"),
         pytest.param(pod(mem=4, count="two"), "'two', not a number of GPUs", id="M10 no number"),
-        pytest.param(pod(mem=4, asks={WHOLE_GPU: 1}), "takes one kind of GPU resource", id="M2 two kinds"),
+        pytest.param(pod(mem=4, asks={WHOLE_GPU: 1}), "can use one kind of GPU resource", id="M2 two kinds"),
         pytest.param(
             pod("p", container("a", asks={WHOLE_GPU: 1}), container("b", asks={TOPOLOGY_GPU: 1})),
             "aliyun.com/gpu and nvidia.com/gpu",
@@ -138,7 +138,7 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(stamped("-5", mem=1), "not a unit of 64 MiB or more", id="U2 negative stamp"),
         pytest.param(stamped("63", mem=1), "not a unit of 64 MiB or more", id="U2 small stamp"),
         (pod(mem=1, annotations={ISOLATION: "compute"}), "'compute': write memory, or memory,compute, or none"),
-        (pod(mem=1, annotations={ISOLATION: "memory,compute"}), "add aliyun.com/gpu-core.percentage, or ask memory"),
+        (pod(mem=1, annotations={ISOLATION: "memory,compute"}), "add aliyun.com/gpu-core.percentage, or write memory"),
     ],
 )
 def test_every_broken_rule_is_named(asking: Pod, says: str) -> None:
@@ -164,5 +164,5 @@ containers = st.builds(lambda given: container("c", asks=given), limits)
 def test_a_pod_of_very_many_containers_is_not_read() -> None:
     """Nobody waits while tens of thousands are; no kubelet would start as many."""
     many = pod("p", *(container(f"c{i}", mem=1) for i in range(1025)))
-    with pytest.raises(RequestError, match="the pod has 1025 containers, and 1024 are the most"):
+    with pytest.raises(RequestError, match="the pod has 1025 containers, more than the 1024"):
         parse_request(many, 1024)

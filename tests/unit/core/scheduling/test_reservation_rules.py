@@ -167,7 +167,7 @@ def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
     held = holding(member("a", size=1), 0, size=1)
     for change, text in (
         (gpu_node(mode="cgpu", sizes=(GIB15,), unhealthy=(0,)), "is gone or unhealthy"),
-        (gpu_node(mode="core_mem", sizes=(GIB15,)), "does not serve it any more"),
+        (gpu_node(mode="core_mem", sizes=(GIB15,)), "has another mode now"),
         (gpu_node(mode="cgpu", sizes=(GIB15,), unit_mib=128), "has another memory unit now"),
         (gpu_node("m", mode="cgpu", sizes=(GIB15,)), "node n, reserved for default/a, is gone"),
     ):
@@ -269,7 +269,7 @@ def test_a_pod_is_bound_once() -> None:
     elsewhere = verdict_on(ledger, pod("p", mem=4), "m")
     assert isinstance(elsewhere, Refusal)
     assert elsewhere.rule is BindRule.BOUND_ELSEWHERE
-    assert elsewhere.text == "pod default/p has GPUs of node n already"
+    assert elsewhere.text == "pod default/p already has GPUs of node n"
 
 
 @pytest.mark.requirement("M13")
@@ -281,7 +281,7 @@ def test_a_pod_of_a_gang_waits_for_the_first_one_or_is_told_of_it() -> None:
     told = verdict_on(ledger, second)
     assert isinstance(told, Refusal)
     assert told.rule is ReservationRule.FIRST_NOT_BOUND
-    assert told.text == "node n: pod default/a of its gang is bound first, and is not yet"
+    assert told.text == "node n: pod default/a of its gang must be bound first, and is not bound yet"
     binding = binding_on(ledger, first)
     assert (binding.plan, binding.gpus) == ("g/1", "GPU 0 (10 GiB)")
 

@@ -108,7 +108,7 @@ def test_a_lost_gpu_does_not_hide_the_others(probe_of: ProbeOf) -> None:
     assert [gpu.index for gpu in seen.gpus] == [0, 2, 3]
     assert [problem.reason for problem in seen.problems] == ["CardLost"]
     assert "GPU 1" in seen.problems[0].message
-    assert "reset it" in seen.problems[0].message
+    assert "reset the GPU" in seen.problems[0].message
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetUUID", "nvmlDeviceGetHandleByIndex_v2"])

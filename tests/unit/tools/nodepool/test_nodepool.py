@@ -114,11 +114,11 @@ def test_the_autoscaler_is_told_what_the_agent_will_advertise(mode: str, expecte
             'mode: Unsupported value: "shared": supported values: "default", "cgpu", "core_mem", "share"',
         ),
         ({"gpuMemoryUnit": "32MiB"}, "the smallest valid unit is 64MiB"),
-        ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a GPU is smaller than one unit of 32GiB"),
+        ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a GPU must have at least one unit of 32GiB"),
         ({"gpus": {"memory": "24 GB"}}, "gpus.memory: '24 GB' is not a memory size"),
         ({"minNodes": 9}, "minNodes is 9, more than maxNodes, 4"),
         ({"location": ""}, "location is missing: eks needs it"),
-        ({"resourceGroup": "rg"}, "resourceGroup means nothing for eks: leave it out"),
+        ({"resourceGroup": "rg"}, "resourceGroup has no meaning for eks: remove it"),
         ({"provider": "ovh"}, "provider"),
         ({"name": "pool\n"}, "name"),
     ],
@@ -138,13 +138,16 @@ GPU = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
     [
         (
             {"mode": "topology", "labels": {"ack.node.gpu.schedule": "cgpu"}},
-            "labels: ack.node.gpu.schedule is 'cgpu', but by the description the nodes have 'topology': leave it out",
+            "labels: ack.node.gpu.schedule is 'cgpu', which contradicts the other fields ('topology'): remove",
         ),
-        ({"labels": {"ack.node.gpu.placement": "binpack"}}, "but by the description the nodes have 'spread'"),
-        ({"labels": {"alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4"}}, "but by the description the nodes have"),
+        ({"labels": {"ack.node.gpu.placement": "binpack"}}, "which contradicts the other fields ('spread')"),
+        (
+            {"labels": {"alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4"}},
+            "which contradicts the other fields",
+        ),
         (
             {"labels": {"node-role.kubernetes.io/gpu": ""}},
-            "a kubelet takes no label of kubernetes.io or k8s.io that it",
+            "a kubelet refuses unknown labels of kubernetes.io and k8s.io",
         ),
         (
             {"gpus": GPU | {"memory": "999999999999TiB"}},
@@ -172,13 +175,15 @@ def test_labels_of_ones_own_are_taken() -> None:
 
 
 def test_what_one_provider_cannot_do_is_said() -> None:
-    with pytest.raises(DescriptionError, match="AKS takes at most 12 letters and digits"):
+    with pytest.raises(DescriptionError, match="AKS allows at most 12 letters and digits"):
         pool("aks", "own-plugin", name="gpu-pool")
     with pytest.raises(DescriptionError, match="karpenter is written for eks only"):
         pool("gke", "own-driver", autoscaler="karpenter")
     with pytest.raises(DescriptionError, match="serves whole GPUs only; use way own-driver"):
         pool("gke", "managed-driver", mode="cgpu")
-    assert "GKE's autoscaler has no hint for aliyun.com/gpu-mem" in " ".join(setup_for(pool("gke", "own-driver")).notes)
+    assert "GKE's autoscaler takes no hints for aliyun.com/gpu-mem" in " ".join(
+        setup_for(pool("gke", "own-driver")).notes
+    )
     assert setup_for(pool("gke", "own-driver", minNodes=1)).notes[1:] == setup_for(pool("gke", "own-driver")).notes[2:]
 
 

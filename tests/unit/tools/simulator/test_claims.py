@@ -121,14 +121,14 @@ def test_a_gang_does_not_ask_by_claims(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
-        ("", "there is no ResourceClaim default/c to judge"),
+        ("", "there is no ResourceClaim default/c of resource.k8s.io/v1"),
         (of(gib(1)).replace("gputile-share", "gpu.nvidia.com"), "devices of other drivers"),
-        (of(f"selectors: [{{cel: {{expression: 'true'}}}}], {gib(1)}"), "selectors: they are evaluated"),
+        (of(f"selectors: [{{cel: {{expression: 'true'}}}}], {gib(1)}"), "selectors: kube-scheduler evaluates"),
         (of(gib(1), ", constraints: [{matchAttribute: gpu.gputile.io/uuid}]"), "constraints: only"),
         (of(gib(1), ", constraints: [{distinctAttribute: gpu.gputile.io/model}]"), "constraints: only"),
-        (CLAIM % ("", "{devices: {requests: [{name: gpu, firstAvailable: []}]}}"), "which alternative"),
-        (CLAIM % ("", "{devices: {}}"), "asks for no device"),
-        (of("count: 1"), "without memory it takes all"),
+        (CLAIM % ("", "{devices: {requests: [{name: gpu, firstAvailable: []}]}}"), "one of the alternatives"),
+        (CLAIM % ("", "{devices: {}}"), "requests no device"),
+        (of("count: 1"), "without memory it gets all"),
         (of(gib(1)).replace("capacity", "capacities"), "capacities: unknown field; did you mean capacity"),
         (of(gib(1), template=True).replace("requests: [", "request: ["), "request: unknown field; did you mean"),
     ],
@@ -141,11 +141,11 @@ def test_claims_that_cannot_be_judged_are_errors(tmp_path: Path, claim: str, mes
 def test_a_claim_that_cannot_be_judged_is_left_out_where_people_say_so(tmp_path: Path) -> None:
     expansion = expand(load_text(tmp_path, pod("p")), [], Intake(ignore_unknown=True))
     assert [each.spec.resource_claims for each in expansion.pods] == [()]
-    assert "ignored: there is no ResourceClaim default/c to judge" in expansion.notes[0].text
+    assert "ignored: there is no ResourceClaim default/c of resource.k8s.io/v1" in expansion.notes[0].text
 
 
 def test_the_label_does_not_go_with_mode_share(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="does not go with mode share"):
+    with pytest.raises(ManifestError, match="it is invalid in mode share"):
         decided(tmp_path, of(gib(1)), pod("p"), mode="share")
 
 

@@ -55,7 +55,7 @@ def test_what_is_not_judged_is_said() -> None:
     said = " ".join(found.text)
     assert "Not judged: claim nic," in said
     assert "Not judged: 1 claim(s) that have not been made yet." in said
-    assert "selectors: they are evaluated by kube-scheduler" in said
+    assert "selectors: kube-scheduler evaluates them" in said
 
 
 def test_a_node_is_labelled_where_none_serves_claims() -> None:

@@ -102,7 +102,11 @@ def test_a_gang_of_others_gets_the_labels_of_a_gang(tmp_path: Path) -> None:
     ("limits", "annotations", "said"),
     [
         ({"nvidia.com/gpu": 1}, {"nvidia.com/use-gputype": "A100"}, 'annotations["nvidia.com/use-gputype"]'),
-        ({"nvidia.com/gpumem-percentage": 50}, {}, "in memory units; or say by --gpu-memory"),
+        (
+            {"nvidia.com/gpumem-percentage": 50},
+            {},
+            "in memory units; or state the memory of the whole GPU with --gpu-memory",
+        ),
         ({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}, {}, "write aliyun.com/gpu-core.percentage: 30"),
         ({}, {"gpu-fraction": "0.5"}, "--gpu-memory"),
     ],
@@ -130,17 +134,21 @@ ARGO = {"templates": [{"metadata": {"annotations": HALF}, "container": {"image":
 @pytest.mark.parametrize(
     ("text", "written", "said"),
     [
-        (pod({}, HALF | {"gpu-fraction-num-devices": "2"}), str(HALF)[1:-1], "heed gpu-fraction-num-devices by hand"),
+        (
+            pod({}, HALF | {"gpu-fraction-num-devices": "2"}),
+            str(HALF)[1:-1],
+            "convert gpu-fraction-num-devices by hand",
+        ),
         (pod({}, {"gpu-fraction": "nan"}), "'nan'", "asks KAI or Run:ai for nan of a GPU"),
-        (workload(VOLCANO, "Job", TASKS, generateName="t-"), "'default-scheduler'", "NAME, another for each gang"),
+        (workload(VOLCANO, "Job", TASKS, generateName="t-"), "'default-scheduler'", "NAME, different for each gang"),
         (
             workload(VOLCANO, "CronJob", {"jobTemplate": {"spec": TASKS}}),
             "'default-scheduler', 'tasks'",
-            "NAME, another",
+            "NAME, different",
         ),
         (workload("kubeflow.org/v1", "PyTorchJob", OF_KAI), "'aliyun.com/gpu-mem': 40", "starts its pods together"),
         (workload("argoproj.io/v1alpha1", "Workflow", ARGO), str(HALF), 'spec.templates[0].metadata.annotations["gpu-'),
-        (pod({"volcano.sh/vgpu-memory": 9, "aliyun.com/gpu": 1}), "'aliyun.com/gpu-mem': 1", "takes one kind of GPU"),
+        (pod({"volcano.sh/vgpu-memory": 9, "aliyun.com/gpu": 1}), "'aliyun.com/gpu-mem': 1", "can use one kind of GPU"),
         (pod({"nvidia.com/gpu": 20, "nvidia.com/gpumem": 9}), "'aliyun.com/gpu-mem': 20", "not a number of GPUs"),
         (pod({"nvidia.com/gpumem": "10Gi"}), "'aliyun.com/gpu-mem': 10485760", "more than any GPU has"),
         (pod(HAMI).replace("limits", "requests"), "'aliyun.com/gpu-mem': 3", "a request and no limit"),

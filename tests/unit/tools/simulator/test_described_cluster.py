@@ -114,10 +114,10 @@ def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
         ("{name: a, labels: {gputile.io/sharing: time-slicing}}", r'gputile.io/replicas"\]: must be 2 to 64, is \'\''),
         (
             "{name: a, mode: share, labels: {gputile.io/sharing: time-slicing, gputile.io/replicas: '2'}}",
-            "time-slicing goes with mode default only, not with share",
+            "time-slicing is valid in mode default only, not in share",
         ),
         ("{name: a, mode: share, labels: {ack.node.gpu.schedule: cgpu}}", "'cgpu' contradicts mode share"),
-        ("{name: a}\n- {name: a}", "there are two nodes of the name a"),
+        ("{name: a}\n- {name: a}", "there are two nodes with the name a"),
     ],
 )
 def test_refused(tmp_path: Path, entry: str, message: str) -> None:
@@ -158,7 +158,7 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
         ("apiVersion: v1\nkind: Node\nmetadata: {}", r"Node/\(no name\): metadata.name: Invalid value: .*: must be"),
         (
             "apiVersion: gputile.io/v2\nkind: Cluster\nnodes: []",
-            "'gputile.io/v2' is not known; it is gputile.io/v1alpha1",
+            "'gputile.io/v2' is unknown; use gputile.io/v1alpha1",
         ),
         (
             "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}",

@@ -99,12 +99,12 @@ WHOLE = {"nvidia.com/gpu": 1}
         pytest.param(
             [
                 node({}, {"nvidia.com/gpu": "20"}, {"hami.io/node-nvidia-register": HAMI_JSON}),
-                pod("a", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": "GPU-b,NVIDIA,15360,100:;;"}),
+                pod("a", {"nvidia.com/gpu": 1}, {"hami.io/vgpu-devices-allocated": "GPU-b[3-0],NVIDIA,5120,0:;;"}),
             ],
             "cgpu",
             "Tesla T4",
-            [0, 15360],
-            id="HAMi, JSON",
+            [0, 5120],
+            id="HAMi, JSON, a MIG instance",
         ),
         pytest.param(
             [
@@ -207,6 +207,33 @@ def test_pods_that_ask_another_system_are_named(
     assert (said in output) == bool(by)
 
 
+@pytest.mark.parametrize(
+    ("labels", "capacity"),
+    [
+        ({"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-gpu-partition-size": "1g.5gb"}, WHOLE),
+        ({"karpenter.k8s.aws/instance-gpu-count": "1", "nvidia.com/gpu.product": "A100-MIG-1g.5gb"}, WHOLE),
+        ({}, {"nvidia.com/GA102GL_A10": 1}),
+    ],
+)
+def test_instances_and_devices_of_virtual_machines_are_no_gpus(
+    tmp_path: Path, labels: dict[str, str], capacity: dict[str, Any]
+) -> None:
+    labels |= {"karpenter.k8s.aws/instance-gpu-memory": "40960"}
+    result = simulated(tmp_path, [node(labels, capacity), pod("a", capacity)], "--mode", "cgpu")
+    assert "node n: its GPUs are not shown" in result.output
+    assert "0 of 0 GPUs are in use." in result.stdout
+
+
+def test_claims_are_counted_only_where_gputile_serves_them(tmp_path: Path) -> None:
+    claiming = pod("a", {})
+    claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    said = "pod default/a: its GPUs are not counted: it asks for them by resourceClaims"
+    foreign = node(GFD, {"nvidia.com/gpu": "2"})
+    assert said in simulated(tmp_path, [foreign, claiming], "--mode", "cgpu").output
+    foreign["metadata"]["annotations"] = {"gputile.io/inventory": "{}"}
+    assert said not in simulated(tmp_path, [foreign, claiming], "--mode", "cgpu").output
+
+
 def json_node(body: dict[str, Any]) -> Node:
     import msgspec
 
@@ -230,9 +257,34 @@ def test_another_mode_for_what_runs(tmp_path: Path) -> None:
     assert "Mode cgpu would leave 1 GPU free, but 1 pod would have no place." in told
     whole = [node(GFD, {"nvidia.com/gpu": "2"}), pod("a", WHOLE), pod("b", WHOLE)]
     kept = simulated(tmp_path, whole, "--mode", "cgpu")
-    assert (kept.exit_code, "--need 8GiB says" in kept.stdout) == (0, True)
+    assert (kept.exit_code, "such as --need 8GiB" in kept.stdout) == (0, True)
     needed = simulated(tmp_path, whole, "--mode", "cgpu", "--need", "4GiB", "--need", "pod/b=8GiB", "-o", "json")
     assert simulated(tmp_path, whole, "--mode", "cgpu", "--need", "pod/c=8GiB").exit_code == 2
     answer = json.loads(needed.stdout)
     assert [gpu["bookedMib"] for gpu in answer["nodes"][0]["gpus"]] == [12 * 1024, 0]
     assert [gpu["bookedMib"] for gpu in answer["before"][0]["gpus"]] == [15360, 15360]
+
+
+@pytest.mark.parametrize(
+    ("labels", "hami", "asked", "words", "booked"),
+    [
+        (GFD, "", WHOLE, (), [15, 15]),
+        (GFD, "", WHOLE, ("--need", "4GiB"), [12, 0]),
+        (SLICED, "", {"nvidia.com/gpu.shared": 1}, (), [9, 0]),
+        ({}, HAMI, WHOLE | {"nvidia.com/gpumem": 2048}, (), [6, 0]),
+        ({}, HAMI, WHOLE | {"nvidia.com/gpumem-percentage": 30}, (), [12, 0]),
+    ],
+)
+def test_pods_that_wait_are_placed_in_the_other_mode_too(
+    tmp_path: Path, labels: dict[str, str], hami: str, asked: dict[str, Any], words: tuple[str, ...], booked: list[int]
+) -> None:
+    """Those that are stored; those of a file stay as they are written."""
+    waits = [pod(name, asked) for name in "abc"]
+    for each in waits:
+        del each["spec"]["nodeName"]
+    full = node(labels, {"nvidia.com/gpu": "2"}, {"hami.io/node-nvidia-register": hami})
+    assert simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words).exit_code == 3
+    for each in waits:
+        each["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    answer = json.loads(simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words, "-o", "json").stdout)
+    assert [gpu["bookedMib"] // 1024 for gpu in answer["nodes"][0]["gpus"]] == booked

@@ -96,7 +96,7 @@ def test_pods_that_are_missing_keep_the_others_waiting(tmp_path: Path) -> None:
     found = outcomes(tmp_path, pods(2, in_gang(3)) + pod("held", in_gang(3), "schedulingGates: [{name: x}],"))
     assert not placed(found)
     assert found["m0"].reason == "gang g: 2 of the 3 pods that start together exist"
-    assert found["held"].reason == "it waits behind scheduling gates that others have to remove: x"
+    assert found["held"].reason == "it has scheduling gates that others must remove: x"
     found = outcomes(tmp_path, pods(2, BY_OBJECT))
     assert found["m0"].reason.startswith("gang g: PodGroup default/g is in none of the files")
 
@@ -133,7 +133,7 @@ def test_without_planned_gangs_their_labels_mean_nothing_and_gates_stay(tmp_path
     gate = "schedulingGates: [{name: gputile.io/gang}],"
     found = outcomes(tmp_path, pod("m", in_gang(1), gate), gangs=False)
     assert not placed(found)
-    assert found["m"].reason.startswith("it waits behind the scheduling gate of gang default/g")
+    assert found["m"].reason.startswith("it has the scheduling gate of gang default/g")
 
 
 def test_a_gangs_turn_comes_by_priority_and_with_its_last_pod(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_pod_that_counts_as_running_is_told(tmp_path: Path, status: Json) -> N
     """Only a cluster knows whether it is true; one that describes a cluster says nothing else."""
     pod = running("w", EXPORTED, "1", **status)
     code, told = simulate(tmp_path, json.dumps(pod))
-    assert (code, "counts as running there, and is not judged" in told) == (0, True), told
+    assert (code, "counts as running there, and is not validated" in told) == (0, True), told
     described = write(tmp_path, CLUSTER + "---\n" + json.dumps(pod), "described.yaml")
     found = run.invoke(app, ["simulate", "--cluster", described])
     assert (found.exit_code, found.stderr) == (0, "")
@@ -165,7 +165,5 @@ def test_only_files_of_the_cluster_say_which_nodes_there_are(tmp_path: Path, kin
 def test_another_scheduler_is_believed_to_decide_alike(tmp_path: Path, scheduler: str, noted: bool) -> None:
     manifests = load_text(tmp_path, json.dumps(changed(POD, "spec.schedulerName", scheduler)))
     notes = expand(manifests, [], Intake(Admission(Configuration(scheduler_name="ours")))).notes
-    said = (
-        "spec.schedulerName: other is believed to decide as kube-scheduler does, and to ask gputile which GPU the pod"
-    )
-    assert [note.text for note in notes] == [f"{said} gets"] * noted
+    said = "spec.schedulerName: it is assumed that other decides as kube-scheduler and calls gputile's extender"
+    assert [note.text for note in notes] == [said] * noted

@@ -30,8 +30,8 @@ def test_what_is_selected(text: str, selected: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (",", "'' is no requirement"),
-        ("a in b", "'a in b' is no requirement"),
+        (",", "'' is not a requirement"),
+        ("a in b", "'a in b' is not a requirement"),
         ("a=" + "v" * 64, "Invalid value"),
         ("a in (b c)", "a label's value must be"),
     ],

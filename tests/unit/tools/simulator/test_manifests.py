@@ -47,11 +47,11 @@ def test_directories_and_standard_input(tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("b.yml", "a.yaml", "c.json", "ignored.txt"):
         write(tmp_path, f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}}}', name)
     (tmp_path / "below.yaml").mkdir()
-    for twice, why in ((["-", "-"], "named twice"), ([""], "a file's name is empty")):
+    for twice, why in ((["-", "-"], "named twice"), ([""], "a path is empty")):
         with pytest.raises(ManifestError, match=why):
             load_manifests(twice)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(ManifestError, match="standard input: it holds no object"):
+    with pytest.raises(ManifestError, match="standard input: there are no objects"):
         load_manifests(["-"])
     text = b"apiVersion: v1\nkind: Pod\nmetadata: {name: z}\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
@@ -64,11 +64,11 @@ def test_directories_and_standard_input(tmp_path: Path, monkeypatch: pytest.Monk
     ("text", "message"),
     [
         ("just text", "document 1: an object is a mapping with apiVersion and kind, this is a string"),
-        ("apiVersion: v1", "document 1: kind: must be there"),
-        ("kind: Pod\nmetadata: {name: x}", "document 1: Pod/x: apiVersion: must be there"),
-        ("apiVersion: v1\nkind: List\nitems: []", "m.yaml: it holds no object, so there is nothing to judge"),
+        ("apiVersion: v1", "document 1: kind: must be a string"),
+        ("kind: Pod\nmetadata: {name: x}", "document 1: Pod/x: apiVersion: must be a string"),
+        ("apiVersion: v1\nkind: List\nitems: []", "m.yaml: there are no objects"),
         ("a: 1\na: 2", "document 1: line 2, column 1: the key 'a' is written twice"),
-        ("a: {{ .Values.a }}\n  {{- end }}", "helm builds manifests of its chart: helm template CHART"),
+        ("a: {{ .Values.a }}\n  {{- end }}", "build manifests with helm first: helm template CHART"),
         (b"\xff", "it is not UTF-8 text: "),
         (b"\x1f\x8b\x08", "m.yaml: it is compressed by gzip: unpack it first"),
         ('{"apiVersion": "v1", "kind": "Pod", "x": ' + "[" * 500 + "]" * 500 + "}", "deeper than 100 levels"),
@@ -82,7 +82,7 @@ def test_messages(tmp_path: Path, text: bytes | str, message: str) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ManifestError, match="No such file"):
         load_manifests([str(tmp_path / "none.yaml")])
-    with pytest.raises(ManifestError, match="the directory holds no"):
+    with pytest.raises(ManifestError, match="the directory has no"):
         load_manifests([str(tmp_path)])
     with pytest.raises(ManifestError, match="null"):
         load_manifests(["a\0b"])
@@ -93,7 +93,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_an_address_is_no_file() -> None:
     """kubectl reads them, so people try."""
-    with pytest.raises(ManifestError, match=r"^https://example.com/a.yaml: an address is not read: .* pipe it in"):
+    with pytest.raises(ManifestError, match=r"^https://example.com/a.yaml: addresses are not read; .* pipe it in"):
         load_manifests(["https://example.com/a.yaml"])
 
 

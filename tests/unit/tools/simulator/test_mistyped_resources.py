@@ -51,7 +51,7 @@ def test_a_mode_that_is_nearly_right_is_told(mode: str, meant: str) -> None:
     [
         ([100], "100 units of 1 GiB on a GPU, and GPUs here have up to 15 GiB; did you mean units of 128 MiB"),
         ([8138], "8138 units of 1 GiB on a GPU, and GPUs here have up to 15 GiB; did you mean 8138 MiB? Then write 8"),
-        ([10, 8], "its containers get the same GPU and ask for 18 GiB together"),
+        ([10, 8], "its containers share a GPU and ask for 18 GiB together"),
         ([15], ""),
     ],
 )

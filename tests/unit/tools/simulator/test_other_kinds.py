@@ -221,7 +221,7 @@ def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
         ("template: spec", "templates: spec", "templates: unknown field; did you mean template"),
         ("kind: PodKinds", "kind: Kinds", "kind: must be PodKinds of gputile.io/v1alpha1"),
         ("kinds:", "kind_: 5\nkinds:", "kind_: unknown field; did you mean kind"),
-        ("kinds:", "kinds:\n- {apiVersion: apps/v1, kind: Deployment}", "is Kubernetes' own"),
+        ("kinds:", "kinds:\n- {apiVersion: apps/v1, kind: Deployment}", "is a kind of Kubernetes"),
     ],
 )
 def test_a_table_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -240,7 +240,7 @@ def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
     more = write(tmp_path, MORE, "kinds.yaml")
     assert "w-0-1-x" in run.invoke(app, ["simulate", *files, "--kinds", more, "-o", "wide"]).stdout
     wrong = run.invoke(app, ["simulate", *files, "--kinds", write(tmp_path, "kind: 1", "wrong.yaml")])
-    assert (wrong.exit_code, "kind: must be there, as a string" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "kind: must be a string" in wrong.stderr) == (2, True)
     old = write(tmp_path, json.dumps(of_kind("extensions/v1beta1", "Deployment", {})), "w.yaml")
     assert run.invoke(app, ["simulate", *files[:2], "-f", old, "--ignore-unknown"]).exit_code == 2
 
@@ -358,8 +358,22 @@ def told(expansion: Expansion) -> list[str]:
             "karpenter.sh/v1/NodePool",
             "{limits: {nvidia.com/gpu: 8}, template: {spec: {taints: [{key: nvidia.com/gpu, effect: NoSchedule}]}}}",
             [],
-            ["has no template of pods and no amount of GPUs: no pods of it are judged"],
+            ["has no template of pods: no pods of it are judged"],
             id="a bound",
+        ),
+        pytest.param(
+            "karpenter.sh/v1/NodeClaim",
+            "{resources: {requests: {nvidia.com/gpu: 8}}, a: {nvidia.com/gpu: 8}}",
+            [],
+            ["has no template of pods: no pods of it are judged"],
+            id="a node",
+        ),
+        pytest.param(
+            "argoproj.io/v1alpha1/Workflow",
+            f"{{parallelism: 9, templates: [{{name: a, container: {{name: c, image: i, resources: {GPU}}}}}]}}",
+            ["x-container-0"],
+            ["1 pod of spec.templates[0].container, nvidia.com/gpu: 1"],
+            id="an upper bound of pods",
         ),
         pytest.param(
             "monitoring.coreos.com/v1/Prometheus",
@@ -445,12 +459,13 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
         ("helm.toolkit.fluxcd.io/v2/HelmRelease", "{values: {requestGPU: 1}}", "spec.values"),
         ("run.ai/v2alpha1/TrainingWorkload", "{gpu: {value: '0.5'}}", "spec"),
         ("run.ai/v2alpha1/TrainingWorkload", "{gpuDevices: {value: 2}}", "spec"),
+        ("training.example.com/v1/TrainJob", "{numNodes: 4, gpusPerNode: 8}", "spec"),
         ("example.com/v1/Training", "{limits: [{name: GPU, value: '1'}]}", r"limits\[0\]"),
         ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),
     ],
 )
 def test_gpus_of_which_no_pod_can_be_made_are_an_error(tmp_path: Path, kind: str, spec: str, where: str) -> None:
-    with pytest.raises(ManifestError, match=f"{where}: it asks for GPUs, and which pods ask for them is not known"):
+    with pytest.raises(ManifestError, match=f"{where}: it asks for GPUs, but for which pods is unknown"):
         by_shape(tmp_path, kind, spec)
 
 

@@ -41,7 +41,7 @@ def test_a_class_that_no_file_has_counts_as_0_and_a_note_says_so(tmp_path: Path)
     scenario = loaded(tmp_path, of_class(POD, "other"))
     assert [pod.spec.priority for pod in scenario.pending] == [None]
     assert [note.text for note in scenario.notes] == [
-        'spec.priorityClassName: the PriorityClass "other" is not known: its value counts as 0 here'
+        'spec.priorityClassName: the PriorityClass "other" is unknown: its value is assumed to be 0'
     ]
 
 

@@ -73,7 +73,7 @@ def test_what_no_bar_shows_is_said() -> None:
     assert "1 ╳╳╳" in lines[1]
     assert [line.strip() for line in lines[2:4]] == [
         "GPU 1 is unhealthy",
-        "besides, 3 GiB of pods whose GPUs are not known",
+        "in addition, 3 GiB of pods whose GPUs are unknown",
     ]
     assert lines[-1] == "░ free  ╳ unhealthy"
 

@@ -121,7 +121,7 @@ def test_programs_outside_of_pods_are_a_state_of_their_own() -> None:
     told = table(installation)
     assert told.startswith("gputile: OutsideOfPods\n\nThis namespace has no Deployments and DaemonSets")
     assert "its configuration exists, 1 node has an agent's report and controller holds the Lease" in told
-    assert "It runs outside of pods" in told
+    assert "gputile runs outside of pods" in told
     assert told.splitlines()[-1].split() == ["a", "-", "-", "-", "0"], "whether an agent runs there is not known"
     assert "/readyz" in told
     left = with_traces(assess([], [], [], [], 0), Traces(here=["the webhook configuration gputile exists"]))

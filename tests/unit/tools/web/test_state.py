@@ -133,7 +133,7 @@ def test_a_pod_whose_gpus_nobody_knows_closes_its_node() -> None:
     assert node.serves == ""
     assert node.pods[0].problem.startswith("it was bound without the annotation")
     assert node.pods[0].asked == 4 * GIB
-    assert "takes no GPU pods: nobody knows the GPUs of default/lost" in node.problems
+    assert "takes no GPU pods: the GPUs of default/lost are unknown" in node.problems
 
 
 def test_pending_pods_say_what_for_and_why_they_wait() -> None:

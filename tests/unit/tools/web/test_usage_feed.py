@@ -89,7 +89,7 @@ async def test_a_pods_line_grows_and_ends_with_it(server: FakeApiServer, feed: U
     put_agent(server, "a", metrics_text({}))
     await until(lambda: feed.of_pod("a", "ns/p").samples == [])
     assert feed.of_pod("a", "ns/p").usage is None
-    assert "does not measure it" in feed.of_pod("a", "ns/p").trouble
+    assert "does not measure this pod" in feed.of_pod("a", "ns/p").trouble
 
 
 async def test_a_pod_made_anew_under_its_name_has_a_line_of_its_own(
@@ -126,8 +126,8 @@ async def test_who_may_not_ask_is_told_once_and_the_api_server_is_left_alone(
     put_agent(server, "a", b"")
     del server.proxied[metrics_path("a")]
     server.refused[metrics_path("a")] = (403, "Forbidden")
-    await until(lambda: "you may not ask the agents" in feed.of_nodes(["a"]).trouble)
-    assert "you may not ask the agents" in feed.of_pod("a", "ns/p").trouble
+    await until(lambda: "you may not read the agents" in feed.of_nodes(["a"]).trouble)
+    assert "you may not read the agents" in feed.of_pod("a", "ns/p").trouble
     before = asked(server, "a")
     await asyncio.sleep(0.3)
     assert asked(server, "a") == before
@@ -142,7 +142,7 @@ async def test_one_silent_agent_is_its_nodes_problem_and_all_of_them_everybodys(
 ) -> None:
     put_agent(server, "a", b"connection refused", 503)
     put_agent(server, "b", metrics_text({}))
-    problem = "the agent cannot be asked: connection refused"
+    problem = "the agent cannot be read: connection refused"
     await until(lambda: feed.of_nodes(["a"]).trouble == problem)
     await until(lambda: "b" in feed.of_nodes(["b"]).nodes)
     answer = feed.of_nodes(["a", "b"])
@@ -196,11 +196,11 @@ async def test_an_agent_that_does_not_answer_or_says_nonsense(
 ) -> None:
     put_agent(server, "a", b"error trying to reach service: connection refused", 503)
     assert await why(reader, "a") == (
-        "the agent cannot be asked: error trying to reach service: connection refused",
+        "the agent cannot be read: error trying to reach service: connection refused",
         False,
     )
     put_agent(server, "a", b"gputile_agent_gpu_memory_used_bytes{")
-    assert "no metrics of an agent" in (await why(reader, "a"))[0]
+    assert "is not an agent's metrics" in (await why(reader, "a"))[0]
     put_agent(server, "a", metrics_text({"ns/p": 1}))
     monkeypatch.setattr(agent_usage, "_MOST_S", 0.2)
     server.fault("get", "hang")

@@ -186,6 +186,6 @@ def test_what_a_request_said_names_the_agents_pod() -> None:
     usage = UsageAnswer(said, {"n": NodeUsage(problem=said)})
     sent = msgspec.json.encode([visible_usage(usage, TEAM), visible_pod_usage(PodUsageAnswer(said), TEAM)])
     assert b"agent-x" not in sent
-    assert sent.count(b"the use is not known") == 3
+    assert sent.count(b"the use is unknown") == 3
     assert visible_usage(usage, ALL_RIGHTS) == usage
     assert visible_pod_usage(PodUsageAnswer(), TEAM) == PodUsageAnswer()

@@ -17,14 +17,15 @@ from collections.abc import Set
 from typing import Final
 
 from gputile.api.core import NodeCondition, node_condition
-from gputile.api.resource_claims import RESOURCE_API, ResourceSlice
+from gputile.api.resource_claims import RESOURCE_API, ResourceSlice, device_name
 from gputile.api.well_known import ConditionReason, ConditionType
 from gputile.kube.errors import Forbidden, Invalid, KubeError, NotFound
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.claims.slices import dropped_fields, slice_name, slice_of
+from gputile.node.agent.claims.slices import dropped_fields, instance_name, slice_name, slice_of
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.nvml.probe import ProbedMachine
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 AGAIN_S: Final = 5.0
 APPLY_EVERY_S: Final = 50.0
 LOOK_EVERY_S, KUBELET_STARTS_FOR_S = 2.0, 60.0
+HEALTH_EVERY_S: Final = 600
+# a kubelet that hears nothing for so long calls the health of devices unknown
+HEALTH_FOR_S: Final = 3600
 
 
 class SlicePublisher:
@@ -67,7 +71,8 @@ class SlicePublisher:
 
         A failure is retried.
         """
-        self._kubelet.serve_claims(wanted=self._by_claims or bool(self._state.claims))
+        serves = self._by_claims or bool(self._state.claims)
+        self._kubelet.serve_claims(self._health() if serves else None)
         try:
             await self._publish_slice(machine)
         except (NotFound, Invalid, Forbidden) as error:
@@ -149,3 +154,20 @@ class SlicePublisher:
             return None
         most = state.configuration.max_pods_per_gpu
         return slice_of(state.node, state.node_config, machine, most, taints=taints)
+
+    def _health(self) -> bytes:
+        config, now = self._state.node_config, int(time.time()) // HEALTH_EVERY_S * HEALTH_EVERY_S
+        devices = [(device_name(gpu.index), gpu.healthy) for gpu in config.inventory.gpus]
+        devices += [(instance_name(each), each.healthy) for each in config.instances]
+        pool = self._state.node.metadata.name if self._state.node is not None else ""
+        return dra.NodeWatchResourcesResponse(
+            devices=[
+                dra.DeviceHealth(
+                    device=dra.DeviceIdentifier(pool_name=pool, device_name=name),
+                    health=dra.HEALTHY if healthy else dra.UNHEALTHY,
+                    last_updated_time=now,
+                    health_check_timeout_seconds=HEALTH_FOR_S,
+                )
+                for name, healthy in devices
+            ]
+        ).SerializeToString()

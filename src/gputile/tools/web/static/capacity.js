@@ -1,9 +1,9 @@
-// What still fits: the largest share, whole GPUs, sets of them on one node, and free memory by the size of its holes.
+// The view "Capacity": the largest share that fits, free whole GPUs and sets of them, and free memory by size.
 
 import { element, nameElement } from "./elements.js";
 import { amountText, factsOf } from "./model.js";
 
-const SIZES = [1, 2, 4, 8, 16, 32, 64, 128, Infinity]; // GiB: a row has what is smaller than its own, as in the metrics
+const SIZES = [1, 2, 4, 8, 16, 32, 64, 128, Infinity]; // upper limits of the table's rows in GiB, as in the metrics
 const SETS = [1, 2, 4, 8, 16];
 
 export function capacityOf(nodes, model) {
@@ -43,7 +43,7 @@ export function capacityOf(nodes, model) {
         capacity.largestOn = `${node.name}, GPU ${gpu.index}`;
       }
     }
-    for (const { profile, total, booked = 0 } of model ? [] : node.instances ?? []) { // of which GPU they are, only the node knows
+    for (const { profile, total, booked = 0 } of model ? [] : node.instances ?? []) { // a profile's GPU model is unknown
       const known = capacity.instances.get(profile) ?? { free: 0, total: 0 };
       capacity.instances.set(profile, { free: known.free + Math.max(0, total - booked), total: known.total + total });
     }
@@ -65,11 +65,11 @@ export function drawCapacity(place, nodes, model) {
     element("td", { class: "wide" }, element("div", { class: "meter", width: `${(hole.mib / most) * 100}%` }))));
   place.replaceChildren(
     element("div", { class: "cards" },
-      card("Largest share that fits", capacity.largest ? `${amountText(capacity.largest)} GiB` : "none", capacity.largestOn ? ["on ", nameElement(capacity.largestOn)] : ["no GPU with free memory gives shares"]),
-      card("GPUs with room for a share", `${capacity.shares}`, ["GPUs that are shared and not full"]),
-      card("Whole GPUs that are free", `${capacity.whole}`, [`on ${capacity.wholeOn} nodes that give whole GPUs`]),
+      card("Largest share that fits", capacity.largest ? `${amountText(capacity.largest)} GiB` : "none", capacity.largestOn ? ["on ", nameElement(capacity.largestOn)] : ["no shared GPU has free memory"]),
+      card("GPUs with room for a share", `${capacity.shares}`, ["shared GPUs with free memory"]),
+      card("Whole GPUs that are free", `${capacity.whole}`, [`on ${capacity.wholeOn} nodes that serve whole GPUs`]),
       card("Largest set on one node", capacity.largestSet ? `${capacity.largestSet} GPUs` : "none", ["whole GPUs of one node for one pod"]),
-      capacity.allTurns ? card("Turns that are free", `${capacity.turns}`, [`of ${capacity.allTurns} on GPUs that pods have in turns`]) : null,
+      capacity.allTurns ? card("Free replicas", `${capacity.turns}`, [`of ${capacity.allTurns} on time-sliced GPUs`]) : null,
       card("Free memory", `${amountText(capacity.free)} GiB`, [capacity.total ? `${Math.round((capacity.free / capacity.total) * 100)} % of ${amountText(capacity.total)} GiB` : "no GPUs"])),
     element("div", { class: "columns" },
       element("table", {}, element("caption", {}, "Free memory of shared GPUs, by the size of the hole"),
@@ -78,7 +78,7 @@ export function drawCapacity(place, nodes, model) {
         element("thead", {}, element("tr", {}, ["Set", "How many"].map((text) => element("th", { scope: "col" }, text)))),
         element("tbody", {}, SETS.map((size) => element("tr", {}, element("th", { scope: "row" }, size === 1 ? "1 GPU" : `${size} GPUs`), element("td", { class: "number" }, `${capacity.sets.get(size) ?? 0}`))))),
       capacity.instances.size ? profilesElement(capacity.instances) : null),
-    element("p", { class: "hint" }, "Counted by memory alone, on nodes that take pods: not on those that are cordoned, not ready, or offer no GPUs. Whether one pod fits depends on its compute, taints, gangs and affinity too: ask with What if."));
+    element("p", { class: "hint" }, "Only memory is counted, and only on nodes that accept pods: cordoned nodes, nodes that are not ready and nodes without GPUs are excluded. Whether a pod fits also depends on compute, taints, gangs and affinity. Use What if for one pod."));
 }
 
 function profilesElement(instances) {

@@ -1,4 +1,4 @@
-// Which nodes are shown, in which order, and which of their pods are meant.
+// Decides which nodes are shown, in which order, and which of their pods match the search and filters.
 
 import { factsOf, podKey, wordsOf } from "./model.js";
 
@@ -32,7 +32,7 @@ export function isMeant(pod, wanted) {
 }
 
 export function narrows(wanted, node) {
-  // A search that names the node or its model means all its pods.
+  // A search for the node's name or GPU model does not narrow the pods.
   if (wanted.namespace) return true;
   const words = wordsIn(wanted.search);
   return words.length > 0 && (node.pods ?? []).some((pod) => isMeant(pod, wanted));

@@ -1,4 +1,4 @@
-// Colours and letters of blocks: a group keeps those that it has first got, so that the picture stays calm.
+// Colours and letters of blocks. A group never changes its colour and letter, so that the picture stays stable.
 
 import { workloadOf } from "./model.js";
 
@@ -18,14 +18,14 @@ export class Colours {
     return this.taken[this.by] ?? this.taken.namespace;
   }
 
-  // Give slots to groups that have none, those with most memory first.
+  // Assign slots to new groups, those with the most memory first.
   learn(groups) {
     const fresh = [...groups].filter(([name]) => !this.slots.has(name));
     fresh.sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
     for (const [name] of fresh) this.slots.set(name, this.slots.size);
   }
 
-  // `used` is the part of its memory that the pod uses, null where that is not known.
+  // `used` is the part of its booked memory that the pod uses, or null if unknown.
   of(pod, gpu, now, used) {
     if (this.by === "memory") return used === null ? UNKNOWN : bucketOf(USES, used);
     if (this.by === "use") return bucketOf(USES, gpu && gpu.total ? (gpu.booked ?? 0) / gpu.total : 0);
@@ -46,7 +46,7 @@ export class Colours {
   }
 }
 
-// Letters, and when they are used up, letters with a number: A to z, A2 to z2 and so on.
+// The letter of a slot: A to z, then A2 to z2 and so on.
 function letterOf(slot) {
   const round = Math.floor(slot / LETTERS.length);
   return `${LETTERS[slot % LETTERS.length]}${round ? round + 1 : ""}`;

@@ -1,4 +1,4 @@
-// Elements of the document. Text goes in as text alone: names come from whoever may create a pod.
+// Creates elements of the document. Text is never inserted as HTML, because anyone who can create a pod chooses names.
 
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -15,7 +15,7 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A name that others wrote: isolated, so that the direction of its script leaves what stands beside it alone.
+// An element for text that others wrote. <bdi> isolates the direction of its script from the text around it.
 export function nameElement(text, attributes = {}) {
   const made = element("bdi", attributes);
   made.textContent = text;
@@ -26,7 +26,7 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-// What is chosen stays to be chosen: it is in force, though nothing may be like that any more.
+// Replace the options of a <select>. The chosen value remains an option even if no node has that value any more.
 export function fillSelect(select, values, all) {
   const before = select.value;
   const wanted = ["", ...values, ...(before && !values.includes(before) ? [before] : [])];

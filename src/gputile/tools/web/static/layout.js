@@ -1,4 +1,4 @@
-// Where rows and tiles stand: arithmetic alone, so that rows out of sight cost nothing.
+// Computes the positions of rows and tiles without the document, so that rows out of sight cost nothing.
 
 import { badgesOf } from "./model.js";
 
@@ -7,11 +7,11 @@ export const TILE_GAP = 8;
 const ROW_PADDING = 14;
 const NAME_WIDTH = 194;
 const NAME_GAP = 16;
-const NAME_HEIGHT = 44; // of a node's name, and one line below it
+const NAME_HEIGHT = 44; // the height of a node's name with one line below
 const BADGE_LINE = 18;
-const BADGE_FRAME = 16; // of a badge around its text, and up to the next one
-const LETTER_WIDTH = 7.6; // of the widest of the page's fonts, on average
-const LINE_HEIGHT = 22; // of pods beside the tiles: on MIG instances of a profile, or on unknown GPUs
+const BADGE_FRAME = 16; // the width of a badge without its text, with the gap to the next badge
+const LETTER_WIDTH = 7.6; // the average in the widest of the page's fonts
+const LINE_HEIGHT = 22; // the height of a line of pods that have MIG instances or unknown GPUs
 const NARROW = 720;
 const LEAST_TILE = 88;
 const MOST_TILE = 330;
@@ -30,7 +30,7 @@ export function frameOf(width, nodes) {
     widest = Math.max(widest, sum);
   }
   if (!most) return { narrow, room, scale: 1 };
-  // As large as lets the largest node stand in one line, but no GPU smaller or larger than can be read.
+  // The largest node should fit in one line, but each GPU must be large enough to be read.
   const fitting = (room - 8 * TILE_GAP) / widest;
   const scale = Math.min(Math.max(fitting, LEAST_TILE / Math.max(least, most / 8)), Math.min(MOST_TILE, room) / most);
   return { narrow, room, scale };
@@ -44,7 +44,7 @@ function isAnyUnplaced(node) {
   return (node.pods ?? []).some((pod) => !pod.shares && !pod.instances);
 }
 
-// A node's name and the line below it, and as many lines of badges as there may be, so that none is cut off.
+// The height of a node's name, the line below, and all its badges, so that no badge is cut off.
 function nameHeight(node, frame) {
   const room = frame.narrow ? frame.room : NAME_WIDTH;
   let lines = 0, taken = Infinity;
@@ -85,7 +85,7 @@ export class RowOffsets {
     return this.tops[this.tops.length - 1];
   }
 
-  // The number of the row at a height.
+  // The number of the row at height `y`.
   at(y) {
     let low = 0, high = this.tops.length - 1;
     while (low < high) {

@@ -1,21 +1,21 @@
-// The way to the server: the state, its changes as they come, and questions.
+// The connection to the server: loads the state, follows its changes, and sends requests.
 
 import { Turns } from "./turns.js";
 
 const RETRY_MS = 2000;
-const HEAD_MS = 30000; // for the beginning of the state
-const SILENCE_MS = 45000; // three heartbeats: the way is cut, though nobody has said so
+const HEAD_MS = 30000; // how long to wait for the beginning of the state
+const SILENCE_MS = 45000; // after three missing heartbeats the connection is regarded as lost
 const LISTEN_MS = 5000;
-const PATIENCE_MS = 60000; // for an answer, while too many ask
-const AWAY = "gputile web does not answer: it has ended, or the way to it is cut. Trying again.";
+const PATIENCE_MS = 60000; // how long to retry while the server has too many requests
+const AWAY = "gputile web does not answer: it has ended, or cannot be reached. Trying again.";
 
 export class Live {
   constructor(handlers) {
     this.handlers = handlers;
     this.epoch = "";
     this.revision = 0;
-    this.current = false; // whether the changes after `revision` are all that is unknown
-    this.loading = null; // what the latest start waits for
+    this.current = false; // whether the page is complete up to `revision`
+    this.loading = null; // the AbortController of the load in progress
     this.began = -Infinity;
     this.heard = 0;
     this.source = null;
@@ -29,7 +29,7 @@ export class Live {
     const loading = this.loading = new AbortController();
     this.began = performance.now();
     try {
-      // What fills the screen comes first; who has drawn all already gets all anew at once.
+      // The first load begins with the nodes of the first screen. Later loads request the whole state at once.
       for (let part = this.epoch ? "state" : "first"; part; ) {
         const late = setTimeout(() => loading.abort(), HEAD_MS);
         const answer = await fetch(`/api/${part}`, { signal: loading.signal });
@@ -54,7 +54,7 @@ export class Live {
     if (!document.hidden) this.turns.enter();
   }
 
-  // Nobody looks at what is out of sight: it follows nothing, and catches up when it is seen again.
+  // A hidden page closes its stream of changes. When the page is visible again, the stream catches up.
   onSight() {
     if (document.hidden) {
       clearTimeout(this.timer);
@@ -101,7 +101,7 @@ export class Live {
     if (!document.hidden) this.timer = setTimeout(() => this.start(), ms);
   }
 
-  // Ask about a pod for as long as `wanted()` is true.
+  // Request the explanation of a pod. Retry while the server is busy and `wanted()` is true.
   async pod(key, wanted) {
     return patient(() => fetch(`/api/pod?${podQuery(key)}`), wanted);
   }
@@ -118,7 +118,7 @@ export class Live {
     await fetch("/logout", { method: "POST", redirect: "manual" });
   }
 
-  // `nodes` are texts such as 2x8xH100:cgpu, which describe nodes that are added.
+  // `nodes` are descriptions of added nodes, such as 2x8xH100:cgpu.
   async whatIf(manifest, nodes) {
     const query = nodes.map((text) => `node=${encodeURIComponent(text)}`).join("&");
     return patient(() => fetch(`/api/what-if?${query}`, { method: "POST", body: manifest, headers: { "Content-Type": "application/yaml" } }), () => true);
@@ -130,7 +130,7 @@ function podQuery(key) {
   return new URLSearchParams({ namespace: key.slice(0, slash), name: key.slice(slash + 1) });
 }
 
-// Ask again while the server has too many questions; not all who wait at the same moments.
+// Retry while the server is busy, after random pauses, so that waiting pages do not retry at the same time.
 async function patient(ask, wanted) {
   const until = performance.now() + PATIENCE_MS;
   for (;;) {
@@ -140,7 +140,7 @@ async function patient(ask, wanted) {
   }
 }
 
-// What was answered; an error without a `status` says that nothing was.
+// Return the JSON of a response. Errors of the server have a `status`; errors without one mean that no response came.
 async function read(answer) {
   if (!answer.ok) throw Object.assign(new Error((await answer.text()).trim() || `${answer.status}`), { status: answer.status });
   return answer.json();

@@ -1,4 +1,4 @@
-// Puts the page together: what is looked at, by which filters, and what was chosen stands in the address.
+// Assembles the page. The address contains the open view, and the chosen pod or node.
 
 import { drawCapacity } from "./capacity.js";
 import { chosen } from "./choice.js";
@@ -29,7 +29,7 @@ let restyle = true;
 
 const grid = new TileGrid(byId("scroll"), byId("rows"), seen, open);
 const given = byId("gputile-data");
-const views = given ? VIEWS.filter((view) => view !== "what-if") : VIEWS; // a file has no server to ask
+const views = given ? VIEWS.filter((view) => view !== "what-if") : VIEWS; // a page in a file has no server
 const live = new Live({ state: onState, change: onChange, status: onStatus, lost: onLost, connected: onConnected, rested: onRested });
 
 const usageWatch = new UsageWatch(nodesLookedAt, (names) => live.usage(names), onUsage);
@@ -55,7 +55,7 @@ function onChange(difference) {
   drawSoon();
 }
 
-// What is looked at is another: ask of it now.
+// The user has opened another node or pod, or scrolled: request the use of what is in sight now.
 function lookAtUse() {
   if (!given) usageWatch.soon();
 }
@@ -70,7 +70,7 @@ function nodesLookedAt() {
 function onUsage(answer, names) {
   seen.model.measured(names, answer);
   byId("usage-trouble").hidden = !answer.trouble;
-  byId("usage-trouble").textContent = answer.trouble ? `What pods use is not known; blocks show what is booked. ${answer.trouble}` : "";
+  byId("usage-trouble").textContent = answer.trouble ? `The use of pods is unknown. Blocks show booked amounts. ${answer.trouble}` : "";
   if (address.node) fillUse(byId("panel"), seen.model.usage.get(address.node));
   drawSoon();
 }
@@ -85,7 +85,7 @@ async function askPodUse(key) {
   }
 }
 
-// The way to the server and the server's way to the cluster can both be cut: the one says nothing of the other.
+// The browser may lose the server, and the server may lose the cluster. Both are tracked separately.
 function onStatus(status) {
   connection.status = status;
   drawConnection();
@@ -110,7 +110,7 @@ function onLost(text) {
 
 function drawConnection() {
   const { open: connected, lost, status } = connection;
-  const away = status.trouble ? `The cluster does not answer since ${new Date(status.since * 1000).toLocaleTimeString()}; this is what it said last. ${status.trouble}` : "";
+  const away = status.trouble ? `The cluster has not answered since ${new Date(status.since * 1000).toLocaleTimeString()}. The page shows its last known state. ${status.trouble}` : "";
   byId("trouble").hidden = !lost && !away;
   byId("trouble").textContent = lost || away;
   setLive(connected && !lost && !away ? "live" : "stale");
@@ -149,7 +149,7 @@ function drawNow() {
     grid.show(found, restyle);
     restyle = false;
     byId("nothing").hidden = found.length > 0;
-    byId("nothing").textContent = nodes.length ? "No node is like that: the search and the filters leave none." : "The cluster has no node with GPUs.";
+    byId("nothing").textContent = nodes.length ? "No node matches the search and the filters." : "The cluster has no node with GPUs.";
   } else if (whole && view === "pending") {
     const pending = [...seen.model.pending.values()];
     drawPending(byId("view-pending"), waiting(pending, seen.wanted), pending.length, open, seen.now());
@@ -197,7 +197,7 @@ function choose(name, value) {
   drawNow();
 }
 
-// -- what is chosen
+// -- the chosen pod or node
 
 function open(choice) {
   address.pod = choice.pod ?? "";
@@ -236,7 +236,7 @@ function drawNodePanel() {
   if (drawNodePanel.drawn === shown && byId("panel").dataset.node === address.node && byId("panel").childElementCount) return;
   drawNodePanel.drawn = shown;
   byId("panel").dataset.node = address.node;
-  fillPanel("Node", address.node, node ? nodePanel(node, open, seen.now()) : [element("p", { class: "hint" }, shown ? "This node is not there (any more)." : "Asking ...")]);
+  fillPanel("Node", address.node, node ? nodePanel(node, open, seen.now()) : [element("p", { class: "hint" }, shown ? "This node does not exist (any more)." : "Loading ...")]);
   fillUse(byId("panel"), seen.model.usage.get(address.node));
 }
 
@@ -247,7 +247,7 @@ function drawPodPanel(key) {
     fillPanel("Pod", key, pending ? plainPodPanel(pending) : placedPodPanel(seen.model.nodes.values(), key, open));
     return;
   }
-  fillPanel("Pod", key, [element("p", { class: "hint" }, "Asking ...")]);
+  fillPanel("Pod", key, [element("p", { class: "hint" }, "Loading ...")]);
   podWatch.open(key);
 }
 
@@ -294,7 +294,7 @@ function readAddress() {
 
 // -- keys, light and dark
 
-const KEYS = [["/", "search"], ["1 2 3 4", "tiles, pending, capacity, what if"], ["arrows", "from GPU to GPU, and left of them to the node; Page Up, Page Down, Home, End"], ["Enter", "open what is chosen"], ["Esc", "close, clear"], ["t", "light or dark"], ["?", "these keys"]];
+const KEYS = [["/", "search"], ["1 2 3 4", "tiles, pending, capacity, what if"], ["arrows", "move between GPUs, and to the node's name on the left; also Page Up, Page Down, Home, End"], ["Enter", "open the chosen GPU, node or pod"], ["Esc", "close the panel, clear the search"], ["t", "light or dark"], ["?", "these keys"]];
 
 function onKey(event) {
   const typing = event.target.matches?.("input, textarea, select");
@@ -336,7 +336,7 @@ function setTheme(theme) {
   try {
     localStorage.setItem("gputile-theme", theme);
   } catch {
-    // a page in a file may not keep anything
+    // Browsers may refuse storage to a page in a file.
   }
 }
 

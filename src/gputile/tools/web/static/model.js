@@ -1,13 +1,13 @@
-// The page's data: what the server said first, and each difference since. Nothing here touches the document.
+// The page's data: the server's first state with all later differences. This module never touches the document.
 
 export class Model {
   constructor() {
     this.nodes = new Map();
     this.pending = new Map();
-    this.ghosts = new Map(); // node name -> pods that a what-if has put there
-    this.usage = new Map(); // node name -> what its agent measured last
+    this.ghosts = new Map(); // node name -> pods that "What if" has placed there
+    this.usage = new Map(); // node name -> the latest measurements of its agent
     this.loaded = false;
-    this.whole = false; // false while there is only what fills the screen
+    this.whole = false; // false while only the nodes of the first screen are loaded
   }
 
   load(state) {
@@ -25,7 +25,7 @@ export class Model {
     }
   }
 
-  // Return whether the record of the pod `key` is another then.
+  // Apply a difference, and return whether it changed what is known of the pod `key`.
   apply(difference, key) {
     const names = [...(difference.nodesGone ?? []), ...Object.keys(difference.nodes ?? {})];
     const before = key ? this.recordOf(key, names) : "";
@@ -36,7 +36,7 @@ export class Model {
     return key ? this.recordOf(key, names) !== before : false;
   }
 
-  // What is known of a pod: that it is pending, and what it has on these nodes.
+  // The text of all records of a pod, pending and on these nodes, for comparisons.
   recordOf(key, names) {
     return JSON.stringify([this.pending.get(key), names.map((name) => this.nodes.get(name)?.pods?.find((pod) => podKey(pod) === key))]);
   }
@@ -46,7 +46,7 @@ export function podKey(pod) {
   return `${pod.namespace}/${pod.name}`;
 }
 
-// Node records never change, so what follows from one is computed once, and only where it is asked for.
+// Caches `compute(node)` for each node record. This is safe because records are replaced but never changed.
 function ofNode(compute) {
   const known = new WeakMap();
   return (node) => {
@@ -80,23 +80,23 @@ export const factsOf = ofNode((node) => {
   return facts;
 });
 
-// What is said of a node in few words, the worst first.
+// Short labels for a node's state, the worst first.
 export const badgesOf = ofNode((node) => {
   const facts = factsOf(node);
   const found = [];
   const badge = (kind, text, title) => found.push({ kind, text, title });
   if (node.silent) badge("bad", "agent silent", "Its agent has not reported for some time.");
-  if (facts.sick) badge("bad", `${facts.sick} unhealthy`, "GPUs that new pods may not use.");
+  if (facts.sick) badge("bad", `${facts.sick} unhealthy`, "New pods cannot use unhealthy GPUs.");
   if (!node.serves && facts.gpus) badge("bad", "takes no pods", (node.problems ?? []).join("\n"));
   if (node.cordoned) badge("warn", "cordoned", "New pods are not scheduled here.");
   if (node.problems && !node.silent && !facts.sick && node.serves) badge("warn", "problem", node.problems.join("\n"));
   if (node.taints) badge("plain", node.taints.length > 1 ? `${node.taints.length} taints` : "tainted", node.taints.join("\n"));
   if (node.mode === "share" || node.replicas) badge("plain", "no memory limits", "A pod here can use more GPU memory than it asks for.");
-  if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "Places that are kept for pods that are not bound yet.");
+  if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "GPUs are reserved for pods that are not bound yet.");
   return found;
 });
 
-// What a search finds a node by.
+// The text in which a search looks for words.
 export const wordsOf = ofNode((node) => [node.name, node.mode ?? "", ...(node.pods ?? []).map(podKey), ...factsOf(node).models, ...(node.instances ?? []).map((each) => `mig-${each.profile}`)].join("\n").toLowerCase());
 
 const workloadsOf = ofNode((node) => {
@@ -108,7 +108,7 @@ const workloadsOf = ofNode((node) => {
   return found;
 });
 
-// The pods of a node that have MIG instances of a profile, and how many. Which instance is whose only the node knows.
+// The pods of a node with MIG instances of a profile, and their numbers. Only the node knows which instances pods have.
 export function podsOnInstances(node, profile) {
   return (node.pods ?? []).flatMap((pod) => (pod.instances ?? []).filter(([name]) => name === profile).map(([, count]) => ({ pod, count })));
 }

@@ -1,4 +1,4 @@
-// The page of one pod or one node, beside the tiles.
+// The contents of the panel for one pod or one node.
 
 import { element, nameElement } from "./elements.js";
 import { agoText, amountText, factsOf, podKey, podsOnInstances } from "./model.js";
@@ -8,14 +8,14 @@ export function nodePanel(node, open, now) {
   const parts = [
     factList([
       ["Mode", node.mode || "unknown"],
-      ["Takes", node.serves === "memory" ? "shares of GPUs" : node.serves === "gpus" ? "whole GPUs" : node.serves === "instances" ? "MIG instances" : "no pods now"],
+      ["Accepts", node.serves === "memory" ? "shares of GPUs" : node.serves === "gpus" ? "whole GPUs" : node.serves === "instances" ? "MIG instances" : "no pods now"],
       ["Memory unit", node.unit ? `${node.unit} MiB` : "unknown"],
       ["Booked", `${amountText(facts.booked)} of ${amountText(facts.total)} GiB`],
       ["Taints", (node.taints ?? []).join(", ") || "none"],
       ["Scheduling", node.cordoned ? "off (cordoned)" : "on"],
     ]),
   ];
-  if (node.silent || node.problems) parts.push(element("div", { class: "bad-box" }, element("h3", {}, "What is wrong"), element("ul", {}, (node.silent ? ["its agent is silent"] : []).concat(node.problems ?? []).map((text) => element("li", {}, nameElement(text))))));
+  if (node.silent || node.problems) parts.push(element("div", { class: "bad-box" }, element("h3", {}, "Problems"), element("ul", {}, (node.silent ? ["its agent is silent"] : []).concat(node.problems ?? []).map((text) => element("li", {}, nameElement(text))))));
   for (const gpu of node.gpus ?? []) {
     const held = facts.on.get(gpu.index) ?? [];
     parts.push(element("h3", {}, `GPU ${gpu.index} `, element("small", {}, nameElement(gpu.model ?? ""), ` ${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB booked`, element("span", { "data-use-gpu": gpu.index }), `${gpu.percent ? `, ${gpu.percent} % of compute` : ""}${gpu.healthy === false ? ", ✕ unhealthy" : ""}`)));
@@ -26,7 +26,7 @@ export function nodePanel(node, open, now) {
   }
   for (const { profile, total, booked = 0 } of node.instances ?? []) {
     const held = podsOnInstances(node, profile);
-    parts.push(element("h3", {}, `MIG ${profile} `, element("small", {}, `${booked} of ${total} instances taken`)));
+    parts.push(element("h3", {}, `MIG ${profile} `, element("small", {}, `${booked} of ${total} instances booked`)));
     parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, count }) => element("li", {},
       element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
       element("span", {}, `${count > 1 ? ` ${count} instances` : ""} ${agoText(pod.created, now)}`),
@@ -51,12 +51,12 @@ export function podPanel(key, answer, open, now) {
       ["Age", agoText(created, now)],
     ]),
   ];
-  if (explanation.node) parts.push(element("h3", {}, "What it uses"), element("div", { id: "pod-use" }, element("p", { class: "hint" }, "Asking ...")));
+  if (explanation.node) parts.push(element("h3", {}, "Use"), element("div", { id: "pod-use" }, element("p", { class: "hint" }, "Loading ...")));
   if (explanation.changes.length) {
     parts.push(element("h3", {}, "What would help"), element("ul", {}, explanation.changes.map((change) => element("li", {}, nameElement(change.change), change.nodes.length ? [" (", nameElement(change.nodes.join(", ")), ")"] : ""))));
   }
   if (explanation.nodes.length) {
-    parts.push(element("h3", {}, `What the nodes say, the nearest first (${explanation.nodes.length})`));
+    parts.push(element("h3", {}, `Verdicts of the nodes, the closest first (${explanation.nodes.length})`));
     parts.push(...explanation.nodes.map((node) => verdict(node, open)));
   }
   parts.push(element("h3", {}, "Events"));
@@ -71,18 +71,18 @@ export function plainPodPanel(pod) {
   return [factList([["Asks", pod.asks], ["Gang", pod.gang || "none"]]), pod.waits ? element("p", {}, nameElement(pod.waits)) : ""];
 }
 
-// A pod of a file, of which no server can be asked: where it is, and what it has there.
+// The panel of a pod if the page is a file without a server: the pod's node and GPUs.
 export function placedPodPanel(nodes, key, open) {
   for (const node of nodes) {
     const pod = (node.pods ?? []).find((each) => podKey(each) === key);
     if (!pod) continue;
     const shares = (pod.shares ?? []).map(([index, mib, percent]) => element("li", {}, `GPU ${index}: ${pod.whole ? "whole" : `${amountText(mib)} GiB`}${percent && !pod.whole ? `, ${percent} % of compute` : ""}`));
     return [
-      element("p", {}, pod.reserved ? "Reserved for it on " : "It is on ", element("button", { class: "link", onclick: () => open({ node: node.name }) }, nameElement(node.name))),
+      element("p", {}, pod.reserved ? "Its reservation is on " : "It is on ", element("button", { class: "link", onclick: () => open({ node: node.name }) }, nameElement(node.name))),
       element("ul", {}, shares),
     ];
   }
-  return [element("p", { class: "hint" }, "This pod is not there.")];
+  return [element("p", { class: "hint" }, "This pod does not exist.")];
 }
 
 function verdict(node, open) {
@@ -91,7 +91,7 @@ function verdict(node, open) {
     element("td", {}, `${gpu.index}`),
     element("td", { class: "number" }, `${amountText(gpu.freeMib)}/${amountText(gpu.totalMib)}`),
     element("td", { class: "number" }, `${gpu.freePercent} %`),
-    element("td", {}, nameElement(gpu.lacks || (node.fits ? "" : "could be one of them")))));
+    element("td", {}, nameElement(gpu.lacks || (node.fits ? "" : "this GPU would do")))));
   return element("details", { class: node.fits ? "verdict fits" : "verdict" },
     element("summary", {}, nameElement(node.name, { class: "verdict-name" }), element("span", {}, nameElement(why))),
     element("button", { class: "link", onclick: () => open({ node: node.name }) }, "show this node"),

@@ -1,4 +1,5 @@
-// The frame beside the tiles that shows a pod or a node. Who reads in it keeps the place when it is drawn anew.
+// The panel beside the tiles that shows a pod or a node. When the panel is drawn again, scroll position, open details
+// and focus stay.
 
 import { element, nameElement } from "./elements.js";
 
@@ -21,7 +22,7 @@ export function fillFrame(place, { kind, title, close }, parts) {
   }
 }
 
-// Whether somebody has marked text in the frame, to copy it.
+// Whether the user has selected text in the panel. Drawing it again would end the selection.
 export function isMarked(place) {
   const marked = document.getSelection();
   return Boolean(marked && !marked.isCollapsed && place.contains(marked.anchorNode));

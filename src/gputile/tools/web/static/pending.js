@@ -1,4 +1,4 @@
-// The pods that ask for GPUs and have no node.
+// The view of pods that request GPUs and have no node.
 
 import { hasAll, wordsIn } from "./choice.js";
 import { element, nameElement } from "./elements.js";
@@ -6,7 +6,7 @@ import { agoText, podKey } from "./model.js";
 
 const MOST = 500;
 
-// The pods that the search and the filters leave.
+// The pods that match the search and the filters.
 export function waiting(pods, wanted) {
   const words = wordsIn(wanted.search);
   return pods.filter((pod) => (!wanted.namespace || pod.namespace === wanted.namespace)
@@ -17,7 +17,7 @@ export function focusOnPending(place, key) {
   [...place.querySelectorAll(".link")].find((link) => link.textContent === key)?.focus();
 }
 
-// Pods of one workload that ask for the same and wait for the same, the oldest first.
+// Groups of pods of one workload with equal requests and equal reasons to wait, the oldest first.
 function grouped(pods) {
   const groups = new Map();
   for (const pod of [...pods].sort((a, b) => (a.created || Infinity) - (b.created || Infinity) || (podKey(a) < podKey(b) ? -1 : 1))) {
@@ -28,10 +28,10 @@ function grouped(pods) {
   return [...groups.values()];
 }
 
-// `all` is how many pods wait, beside those that are shown.
+// `all` is the number of all pending pods; `pods` are those that match the search.
 export function drawPending(place, pods, all, open, now) {
   if (!pods.length) {
-    place.replaceChildren(element("p", { class: "nothing" }, all ? `No pod that waits is like that: the search and the filters leave none of ${all}.` : "No pod waits for a GPU."));
+    place.replaceChildren(element("p", { class: "nothing" }, all ? `None of the ${all} pending pods matches the search and the filters.` : "No pod waits for a GPU."));
     return;
   }
   const groups = grouped(pods);
@@ -43,5 +43,5 @@ export function drawPending(place, pods, all, open, now) {
     element("td", { "data-of": "Age", class: "number" }, agoText(pod.created, now))));
   place.replaceChildren(
     element("table", { class: "stacked" }, element("thead", {}, element("tr", {}, ["Pod", "Asks", "Gang", "Waits", "Age"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
-    groups.length > MOST ? element("p", { class: "hint" }, `... and ${groups.length - MOST} more; search narrows them`) : "");
+    groups.length > MOST ? element("p", { class: "hint" }, `... and ${groups.length - MOST} more; use the search to find them`) : "");
 }

@@ -1,17 +1,17 @@
-// Asks about the pod that is open: when it is opened, when it has changed, and again after a while, since its Events and
-// what the nodes say of it change too.
+// Requests the explanation of the open pod when the pod is opened, when it has changed, and then regularly, because
+// its Events and the nodes' verdicts change too.
 
 const AGAIN_MS = 15000;
-const COST = 10; // what takes the server long, it is asked for less often
+const COST = 10; // the pause is at least this many times the duration of the request, to spare the server
 
 export class PodWatch {
-  // `ask` gets a key and a function that says whether the answer is still wanted; `show` gets the key, and the answer
-  // or the error.
+  // `ask` is called with a key and with a function that returns whether the answer is still wanted. `show` is called
+  // with the key, and the answer or the error.
   constructor(ask, show) {
     this.ask = ask;
     this.show = show;
     this.key = "";
-    this.number = 0; // of the latest question: an answer to an earlier one is left out
+    this.number = 0; // the number of the latest request; answers to earlier requests are ignored
     this.timer = 0;
   }
 
@@ -27,7 +27,7 @@ export class PodWatch {
     clearTimeout(this.timer);
   }
 
-  // What is shown of the pod has changed: ask now.
+  // Request a new explanation now, because the pod's record has changed.
   changed() {
     if (this.key) this.look();
   }
@@ -46,7 +46,7 @@ export class PodWatch {
         this.show(key, answer, null);
       } catch (error) {
         if (!wanted()) return;
-        if (!this.known || error.status < 500) this.show(key, null, error); // else what is shown is the last that was said
+        if (!this.known || error.status < 500) this.show(key, null, error); // otherwise the last explanation stays on the page
       }
     }
     this.timer = setTimeout(() => this.look(), Math.max(AGAIN_MS, COST * (performance.now() - began)));

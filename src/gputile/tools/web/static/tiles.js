@@ -1,4 +1,4 @@
-// The tiles: a grid of rows of which only those in sight are in the document.
+// The tiles: a grid of rows. Only the rows in sight are in the document.
 
 import { isMeant, narrows } from "./choice.js";
 import { element, nameElement } from "./elements.js";
@@ -6,12 +6,12 @@ import { RowOffsets, frameOf, tileWidth } from "./layout.js";
 import { amountText, badgesOf, factsOf, podKey, podsOnInstances } from "./model.js";
 import { useText, useTextOn, usedOn, usedPart } from "./usage.js";
 
-const CELL = "[data-gpu], [data-node]"; // what the keys go to: tiles, and the names of nodes to the left of them
-const NAME = -1; // in place of a GPU's index
-const BEYOND = 400; // pixels above and below what is in sight
+const CELL = "[data-gpu], [data-node]"; // elements that keys can focus: tiles, and the names of nodes on their left
+const NAME = -1; // stands for a node's name instead of a GPU's index
+const BEYOND = 400; // rows up to this many pixels outside of the visible part are drawn too
 
 export class TileGrid {
-  // `seen` holds what the grid is drawn by: model, colours, wanted, now(); `open` is called with what was chosen.
+  // `seen` has what the grid is drawn from: model, colours, wanted, now(). `open` is called with the chosen pod or node.
   constructor(scroll, rows, seen, open) {
     this.scroll = scroll;
     this.rows = rows;
@@ -21,14 +21,14 @@ export class TileGrid {
     this.shown = new Map(); // node name -> { row, node, key }
     this.style = 0;
     this.cursor = { node: "", gpu: NAME };
-    this.column = 0; // where the keys go on below a row that has no such GPU
+    this.column = 0; // the column to which ArrowUp and ArrowDown return after rows with fewer GPUs
     scroll.addEventListener("scroll", () => this.draw(), { passive: true });
     rows.addEventListener("keydown", (event) => this.onKey(event));
     rows.addEventListener("focusin", (event) => this.onFocus(event));
     rows.addEventListener("click", (event) => this.onClick(event));
   }
 
-  // Show these nodes; `restyled` says that all rows look different now.
+  // Show these nodes. `restyled` states that all rows must be drawn again.
   show(nodes, restyled) {
     this.nodes = nodes;
     if (restyled) this.style += 1;
@@ -114,7 +114,7 @@ export class TileGrid {
       const colour = colours.of(pod, gpu, now(), used);
       const uses = pod.shares?.length > 1 ? useTextOn(use, gpu.index) : useText(use && [usedMib, use[1]]);
       const label = nameElement(pod.name, { class: "label" });
-      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved for it" : ""}${pod.ghost ? ", if you created it" : ""}${uses ? `, ${uses}` : ""}`;
+      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved" : ""}${pod.ghost ? ", what if" : ""}${uses ? `, ${uses}` : ""}`;
       bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: said, "aria-label": said, "data-pod": podKey(pod), "data-ghost": pod.ghost },
         element("span", { class: "letter", "aria-hidden": "true" }, colour.letter), label,
         used === null ? null : element("span", { class: "used", width: `${used * 100}%`, "aria-hidden": "true" })));
@@ -124,7 +124,7 @@ export class TileGrid {
     const amounts = node.replicas ? `${held.length}/${node.replicas} pods` : `${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB`;
     const width = tileWidth(gpu, this.frame);
     const short = width >= 110 ? amounts : width >= 84 ? amounts.replace(/ .*/, "") : `${Math.round((gpu.booked ?? 0) / 1024)}/${Math.round(gpu.total / 1024)}`;
-    const bound = held.reduce((total, { pod, mib }) => (pod.reserved ? total : total + mib), 0); // a place that others are to leave is kept meanwhile
+    const bound = held.reduce((total, { pod, mib }) => (pod.reserved ? total : total + mib), 0); // a reservation may overlap pods that are being preempted
     const state = sick ? "✕ unhealthy" : bound > gpu.total ? "! overbooked" : "";
     const said = `GPU ${gpu.index}, ${gpu.model || "model unknown"}, ${amounts} booked${gpu.percent ? `, ${gpu.percent} % of compute` : ""}, ${held.length} pods${state ? `, ${state.slice(2)}` : ""}`;
     return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": said },
@@ -132,14 +132,14 @@ export class TileGrid {
       bar, compute);
   }
 
-  // The names of the nodes whose rows can be seen.
+  // The names of the nodes whose rows are visible.
   inSight() {
     const top = this.scroll.scrollTop;
     const bottom = top + this.scroll.clientHeight;
     return [...this.shown.values()].filter(({ row }) => row.offsetTop < bottom && row.offsetTop + row.offsetHeight > top).map(({ node }) => node.name);
   }
 
-  // Whether the keys begin at this GPU of a node, or at its name where `gpu` is null.
+  // Whether the focus of keys is on this GPU of a node, or on the node's name if `gpu` is null.
   isCursor(node, gpu) {
     if (this.cursor.node) return node.name === this.cursor.node && (gpu?.index ?? NAME) === this.cursor.gpu;
     const first = this.nodes.find((each) => each.gpus?.length) ?? this.nodes[0];
@@ -185,7 +185,7 @@ export class TileGrid {
     event.preventDefault();
   }
 
-  // Put the cursor on a row's tile in this column, or on the node's name where it has none.
+  // Focus the tile of row `number` in this column, or the last tile of the row, or the name of a node without GPUs.
   moveTo(number, column) {
     const at = Math.min(Math.max(number, 0), this.nodes.length - 1);
     const node = this.nodes[at];

@@ -1,19 +1,19 @@
-// Which windows of a browser hold a stream. A browser opens six connections to one server for all its windows together,
-// and questions need some of them: more windows than there are places have them in turns.
+// Limits the streams of changes that the windows of a browser have open. A browser opens at most six connections to a
+// server for all its windows, and requests need some of them. Four streams are open at most. More windows take turns.
 
 const PLACES = 4;
 const TURN_MS = 4000;
 const PLACE = "gputile-stream-";
 
 export class Turns {
-  // `begin` is called when this window has a place, `end` when it has it no longer.
+  // `begin` is called when this window may open its stream, `end` when the window must close it.
   constructor(begin, end) {
     this.begin = begin;
     this.end = end;
     this.leaving = new AbortController();
   }
 
-  // Want a place from now on.
+  // Take part: this window wants a stream from now on.
   async enter() {
     this.leave();
     const { signal } = this.leaving = new AbortController();
@@ -31,7 +31,7 @@ export class Turns {
     }
   }
 
-  // Want none, and leave that which this window has.
+  // Stop taking part, and close the stream of this window.
   leave() {
     this.leaving.abort();
     this.end();
@@ -46,7 +46,7 @@ export class Turns {
   }
 }
 
-// There are none where the browser keeps nothing for the page.
+// Whether the browser supports locks for this page. Browsers that refuse storage also refuse locks.
 async function locksAnswer() {
   try {
     return Boolean(await navigator.locks?.query());

@@ -1,15 +1,15 @@
-// What pods and GPUs use: asked for the nodes in sight while somebody looks, and drawn beside what is booked.
+// The use of pods and GPUs, which is requested for the nodes in sight and drawn beside the booked amounts.
 
 import { element } from "./elements.js";
 import { amountText } from "./model.js";
 
 const ASK_EVERY_MS = 10000;
-const ASK_SOON_MS = 1200; // what nobody looked at before has to be read first
+const ASK_SOON_MS = 1200; // after the first request for a node, which the server must read first
 const HOUR_S = 3600;
-const GAP_S = 180; // an agent's samples are a minute apart: between points that are further nobody has measured
+const GAP_S = 180; // points that are further apart are not connected: nothing was measured between them
 const SVG = "http://www.w3.org/2000/svg";
 
-// Asks `ask` again and again of what `inSight` names; `show` gets the answers and what was asked.
+// Calls `ask` regularly with the node names that `inSight` returns, and `show` with the answer and these names.
 export class UsageWatch {
   constructor(inSight, ask, show) {
     this.inSight = inSight;
@@ -32,14 +32,14 @@ export class UsageWatch {
         this.show(answer, names);
         if (!answer.trouble && names.some((name) => !answer.nodes?.[name])) again = ASK_SOON_MS;
       } catch {
-        // the stream of changes says that the server is away
+        // The stream of changes reports a lost connection.
       }
     }
     this.soon(again);
   }
 }
 
-// What a pod uses, in words; "" where that is not known. `timeOf` says of what its GPU time is, where that is not plain.
+// The text for a pod's use, or "" if unknown. `timeOf` follows the GPU time to say which GPUs it covers.
 export function useText(usage, timeOf = "") {
   if (!usage) return "";
   const [mib, percent] = usage;
@@ -49,22 +49,22 @@ export function useText(usage, timeOf = "") {
   return parts.join(", ");
 }
 
-// What a pod uses of the GPU with this index, in words: its GPU time is that of all its GPUs.
+// The text for a pod's use of one GPU. The GPU time in it covers all GPUs of the pod.
 export function useTextOn(usage, index) {
   return useText(usage && [usedOn(usage, index), usage[1]], "in all");
 }
 
-// What a pod uses of one of its GPUs, MiB; null where it is not known.
+// The memory that a pod uses on one of its GPUs in MiB, or null if unknown.
 export function usedOn(usage, index) {
   return usage?.[2]?.[index] ?? null;
 }
 
-// The part of what is booked that is used, from 0 to 1; null where it is not known.
+// The used part of the booked memory, from 0 to 1, or null if unknown.
 export function usedPart(mib, booked) {
   return mib !== null && booked ? Math.min(1, mib / booked) : null;
 }
 
-// Write what is used into the places that a panel has for it.
+// Write the use of pods and GPUs into the panel's elements for it.
 export function fillUse(panel, usage) {
   for (const place of panel.querySelectorAll("[data-use-of]")) {
     const use = usage?.pods?.[place.dataset.useOf];
@@ -78,7 +78,7 @@ export function fillUse(panel, usage) {
   for (const place of panel.querySelectorAll("[data-use-problem]")) place.textContent = usage?.problem ?? "";
 }
 
-// What is known of a pod's use: the last hour stays while what it uses now is not known.
+// The elements for a pod's use: the use now, and drawings of the last hour, even if the use now is unknown.
 export function podUse(answer, now) {
   const samples = answer.samples ?? [];
   return [
@@ -89,12 +89,12 @@ export function podUse(answer, now) {
 }
 
 function usedNow(answer, measuredBefore) {
-  if (answer.trouble) return element("p", { class: "hint" }, `not known: ${answer.trouble}`);
+  if (answer.trouble) return element("p", { class: "hint" }, `unknown: ${answer.trouble}`);
   const text = useText(answer.usage);
-  return text ? element("p", {}, text) : element("p", { class: "hint" }, measuredBefore ? "nothing is measured of it now" : "not measured yet");
+  return text ? element("p", {}, text) : element("p", { class: "hint" }, measuredBefore ? "not measured at the moment" : "not measured yet");
 }
 
-// The last hour, a line for each time without gaps; "" where there is nothing to draw it by.
+// A drawing of the last hour, with a separate line after each gap, or "" if there are fewer than two points.
 function drawing(title, points, now, text) {
   const known = points.filter(([at, value]) => value !== null && value !== undefined && at >= now - HOUR_S);
   if (known.length < 2) return "";
@@ -106,7 +106,7 @@ function drawing(title, points, now, text) {
   });
   const svg = svgElement("svg", { viewBox: "0 0 300 42", preserveAspectRatio: "none", "aria-hidden": "true" }, ...lines.map((points) => svgElement("polyline", { points: points.join(" ") })));
   const since = new Date(known[0][0] * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  return element("figure", { class: "use" }, svg, element("figcaption", {}, `${title}: most ${text(most)} since ${since}`));
+  return element("figure", { class: "use" }, svg, element("figcaption", {}, `${title}: maximum ${text(most)} since ${since}`));
 }
 
 function svgElement(tag, attributes, ...children) {

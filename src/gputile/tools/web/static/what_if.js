@@ -1,9 +1,9 @@
-// What if: a manifest is pasted, the simulator decides, and its pods stand among the tiles as if they were there.
+// The view "What if": the user pastes a manifest, the simulator places its pods, and the tiles show them.
 
 import { element, nameElement } from "./elements.js";
 import { amountText, podKey } from "./model.js";
 
-// Pods without a place of which the same is said stand in one row.
+// Merges pods without a node into one row if they have the same reason.
 function together(pods) {
   const rows = [];
   for (const pod of pods) {
@@ -30,7 +30,8 @@ spec:
 `;
 
 export class WhatIf {
-  // `ask` sends a manifest and descriptions of added nodes, and returns the answer; `shown` is called with the ghosts that tiles have then.
+  // `ask` sends a manifest and descriptions of added nodes, and returns the answer. `shown` is called with the ghosts,
+  // the simulated pods by node, that the tiles should show.
   constructor(place, ask, shown) {
     this.shown = shown;
     this.ask = ask;
@@ -42,7 +43,7 @@ export class WhatIf {
     const clear = element("button", { type: "button", onclick: () => this.clear() }, "Clear");
     place.replaceChildren(element("div", { class: "columns" },
       element("form", { onsubmit: (event) => this.submit(event) },
-        element("p", { class: "hint" }, "Paste manifests: pods, Deployments, Jobs and others. The simulator decides where their pods would go, with the code that schedules live. Nothing is sent to the cluster."),
+        element("p", { class: "hint" }, "Paste manifests of pods, Deployments, Jobs or other workloads. The simulator places their pods with the code of the scheduler. Nothing is created in the cluster."),
         this.text, element("p", {}, element("label", {}, "Added nodes ", this.nodes), " COUNTxGPUSxMODEL[:MODE]"),
         element("p", {}, this.button, " ", clear)),
       this.answer));
@@ -81,13 +82,13 @@ export class WhatIf {
     }
     this.shown(ghosts);
     this.answer.replaceChildren(
-      element("p", {}, element("b", {}, `${placed.length} of ${found.pods.length}`), " pods would have a place."),
+      element("p", {}, element("b", {}, `${placed.length} of ${found.pods.length}`), " pods would be placed."),
       found.notes.length ? element("ul", {}, found.notes.map((text) => element("li", {}, nameElement(text)))) : "",
       element("table", { class: "stacked" }, element("thead", {}, element("tr", {}, ["Pod", "Node", "GPUs", "Why"].map((text) => element("th", { scope: "col" }, text)))),
         element("tbody", {}, together(found.pods).slice(0, 500).map(({ pod, more }) => element("tr", { class: pod.node ? "" : "refused" },
-          element("th", { scope: "row" }, nameElement(podKey(pod)), more ? ` and ${more} more` : ""), element("td", { "data-of": "Node" }, nameElement(pod.node ?? "no place")),
+          element("th", { scope: "row" }, nameElement(podKey(pod)), more ? ` and ${more} more` : ""), element("td", { "data-of": "Node" }, nameElement(pod.node ?? "none")),
           element("td", { "data-of": "GPUs" }, (pod.shares ?? []).map(([index, mib]) => (pod.whole ? `${index}` : `${index}: ${amountText(mib)} GiB`)).join(", ")),
           element("td", { "data-of": "Why" }, pod.reason ? nameElement(pod.reason) : ""))))),
-      placed.length ? element("p", { class: "hint" }, "Tiles shows them with dashed outlines.") : "");
+      placed.length ? element("p", { class: "hint" }, "The view Tiles shows these pods with dashed outlines.") : "");
   }
 }

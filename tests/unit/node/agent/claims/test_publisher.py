@@ -18,6 +18,7 @@ from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.claims.publisher import APPLY_EVERY_S, KUBELET_STARTS_FOR_S, SlicePublisher
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.settings import HostPaths
+from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import FromAgent, FromGateway, MessageChannel, ServeClaims, State
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.claims import claims_node
@@ -59,11 +60,11 @@ class Heard(MessageChannel[FromGateway]):
     """What the gateway hears."""
 
     def __init__(self) -> None:
-        self.wanted: list[bool] = []
+        self.health: list[bytes | None] = []
 
     def send(self, message: FromAgent | FromGateway) -> None:
         assert isinstance(message, ServeClaims)
-        self.wanted.append(message.wanted)
+        self.health.append(message.health)
 
 
 class Scene:
@@ -123,17 +124,22 @@ async def test_a_slice_is_applied_every_few_seconds_after_a_kubelet_has_started(
     watching.cancel()
 
 
-async def test_the_kubelet_is_served_once(tmp_path: Path) -> None:
+async def test_the_kubelet_is_served_with_the_health_of_each_gpu(tmp_path: Path) -> None:
     here = Scene(tmp_path)
     await here.publish()
     await here.publish()
-    assert here.heard.wanted == [True]
+    (health,) = here.heard.health
+    found = dra.NodeWatchResourcesResponse.FromString(health or b"")
+    assert [(each.device.pool_name, each.device.device_name, each.health) for each in found.devices] == [
+        (NODE, "gpu-0", dra.HEALTHY),
+        (NODE, "gpu-1", dra.HEALTHY),
+    ]
 
 
 async def test_a_node_of_extended_resources_writes_nothing_and_is_no_driver(tmp_path: Path) -> None:
     here = Scene(tmp_path, claims=False)
     assert await here.publish() == ""
-    assert (here.store.writes, here.heard.wanted) == (0, [])
+    assert (here.store.writes, here.heard.health) == (0, [])
 
 
 async def test_without_shares_a_shared_node_offers_nothing_and_says_which_gate(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 #!/bin/sh
 set -eu
 
-# The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not promise that its managed
-# autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; it learns from the node.
+# The open-source cluster autoscaler reads these tags from a scale set. AKS does not promise that its managed
+# autoscaler reads them. If an empty pool does not grow, set minNodes to 1: the autoscaler then learns the resources
+# from the existing node.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "kubernetes.azure.com/agentpool=gpu",
 # "gpus": {"count": 1, "memory": "15360MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",

@@ -1,8 +1,8 @@
 #!/bin/sh
 set -eu
 
-# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one GPU has 179. Without
-# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain.
+# An autoscaler knows that a node has 716 units of 128MiB in total. It does not know that one GPU has 179. Without
+# autoscaling.nodeTypes it would add a useless node for a pod that asks for more than 179 units on one GPU.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "eks.amazonaws.com/nodegroup=gpu", "gpus":
 # {"count": 4, "memory": "23028MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",
@@ -40,7 +40,8 @@ YAML
 eksctl create nodegroup --config-file gpu.eksctl.yaml \
   --install-nvidia-plugin=false
 
-# What a new node will advertise, so that a group of no nodes can grow: eksctl tags the group with labels only.
+# The tags state what a new node will advertise, so that the autoscaler can add the first node of an empty group.
+# eksctl only writes tags for labels.
 GROUP=$(aws eks describe-nodegroup --region eu-west-1 --cluster-name research --nodegroup-name gpu \
   --query 'nodegroup.resources.autoScalingGroups[0].name' --output text)
 

@@ -1,11 +1,11 @@
 #!/bin/sh
 set -eu
 
-# The NodePool uses the EC2NodeClass gpu, which has to be there: its image decides the driver.
+# The NodePool uses the EC2NodeClass gpu, which must exist. Its image determines the driver.
 
-# Karpenter has no least number of nodes; minNodes 1 is not expressed.
+# A NodePool has no minimum number of nodes, so minNodes 1 has no effect.
 
-# limits holds the pool to 4 nodes by their GPUs.
+# The NodePool's limits allow the GPUs of 4 nodes.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "karpenter.sh/nodepool=gpu", "gpus":
 # {"count": 4, "memory": "23028MiB"}, "mode": "default", "labels": {"ack.node.gpu.schedule": "default",
@@ -13,8 +13,8 @@ set -eu
 # "NVIDIA-A10G", "aliyun.accelerator/nvidia_mem": "23028MiB", "alpha.kubernetes.io/nvidia-gpu-name": "NVIDIA-A10G",
 # "model.gputile.io/NVIDIA-A10G": "4", "node.kubernetes.io/instance-type": "g5.12xlarge"}}]
 
-# The Operator's pods reach GPUs past any booking, which gputile refuses where gputile.io/unsafe-gpu-access does not
-# allow it.
+# The Operator's pods access GPUs without booking them. gputile refuses such pods unless their namespace has the label
+# gputile.io/unsafe-gpu-access=allowed.
 kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-
 
 kubectl label namespace gpu-operator gputile.io/unsafe-gpu-access=allowed --overwrite

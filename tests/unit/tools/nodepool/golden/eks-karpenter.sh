@@ -1,15 +1,15 @@
 #!/bin/sh
 set -eu
 
-# NodeOverlay is alpha: install Karpenter with --set settings.featureGates.nodeOverlay=true, or it does not know what
-# the nodes will advertise, and adds none.
+# NodeOverlay is alpha: install Karpenter with --set settings.featureGates.nodeOverlay=true. Without it, Karpenter
+# does not know what the nodes will advertise, and adds no nodes.
 
-# The NodePool uses the EC2NodeClass gpu, which has to be there: its image decides the driver.
+# The NodePool uses the EC2NodeClass gpu, which must exist. Its image determines the driver.
 
-# limits holds the pool to 4 nodes by their GPUs.
+# The NodePool's limits allow the GPUs of 4 nodes.
 
-# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one GPU has 179. Without
-# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain.
+# An autoscaler knows that a node has 716 units of 128MiB in total. It does not know that one GPU has 179. Without
+# autoscaling.nodeTypes it would add a useless node for a pod that asks for more than 179 units on one GPU.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "karpenter.sh/nodepool=gpu", "gpus":
 # {"count": 4, "memory": "23028MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",

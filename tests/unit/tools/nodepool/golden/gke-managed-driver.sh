@@ -1,8 +1,8 @@
 #!/bin/sh
 set -eu
 
-# GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands back: nothing is advertised
-# twice. For the other modes use own-driver.
+# GKE's device plugin serves nvidia.com/gpu on these nodes. gputile's agent offers no GPUs there, so that no GPU is
+# advertised twice. Other modes need own-driver.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "cloud.google.com/gke-nodepool=gpu",
 # "gpus": {"count": 2, "memory": "23034MiB"}, "mode": "default", "labels": {"ack.node.gpu.schedule": "default",

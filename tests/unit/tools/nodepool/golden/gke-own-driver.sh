@@ -1,14 +1,14 @@
 #!/bin/sh
 set -eu
 
-# The label gke-no-default-nvidia-gpu-device-plugin keeps GKE's device plugin, and the driver installer in its pod,
-# off the nodes.
+# With the label gke-no-default-nvidia-gpu-device-plugin, neither GKE's device plugin nor the driver installer in its
+# pod runs on the nodes.
 
-# GKE's autoscaler has no hint for aliyun.com/gpu-mem: it learns from a node that is there, so that a pool of no nodes
-# does not grow. Set minNodes to 1.
+# GKE's autoscaler takes no hints for aliyun.com/gpu-mem. It learns these resources from an existing node, so an empty
+# pool does not grow. Set minNodes to 1.
 
-# An autoscaler sees the sum of a node, 358 units of 128MiB, and not that one GPU has 179. Without
-# autoscaling.nodeTypes a pod that asks for more than 179 on one GPU would bring a node in vain.
+# An autoscaler knows that a node has 358 units of 128MiB in total. It does not know that one GPU has 179. Without
+# autoscaling.nodeTypes it would add a useless node for a pod that asks for more than 179 units on one GPU.
 
 # The pool's entry in autoscaling.nodeTypes of gputile's chart: [{"label": "cloud.google.com/gke-nodepool=gpu",
 # "gpus": {"count": 2, "memory": "23034MiB"}, "mode": "cgpu", "labels": {"ack.node.gpu.schedule": "cgpu",
