@@ -293,19 +293,6 @@ def with_shares(row: PodDevices, shares: tuple[GpuShare, ...]) -> PreparedClaim:
     return PreparedClaim(**msgspec.structs.asdict(row), shares=shares)
 
 
-def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:
-    """Return the UUIDs of the GPUs of a container.
-
-    ``gpus`` is the number of GPUs that it shares, 0 if it has whole GPUs. A container that inherits
-    the IDs of an init container gets them in any order, possibly from fewer GPUs; then the GPUs of
-    the pod are returned.
-    """
-    held = pod_devices.container_gpus.get(container, frozenset())
-    if gpus and len(held) != gpus:
-        return frozenset(sorted(pod_devices.gpus)[:gpus])
-    return held
-
-
 class DeviceTable:
     """The devices of each pod by its UID. GPUs are named by their UUIDs.
 
