@@ -165,11 +165,6 @@ class AllocationState:
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
-    def rows_with_pods(self) -> list[tuple[PodDevices, KnownPod]]:
-        """Return the rows of existing pods, each with its pod; there is one pod of each name."""
-        found = ((each, self.pod_of(each)) for each in self.device_table)
-        return [(each, pod) for each, pod in found if pod is not None]
-
     def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
         """Return the UUIDs of a container's GPUs; ``pod`` is None if it is unknown.
 

@@ -377,14 +377,11 @@ class ContainerPreparation:
 
     async def _until_left(self, limits: Limits, state: AllocationState) -> None:
         gpus = frozenset(share.uuid for share in limits.gpus)
-        for _ in range(int(LEFT_WITHIN_S / LOOK_AGAIN_S)):
-            if not self._lingering(gpus, state.directories()):
-                return
+        until = time.monotonic() + LEFT_WITHIN_S
+        while gone := self._lingering(gpus, state.directories()):
+            if time.monotonic() > until:
+                raise NotYet(f"processes of the deleted pod {gone} still hold memory of its GPUs")
             await asyncio.sleep(LOOK_AGAIN_S)
-        if gone := self._lingering(gpus, state.directories()):
-            raise NotYet(
-                f"processes of the deleted pod {gone} still hold memory of this container's GPUs"
-            )
 
     def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:
         """Return the deleted pod whose processes still use one of the GPUs.
