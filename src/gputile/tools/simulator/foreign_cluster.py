@@ -1,9 +1,9 @@
 """Finds GPUs that gputile does not serve, to show and simulate clusters without gputile.
 
 The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
-Discovery, Karpenter, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations of
-HAMi, gpushare and ACK. NVIDIA's device plugin does not publish the GPUs of pods. Each of its pods
-is therefore assumed to use the GPUs with the fewest pods.
+Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations
+of HAMi, gpushare and ACK. NVIDIA's device plugin does not publish the GPUs of pods. Each of its
+pods is therefore assumed to use the GPUs with the fewest pods.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gputile.api.core import Container, Node, Pod, ResourceRequirements
-from gputile.api.quantity import QuantityError, count_of, parse_count, parse_mib
+from gputile.api.quantity import QuantityError, count_of, parse_mib
 from gputile.api.well_known import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
@@ -48,7 +48,7 @@ from gputile.core.devices.inventory import (
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_nodes import usual_mib
 from gputile.tools.simulator.fields import with_containers
-from gputile.tools.simulator.foreign_words import GPU_NAMES, SHARED_GPU, is_gpus, other_words
+from gputile.tools.simulator.foreign_words import GPU_COUNTERS, GPU_NAMES, SHARED_GPU, other_words
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 # Marks Node objects in memory whose GPUs other systems serve. It is never written to the cluster.
@@ -56,8 +56,9 @@ ADOPTED: Final = "gputile.io/adopted"
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"
 _GFD: Final = ("nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product")
-_KARPENTER: Final = tuple(
-    f"karpenter.k8s.aws/instance-gpu-{each}" for each in ("count", "memory", "name")
+_KARPENTER, _EKS = (
+    tuple(f"{prefix}/instance-gpu-{each}" for each in ("count", "memory", "name"))
+    for prefix in ("karpenter.k8s.aws", "eks.amazonaws.com")
 )
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _GKE_MIG: Final = "cloud.google.com/gke-gpu-partition-size"
@@ -106,7 +107,8 @@ def adopted(
         if facts is None:
             found.nodes.append(node)
             offered = node.status.capacity
-            if not served and any(count_of(offered, name) for name in offered if is_gpus(name)):
+            counters = filter(GPU_COUNTERS.match, offered)
+            if not served and any(count_of(offered, name) for name in counters):
                 unknown.append(node.metadata.name)
             continue
         source, known[node.metadata.name] = facts
@@ -250,6 +252,7 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
     ("gpushare's or ACK's labels and resources", _of_gpushare),
     ("GPU Feature Discovery's labels", lambda node, _: _of_labels(node, *_GFD)),
     ("Karpenter's labels", lambda node, _: _of_labels(node, *_KARPENTER)),
+    ("EKS's labels", lambda node, _: _of_labels(node, *_EKS)),
     ("GKE's label", lambda node, _: _of_labels(node, "", "", _GKE_MODEL)),
 )
 
@@ -366,9 +369,8 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
 
 def _renamed(pod: Pod) -> Pod:
     """Return a pod that requests ``nvidia.com/gpu`` in place of ``nvidia.com/gpu.shared``."""
-    amounts = [each.resources.limits.get(SHARED_GPU) for each in pod.spec.containers]
-    found = [parse_count(str(amount)) for amount in amounts if amount is not None]
-    return asking(pod, {WHOLE_GPU: sum(found)}) if found else pod
+    count = sum(count_of(each.resources.limits, SHARED_GPU) for each in pod.spec.containers)
+    return asking(pod, {WHOLE_GPU: count}) if count else pod
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:

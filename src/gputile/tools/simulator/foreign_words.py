@@ -5,6 +5,7 @@ without a GPU. Other fields choose the GPU or the start time. A note then says w
 gputile.
 """
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
@@ -19,7 +20,6 @@ from gputile.api.well_known import (
     GPU_MEMORY,
     GPU_MODEL,
     GPU_RESOURCES,
-    MIG_PREFIX,
     MODEL_LABEL,
     PLACEMENT_LABEL,
     WHOLE_GPU,
@@ -77,6 +77,8 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
 SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
+# Resources of nodes that count GPUs. GPUs for virtual machines begin with a capital letter.
+GPU_COUNTERS: Final = re.compile(r"nvidia\.com/(gpu|mig-|[A-Z])|(koordinator|volcano)\.sh/v?gpu")
 # Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
 GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
 # Annotations that request a GPU, with the words in messages for their unit and for the memory that
@@ -122,12 +124,6 @@ def other_words(pod: Pod, claims: bool) -> str:
         return ""
     by_claims = "resourceClaims" if claims and pod.spec.resource_claims else ""
     return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
-
-
-def is_gpus(name: str) -> bool:
-    """Return whether a resource counts GPUs. GPUs of virtual machines begin with a capital."""
-    counted = name in (WHOLE_GPU, *FOREIGN_RESOURCES) or name.startswith(MIG_PREFIX)
-    return counted or name.removeprefix("nvidia.com/")[:1].isupper()
 
 
 def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
@@ -217,7 +213,7 @@ def uncounted_quota(body: Json) -> Iterator[str]:
         if (
             "/" in resource
             and not resource.startswith(("requests.", "count/"))
-            and ".storageclass." not in name
+            and "class." not in name  # of a StorageClass or a DeviceClass
         ):
             right = f"requests.{resource}"
             yield (

@@ -77,8 +77,7 @@ DEFINITIONS: Final = (
     "Template",
 )
 _BOUNDS: Final = ("Cohort", "Flavor", "PodGroup", "Pool", "Queue", "Quota", "Reservation")
-# Kinds whose GPU amounts are those of nodes.
-_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")
+_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")  # no pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,8 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
             pods.unturned.clear()
-    pods.told += [group.told for group in pods.groups if group.rule is None]
+    told = [each for each in pods.groups if each.rule is None or "judged as if" in each.told]
+    pods.told += (f"{each.count} pod{'' if each.count == 1 else 's'} {each.told}" for each in told)
     return pods
 
 
@@ -223,7 +223,7 @@ def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int
         value = value_at(manifest.body, steps)
         number = default if value is None else value
         _check_count(manifest, number, steps)
-        return int(number)
+        return 1 if value == 0 and not manifest.stored else int(number)
 
     per = at(asked.per, 1) if asked.per else 1
     return max(0, at(asked.path, asked.default) // max(1, per) + asked.plus)
@@ -358,9 +358,8 @@ class _ShapeSearch:
             name = next(
                 (name for name in names if isinstance(value.get(name), int | float | str)), None
             )
-            if name is None or not (self._is_known or _is_count(value[name])):
-                continue
-            if name == "parallelism" and "template" not in value:  # Argo's is only an upper bound
+            bound = name == "parallelism" and "template" not in value  # Argo's
+            if name is None or bound or not (self._is_known or _is_count(value[name])):
                 continue
             number = value[name]
             _check_count(self._manifest, number, (*steps, name))
@@ -427,7 +426,7 @@ class _ShapeSearch:
         gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(gpu_amounts(spec).items()))
         gpus = gpus or ("devices by claims" if asks_for_gpus(spec) else "no GPU")
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
-        told = f"{count.pods} pod{'' if count.pods == 1 else 's'} of {written(steps)}{by}, {gpus}"
+        told = f"of {written(steps)}{by}, {gpus}"
         self._found.groups.append(
             Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told)
         )

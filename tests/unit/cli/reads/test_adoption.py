@@ -169,3 +169,12 @@ def test_a_failing_api_server_is_no_lack_of_a_right(server: FakeApiServer, kubec
     server.refused[path] = (500, "InternalError")
     placed, said = simulated(server, kubeconfig, POD, 1)
     assert (placed, f"cannot read the cluster: GET {path}" in said) == ([], True), said
+
+
+def test_another_mode_places_pods_that_wait(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, machine())
+    there(server, "runs")
+    there(server, "waits", node="")
+    options = ["--from-cluster", "--kubeconfig", kubeconfig, "--mode", "cgpu", "-o", "json"]
+    decided = json.loads(run.invoke(app, ["simulate", *options]).stdout)["decisions"]
+    assert [(each["pod"], each["node"]) for each in decided] == [("runs", "n"), ("waits", "n")]

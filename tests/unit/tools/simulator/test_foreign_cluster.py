@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -134,21 +135,23 @@ WHOLE = {"nvidia.com/gpu": 1}
             [1024, 2048],
             id="ACK",
         ),
-        pytest.param(
-            [
-                node(
-                    {
-                        "karpenter.k8s.aws/instance-gpu-count": "1",
-                        "karpenter.k8s.aws/instance-gpu-memory": "22888",
-                        "karpenter.k8s.aws/instance-gpu-name": "a10g",
-                    },
-                    {"nvidia.com/gpu": "1"},
-                )
-            ],
-            "default",
-            "a10g",
-            [0],
-            id="Karpenter",
+        *(
+            pytest.param(
+                [
+                    node(
+                        {
+                            f"{prefix}/instance-gpu-{key}": value
+                            for key, value in {"count": "1", "memory": "22888", "name": "a10g"}.items()
+                        },
+                        {"nvidia.com/gpu": "1"},
+                    )
+                ],
+                "default",
+                "a10g",
+                [0],
+                id=prefix,
+            )
+            for prefix in ("karpenter.k8s.aws", "eks.amazonaws.com")
         ),
         pytest.param(
             [
@@ -182,8 +185,8 @@ def test_gpus_and_holders(
 )
 def test_an_annotation_that_says_nothing_is_no_gpu(annotation: str) -> None:
     foreign = node({}, {"nvidia.com/gpu": "1"}, {"hami.io/node-nvidia-register": annotation})
-    (found,) = adopted([json_node(foreign)], [], 1024).nodes
-    assert found == json_node(foreign)
+    given = msgspec.convert(foreign, Node)
+    assert adopted([given], [], 1024).nodes == [given]
 
 
 @pytest.mark.parametrize(
@@ -232,12 +235,6 @@ def test_claims_are_counted_only_where_gputile_serves_them(tmp_path: Path) -> No
     assert said in simulated(tmp_path, [foreign, claiming], "--mode", "cgpu").output
     foreign["metadata"]["annotations"] = {"gputile.io/inventory": "{}"}
     assert said not in simulated(tmp_path, [foreign, claiming], "--mode", "cgpu").output
-
-
-def json_node(body: dict[str, Any]) -> Node:
-    import msgspec
-
-    return msgspec.convert(body, Node)
 
 
 def simulated(tmp_path: Path, objects: list[dict[str, Any]], *words: str) -> Any:

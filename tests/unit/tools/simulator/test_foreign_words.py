@@ -88,6 +88,7 @@ def test_gangs_of_others_and_what_is_held_back(tmp_path: Path, version: str, kin
         ("limits.cpu", True),
         ("count/jobs.batch", True),
         ("gold.storageclass.storage.k8s.io/requests.storage", True),
+        ("gputile-gpu.deviceclass.resource.k8s.io/devices", True),
     ],
 )
 def test_a_quota_that_never_counts_is_told(tmp_path: Path, key: str, counts: bool) -> None:

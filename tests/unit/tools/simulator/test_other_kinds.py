@@ -362,6 +362,21 @@ def told(expansion: Expansion) -> list[str]:
             id="a bound",
         ),
         pytest.param(
+            "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet",
+            f"{{replicas: 0, leaderWorkerTemplate: {{size: 3, workerTemplate: {{spec: "
+            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}}}",
+            ["x-0", "x-worker-0", "x-worker-1"],
+            ["1 pod of spec.leader", "2 pods of spec.leaderWorkerTemplate.workerTemplate (spec.replicas (is 0: judged"],
+            id="a kind of the table that is scaled to 0",
+        ),
+        pytest.param(
+            "slurm.nebius.ai/v1/SlurmCluster",
+            "{slurmNodes: {worker: {size: 2, slurmd: {image: i, resources: {nvidia.com/gpu: 8}}}}}",
+            ["x-worker-0", "x-worker-1"],
+            [],
+            id="a number that the shape does not tell",
+        ),
+        pytest.param(
             "karpenter.sh/v1/NodeClaim",
             "{resources: {requests: {nvidia.com/gpu: 8}}, a: {nvidia.com/gpu: 8}}",
             [],
