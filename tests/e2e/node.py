@@ -177,7 +177,7 @@ class ServedNode:
         found = self.plane.api.get(f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.uid={uid}")
         told = [event["message"] for event in found["items"] if event["reason"] == "GpuForgotten"]
         names = [
-            text.removeprefix("the kubelet has lost the GPU allocation of ").partition(", which runs")[0]
+            text.removeprefix("the kubelet has lost the GPU allocation of ").partition(", which still runs")[0]
             for text in told
         ]
         return {each for text in names for each in text.split(", ")}

@@ -324,7 +324,7 @@ def test_what_does_not_fit_is_refused_with_an_event_that_names_the_holders(node:
     request = dra.NodePrepareResourcesRequest(claims=[dra.Claim(namespace="default", name="b", uid="uid-b")])
     body = node.call("NodePrepareResources", request.SerializeToString(), None)
     error = dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-b"].error
-    assert error == "GPU 0 has 3072 of 8192 MiB left, the pod would hold 5120; held by default/one"
+    assert error == "GPU 0 has 3072 of 8192 MiB left, but the pod needs 5120; used by default/one"
     assert node.cluster.events == [("Pod two", "ClaimNotPrepared", error)]
 
 

@@ -250,7 +250,7 @@ class PodOnNode(Pod):
 
 
 def ended_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the ended containers. Only a ``PodOnNode`` has them; other pods: none."""
+    """Return the names of the containers that have ended, which only a ``PodOnNode`` records."""
     if not isinstance(pod, PodOnNode):
         return frozenset()
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)

@@ -165,6 +165,6 @@ async def test_where_sockets_would_have_names_that_are_too_long_the_node_says_so
             while daemons.problem is None:  # noqa: ASYNC110 - nobody tells when it is known
                 await anyio.sleep(0.02)
         assert daemons.problem is not None
-        assert "Linux takes 107: name a shorter directory" in daemons.problem
+        assert "Linux allows 107: set a shorter directory" in daemons.problem
     finally:
         await daemons.stop()

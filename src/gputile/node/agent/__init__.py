@@ -1,1 +1,1 @@
-"""Runs on each GPU node: reports its GPUs, and decides what each container may use of them."""
+"""Contains the agent of a GPU node, which reports the GPUs and sets the limits of containers."""

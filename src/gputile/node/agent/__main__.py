@@ -1,11 +1,10 @@
-"""Runs the agent. The gateway starts this module as its child.
+"""Runs the agent. The gateway starts this module as its child process.
 
 ``python -m gputile.node.agent SETTINGS TOKEN``
 
 An agent runs on every GPU node and is mostly idle, so it returns memory that it no longer needs.
-After importing the bindings, the allocator keeps 12 MiB of freed memory, and more after a burst of
-admissions. glibc returns it to the kernel on request (malloc_trim(3)); other C libraries have no
-such call, and need none.
+After the imports, the allocator has 12 MiB of freed memory, and it has more after many admissions.
+malloc_trim(3) of glibc returns this memory to the kernel. Other C libraries do not need the call.
 """
 
 import asyncio
@@ -63,13 +62,13 @@ async def serve(
     link: socket.socket,
     token: str,
 ) -> int:
-    """Run until SIGTERM, SIGINT or the close of the gateway's connection; return the exit status.
+    """Run until a signal or until the gateway closes its connection. Return the exit status.
 
-    ``link`` is the agent's end of the connection to the gateway; ``token`` is the token of their
-    lock on the node.
+    The signals are SIGTERM and SIGINT. ``link`` is the agent's end of the connection to the
+    gateway. ``token`` identifies agent and gateway in the lock on the node.
     """
     name, status = settings.node_name, 0
-    # Otherwise each of gRPC's threads keeps a malloc arena of its own.
+    # Otherwise each thread of gRPC would have its own malloc arena.
     _libc("mallopt", _M_ARENA_MAX, 1)
     gateway = to_gateway(*await asyncio.open_connection(sock=link))
     async with contextlib.AsyncExitStack() as stack:
@@ -117,7 +116,7 @@ async def serve(
         except BaseExceptionGroup as group:
             if group.subgroup(GatewayGoneError) is None:
                 raise
-            log.error("the gateway has hung up; the agent ends")
+            log.error("the agent ends: the gateway has closed the connection")
             status = 1
     return status
 
@@ -125,7 +124,7 @@ async def serve(
 async def _published(connection: Connection, name: str) -> Inventory:
     """Return the inventory that the previous agent published.
 
-    By it, GPUs keep their indices, and unhealthy ones start as unhealthy.
+    With it, GPUs keep their indices, and unhealthy GPUs start as unhealthy.
     """
     try:
         async with asyncio.timeout(READ_NODE_WITHIN_S):
@@ -135,19 +134,19 @@ async def _published(connection: Connection, name: str) -> Inventory:
     except KeyError:
         return NO_INVENTORY
     except (KubeError, TimeoutError, InventoryError, ConversionError) as error:
-        log.warning("the inventory published before is not known: %s", error)
+        log.warning("the inventory of the previous agent cannot be read: %s", error)
         return NO_INVENTORY
 
 
 async def _together(*work: Coroutine[Any, Any, object]) -> None:
-    """Run all coroutines concurrently; return when all have ended and cleaned up."""
+    """Run all coroutines concurrently. Return when all have ended and cleaned up."""
     async with asyncio.TaskGroup() as tasks:
         for each in work:
             tasks.create_task(each)
 
 
 async def _keep_heap_small() -> None:
-    """Exclude present objects from garbage collection; periodically return memory to the kernel."""
+    """Exclude existing objects from garbage collection. Then return memory regularly."""
     await asyncio.sleep(FREEZE_AFTER_S)
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Advertises the devices of the node, and changes its mode once no pod can be on its way to it."""
+"""Advertises the node's devices, and changes the mode when no pod can be on its way to the node."""
 
 import asyncio
 import logging
@@ -33,15 +33,15 @@ from gputile.node.nvml.probe import inventory_of
 
 log = logging.getLogger(__name__)
 
-# by then, pods that the scheduler placed before it saw the node closed are bound or refused
+# After this time, pods that the scheduler placed before it saw the closed node are bound or refused
 CLOSED_FOR_S = 2.0
 
 
 class NodeHardware:
-    """The machine as the agent sees it: GPUs, other device plugins, MPS, CDI.
+    """The machine as the agent sees it: GPUs, other device plugins, MPS and CDI.
 
-    ``device_plugins`` is the kubelet's directory for the sockets of plugins. If ``cdi`` is None, no
-    CDI specification of the GPUs is written.
+    ``device_plugins`` is the kubelet's directory of plugin sockets. Without ``cdi``, no CDI
+    specification of the GPUs is written.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NodeHardware:
     def machine(self) -> Observation:
         """Return the latest observation of the GPUs.
 
-        A GPU whose MPS control daemon does not run counts as unhealthy, since no pod can use it.
+        No pod can use a GPU whose MPS control daemon does not run, so it counts as unhealthy.
         """
         seen = self._monitor.seen
         idle = {
@@ -77,8 +77,7 @@ class NodeHardware:
 class Advertiser:
     """Publishes what the node offers to the kubelet, the container runtime and the MPS daemons.
 
-    A change of mode takes steps: the node is closed to new pods for ``closed_for`` seconds, then
-    the mode changes.
+    Before the mode changes, the node is closed to new pods for ``closed_for`` seconds.
     """
 
     def __init__(
@@ -99,14 +98,12 @@ class Advertiser:
         self._wakeups = wakeups
 
     async def renew(self, listing: Listing | None = None) -> None:
-        """Update what is advertised; change the mode once the node has been closed for long enough.
+        """Update what is advertised, and change the mode if the node was closed for long enough.
 
-        The mode does not change if the kubelet's ``listing`` is None, or has devices of a pod that
-        the API server does not know. A larger unit takes effect after the bound pods were listed,
-        so that their device IDs stay advertised.
-
-        Raises:
-            KubeError: the pods that are bound here cannot be read from the API server.
+        The mode does not change if the kubelet's ``listing`` is None, or contains devices of a pod
+        that the API server does not have. A larger memory unit takes effect after the bound pods
+        were read, so that their device IDs stay advertised. Raises KubeError if the bound pods
+        cannot be read from the API server.
         """
         keep_unit = False
         if (
@@ -117,8 +114,7 @@ class Advertiser:
                 await self.read_bound_pods()
             except KubeError as error:
                 log.warning(
-                    "a larger memory unit has to wait until all pods that are bound here are "
-                    "known: %s",
+                    "the larger memory unit waits until the pods on this node can be read: %s",
                     error,
                 )
                 keep_unit = True
@@ -128,11 +124,11 @@ class Advertiser:
         self._wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
-        """Decide what is in force (``decide_effective_mode``), and advertise the resulting devices.
+        """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
 
-        First MPS daemons start, then the CDI specification for the container runtime is written,
-        and then the kubelet is informed, which may allocate devices at once. The checkpoint is
-        written last, so that a full disk does not prevent that.
+        The kubelet may allocate devices as soon as it is informed. So the MPS daemons are started
+        and the CDI specification is written before. The agent's checkpoint is written last, so
+        that a full disk does not prevent the other steps.
         """
         hardware, seen = self._hardware, self._hardware.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
@@ -163,12 +159,12 @@ class Advertiser:
             try:
                 self.records.save(state)
             except OSError as error:
-                log.error("the checkpoint cannot be written, and is tried again: %s", error)
+                log.error("the agent's checkpoint cannot be written, and is retried: %s", error)
 
     def allocated(self) -> None:
-        """Advertise again after an allocation, unless all pods have one memory unit.
+        """Advertise again after an allocation, if pods have different memory units.
 
-        With one unit the list does not change.
+        With a single unit, an allocation does not change the list of devices.
         """
         told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
         if told.expected or any(held.unit_mib != unit for held in self.state.device_table):
@@ -183,7 +179,7 @@ class Advertiser:
         )
 
     async def _emptied(self, listing: Listing | None) -> bool:
-        """Return whether a closing node is empty: no pod on its way, no devices of unknown pods."""
+        """Return whether no pod can be on its way to a closing node, and all its pods are known."""
         loop = asyncio.get_running_loop()
         left = empty_in(self.state, loop.time(), self.closed_for)
         if left is None:
@@ -197,17 +193,16 @@ class Advertiser:
         return not has_unknown_holders(self.state, listing)
 
     async def read_bound_pods(self) -> None:
-        """Read the pods that are bound to this node, since the watch may lag.
+        """Read the pods that are bound to this node, because the watch may be late.
 
-        Raises:
-            KubeError: they cannot be read.
+        Raises KubeError if the pods cannot be read.
         """
         for pod in await self.cluster.bound_pods():
             answered_pod(self.state.pods, pod, self.state.configuration)
 
 
 def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
-    """Return the inventory for gputile's scheduler; None if another plugin serves the node."""
+    """Return the inventory for scheduling, or None if another plugin serves the node."""
     advertised, config = state.advertised, state.node_config
     if advertised.other_plugin is not None:
         return None
@@ -219,15 +214,14 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
-    """Return in how many seconds no pod can be on its way to a closing node; None if it is open.
+    """Return in how many seconds no pod can be on its way to a closing node.
 
-    ``now`` is on the monotonic clock. The last pod has arrived ``closed_for`` seconds after the
-    node was seen closed.
+    The result is None if the node is open. ``now`` is on the monotonic clock. The last pod arrives
+    at most ``closed_for`` seconds after the node was first seen closed.
     """
     told, shut = state.advertised, False
     if told.decided.closing and state.node is not None:
-        # If another plugin serves the node, there is no inventory to close, and the node counts as
-        # closed.
+        # A node that another plugin serves has no inventory, and so counts as closed.
         published = state.node.metadata.annotations.get(INVENTORY_ANNOTATION)
         closed_to_all = closed(state.node_config)
         shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
@@ -249,8 +243,8 @@ def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
     """Return the sets of GPUs that need an MPS control daemon.
 
-    These are each usable GPU on its own, and the GPUs of each pod with several GPUs. ``without``
-    are the GPUs that are unhealthy only because their daemon does not run.
+    These are each single GPU that is usable, and the GPUs of each pod with several GPUs. GPUs in
+    ``without`` are usable, because they are unhealthy only without their daemon.
     """
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
@@ -260,7 +254,7 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
 
 
 def _resources(state: AllocationState) -> tuple[str, ...]:
-    """Return the resources to register with the kubelet, including those without devices."""
+    """Return the resources to register with the kubelet, also those that have no devices."""
     wanted = {*MODE_RESOURCES, *(instance.resource for instance in state.node_config.instances)}
     if state.advertised.other_plugin is not None:
         wanted.discard(WHOLE_GPU)

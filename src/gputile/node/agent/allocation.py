@@ -1,22 +1,22 @@
-"""Prefers GPUs for the container of a kubelet's call, and answers ``Allocate``.
+"""Chooses the preferred GPUs for a container, and decides the response to ``Allocate``.
 
-Preferred are the GPUs that the pod already has, then the booked ones, then GPUs with room. The
-booking can be out of date: the GPU may have failed, or the kubelet may have allocated it to another
-pod. A static pod, or a pod whose ``nodeName`` was set by hand, has no booking at all. It then gets
-the fullest GPUs that have room for it, and the annotation is written afterwards. The kubelet
-completes a short answer with IDs of its own choice, from any GPU. So an answer always has the full
-number of IDs on the right number of GPUs, unless no such set exists.
+This module does not find out which pod calls. ``callers`` does, and ``handler`` passes its result.
 
-If ``Allocate`` is refused, the pod fails for good, and its controller creates the next one at once.
-So ``Allocate`` checks only the IDs, and is refused only if they can never be served: if a GPU does
-not exist, or there are too many. Conditions that may change are checked at ``PreStartContainer``,
-which the kubelet retries.
+The agent prefers the GPUs that the pod already has, then its booked GPUs, and then GPUs with room.
+A booking can be out of date, because the GPU has failed or the kubelet has allocated it to another
+pod. A static pod, or a pod whose ``nodeName`` was set by hand, has no booking. Such a pod gets the
+fullest GPUs with enough room, and the reconciler writes its annotation later. The kubelet adds IDs
+of any GPU to a response with too few IDs. So ``preferred`` returns the full number of IDs on the
+right number of GPUs, unless this is impossible.
 
-The GPUs in a response are always those of the kubelet's device IDs, so that a container sees
-exactly the GPUs that the kubelet has assigned. Both resources of a core_mem container get the same
-response, since the kubelet merges the two. A client of NVIDIA's MPS also gets the pipe directory of
-its control daemon, and its limits (NVIDIA's "Multi-Process Service", chapters "Environment
-Variables" and "Device Memory Limit").
+A pod whose ``Allocate`` is refused fails permanently, and its controller creates another one. So
+``Allocate`` refuses only IDs that can never be served: of a GPU that does not exist, or of too many
+GPUs. ``PreStartContainer``, which the kubelet retries, checks all conditions that may change.
+
+The response always names the GPUs of the kubelet's device IDs, so that a container sees exactly
+these GPUs. Both resources of a core_mem container get the same response, because the kubelet merges
+the two. The environment of a client of NVIDIA's MPS is in NVIDIA's "Multi-Process Service",
+chapters "Environment Variables" and "Device Memory Limit".
 """
 
 import contextlib
@@ -59,7 +59,7 @@ LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit
 LIMITS_ENV = "GPUTILE_LIMITS"
-# gpushare's device plugin sets these; existing programs read them (B9).
+# gpushare's device plugin sets these variables, which existing programs read (B9).
 _CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
 _POD = "ALIYUN_COM_GPU_MEM_POD"
 _DEVICE = "ALIYUN_COM_GPU_MEM_DEV"
@@ -74,10 +74,10 @@ def preferred(
     must: Iterable[str],
     size: int,
 ) -> tuple[str, ...]:
-    """Return ``size`` IDs of ``available`` that the kubelet should take, including all of ``must``.
+    """Return ``size`` IDs for the kubelet to allocate, all ``available`` and including ``must``.
 
-    They are the first set that can be served. If there is none, they are on as few GPUs as
-    possible, and the check at ``Allocate`` reports the problem.
+    The IDs are the first choice that can be served. If no choice can be served, the IDs are on as
+    few GPUs as possible, and ``Allocate`` reports the problem.
     """
     kept = frozenset(must)
     free = tuple(device_id for device_id in available if device_id not in kept)
@@ -97,10 +97,10 @@ def preferred(
 def _in_use(
     state: AllocationState, ids: Iterable[str], resource: str, uid: str, caller: Caller
 ) -> set[str]:
-    """Return the IDs that this container may not use, even if the kubelet regards them as free.
+    """Return the IDs that the container must not use, even if the kubelet regards them as free.
 
-    An init container may use the IDs of its pod's other containers: these inherit its IDs, and if
-    they run already, it does not run again.
+    An init container may use the IDs of the pod's other containers. They inherit its IDs, and the
+    init container does not run again while they run.
     """
     init = caller.phase is Phase.INIT
     table = state.device_table
@@ -125,10 +125,9 @@ def _in_use(
 def spread_evenly(
     size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu
 ) -> tuple[str, ...] | None:
-    """Return ``size`` IDs, the same number from each of ``gpus``, including all of ``must``.
+    """Return ``size`` IDs that include ``must``, with equally many IDs of each of ``gpus``.
 
-    ``available`` includes ``must``, as in the kubelet's request. The result is None if there are
-    not enough IDs.
+    The result is None if this is impossible. ``available`` includes ``must``.
     """
     if not gpus or size % len(gpus) or not must.keys() <= set(gpus):
         return None
@@ -143,7 +142,7 @@ def spread_evenly(
 
 
 def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ...]:
-    """Return up to ``size`` IDs on as few GPUs as possible, ``must`` first, as the last resort."""
+    """Return up to ``size`` IDs on as few GPUs as possible, beginning with all of ``must``."""
     chosen = [device_id for ids in must.values() for device_id in in_order(ids)]
     for gpu in sorted(available, key=lambda gpu: (gpu not in must, -len(available[gpu]))):
         chosen += in_order(available[gpu] - must.get(gpu, frozenset()))[: size - len(chosen)]
@@ -153,7 +152,7 @@ def on_some_gpu(size: int, available: IdsByGpu, must: IdsByGpu) -> tuple[str, ..
 
 
 def _row_of(state: AllocationState, caller: Caller) -> PodDevices:
-    """Return the row of the caller's pod, or a new empty row."""
+    """Return the row of the caller's pod in the device table, or a new row without devices."""
     before = state.device_table.get(caller.uid)
     return before or state.new_row(caller.uid, caller.key, caller.pod)
 
@@ -177,9 +176,9 @@ def _check(
 
 @dataclass
 class _Choice:
-    """One choice of device IDs, based on the current state of the node.
+    """The choice of device IDs for one call of ``GetPreferredAllocation``.
 
-    ``held`` is the current row of the pod; ``caller`` is the container that will get the IDs.
+    ``held`` is the pod's current row in the device table. The IDs are for the container ``caller``.
     """
 
     state: AllocationState
@@ -195,11 +194,10 @@ class _Choice:
         self.rules = rules_of(self.state)
 
     def options(self) -> Iterator[tuple[str, ...]]:
-        """Yield candidates: the pod's GPUs, those booked for container or pod, and those that fit.
+        """Yield sets of GPUs: the pod's GPUs, its booked GPUs, and then GPUs with enough room.
 
-        The first call for a pod prefers GPUs with IDs and room for the whole pod, if there are any:
-        the kubelet reuses the IDs of an init container for the later containers, and adds more IDs
-        if they need more.
+        The first call for a pod prefers GPUs with IDs and room for the whole pod. The kubelet uses
+        the IDs of an init container again for later containers, and adds IDs if they need more.
         """
         pod, request = self.pod, self.pod.request if self.pod else None
         of_container = pod.booked(self.caller.container) if pod else ()
@@ -231,7 +229,7 @@ class _Choice:
         return True
 
     def _near(self) -> tuple[str, ...]:
-        """Return the last Allocate call's GPUs if it was for an unknown pod and another resource.
+        """Return the GPUs of the last Allocate if that was for an unknown pod and another resource.
 
         The kubelet allocates the resources of a container one after the other.
         """
@@ -241,11 +239,11 @@ class _Choice:
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
-        """Yield the fullest ``count`` GPUs with this many IDs and this much room each.
+        """Yield the fullest ``count`` GPUs that each have this many IDs and this much room.
 
-        With time-slicing, yield the emptiest. The first choice also leaves room for the booked pods
-        that are not admitted yet. The second one ignores them, so that no pod fails or waits
-        because of them.
+        With time-slicing, yield the emptiest GPUs. The first result leaves room for booked pods
+        that are not admitted yet. The second result ignores these pods, so that the caller does
+        not fail or wait because of them.
         """
         state, uid = self.state, self.held.uid
         waiting = (
@@ -279,7 +277,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class AllocateAnswer:
-    """The response to ``Allocate``; ``directory`` names the allocation directory on the host."""
+    """The response to ``Allocate``. ``directory`` is the name of the allocation directory."""
 
     environment: Mapping[str, str]
     directory: str
@@ -289,10 +287,9 @@ class AllocateAnswer:
 def allocate(
     state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> AllocateAnswer:
-    """Record the allocation of ``ids`` to the container being admitted; return the response.
+    """Record the allocation of ``ids`` to the caller, and return the response.
 
-    Raises:
-        AllocationConflict: the IDs can never be served.
+    Raises AllocationConflict if the IDs can never be served.
     """
     handed_on = {
         device_id
@@ -338,8 +335,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a container with ``shares`` of GPUs.
 
-    ``pod_mib`` is its pod's memory on each GPU. ``threads`` is the percentage of a GPU's threads
-    that it requests in mode mps, 0 if it requests none.
+    ``pod_mib`` is the memory of the whole pod on each GPU. ``threads`` is the percentage of a GPU's
+    threads that the pod requests in mode mps, or 0 if it requests none.
     """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
     if not node_config.mode.shared:
@@ -352,7 +349,7 @@ def environment(
             _INDEX: ",".join(str(share.index) for share in shares),
             _UNIT: f"{unit_mib}MiB",
         }
-        if mib := sum(share.mib for share in shares):  # 0 if an unknown container gets compute only
+        if mib := sum(share.mib for share in shares):  # 0 for only compute of an unknown container
             result |= {
                 _CONTAINER: str(mib // unit_mib),
                 _POD: str(pod_mib * len(shares) // unit_mib),

@@ -1,7 +1,7 @@
-"""Defines the agent's state of the node, on which each of its decisions is based.
+"""Defines the state of the node on which all decisions of the agent are based.
 
-It is plain data: pods, devices, and what is advertised. Functions that decide get the state as an
-argument; they never wait or do I/O.
+The state is plain data: pods, devices, and the advertised resources. Functions that decide receive
+the state as an argument. They must never wait or do I/O.
 """
 
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ from gputile.node.agent.node_config import EffectiveMode, NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode that is now in force; conditions report it, or why the requested mode is not.
+    """The mode that is in force, and the node conditions that report the mode.
 
-    ``closing`` is True if the node must take no new pods because a change of mode is about to
-    happen.
+    A condition states why a requested mode is not in force. ``closing`` is True if no new pods may
+    be scheduled to the node, because the mode will change.
     """
 
     effective_mode: EffectiveMode
@@ -41,7 +41,7 @@ class ModeDecision:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMemory:
-    """The memory of a GPU that pods have yet to receive: the number of IDs and their total MiB."""
+    """The memory of a GPU that pods will be allocated: the number of IDs, and their total MiB."""
 
     ids: int = 0
     mib: int = 0
@@ -49,31 +49,28 @@ class ExpectedMemory:
 
 @dataclass(slots=True)
 class Advertised:
-    """What the node advertises now.
+    """What the node advertises, and the decision that this is based on.
 
-    ``decided`` is the decision in force. ``effective_mode`` is the mode that survives a restart:
-    None until the node's labels were known once. ``other_plugin`` is the evidence that another
-    plugin serves the node instead. ``resources`` were advertised to the kubelet, with the IDs that
-    pods were ``expected`` to get. ``unsaved`` is True while the checkpoint is out of date.
-    ``closed_since`` is when the node was first seen closed before a change of mode.
+    ``effective_mode`` is written to the agent's checkpoint, and so survives a restart. It is None
+    until the node's labels have been read for the first time.
     """
 
     decided: ModeDecision
     effective_mode: EffectiveMode | None = None
-    other_plugin: str | None = None
-    resources: tuple[str, ...] = ()
-    expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)
-    unsaved: bool = False
-    closed_since: float | None = None
+    other_plugin: str | None = None  # the evidence that another plugin serves the node
+    resources: tuple[str, ...] = ()  # advertised to the kubelet
+    expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)  # included in the devices
+    unsaved: bool = False  # whether the agent's checkpoint is out of date
+    closed_since: float | None = None  # when the node was first seen closed for a change of mode
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The container for which the kubelet makes a call.
 
-    ``key`` is the key of its pod. ``pod`` and ``request`` are None if the API server does not know
-    the pod, such as a static pod without a mirror pod; ``request`` is also None if it is invalid.
-    ``sure`` is True if nothing speaks against this container.
+    ``key`` is the key of the pod. ``pod`` and ``request`` are None if the API server does not have
+    the pod, such as a static pod without a mirror pod. ``request`` is also None if it is invalid.
+    ``sure`` is True for a container of a known pod that has not started.
     """
 
     key: str
@@ -84,7 +81,7 @@ class Caller:
 
     @property
     def uid(self) -> str:
-        """The UID of its pod; "" if that is unknown."""
+        """The UID of the pod, or "" if the pod is unknown."""
         return self.pod.uid if self.pod is not None else ""
 
     @property
@@ -97,11 +94,11 @@ UNKNOWN_CALLER: Final = Caller("", "")
 
 @dataclass(slots=True)
 class KubeletStatus:
-    """The state of the kubelet itself.
+    """The state of the kubelet.
 
-    ``listing`` is its latest list of pods. It is not ``complete`` while the kubelet does not
-    answer, and for some time after its start, when it admits its pods one by one. ``silent`` is
-    True while it does not answer.
+    ``listing`` is the latest list of pods. The list is not ``complete`` while the kubelet does not
+    answer, and for some time after the kubelet's start, when it admits its pods one by one.
+    ``silent`` is True while the kubelet does not answer.
     """
 
     complete: bool = False
@@ -113,41 +110,34 @@ class KubeletStatus:
 class AllocationState:
     """The agent's state of its node.
 
-    ``pods`` are the pods bound to the node, by key; ``node`` is None until it was read.
-    ``node_config`` is what the node offers, ``labels`` are the node's labels from which it was
-    computed, and ``advertised`` is what was sent to the kubelet. ``device_table`` is derived from
-    the following fields. ``written`` are the entries of the kubelet's checkpoint when it was last
-    read, or what the kubelet lists while it cannot be read; ``unread`` is the reason why it cannot.
-    ``records`` are the records of the allocation directories, by name; ``started`` are the
-    directories whose containers were allowed to start. ``of_other_plugins`` are the device IDs that
-    other plugins have registered, by resource, as JSON. ``claims`` are the prepared claims, by UID.
-
-    ``answered`` are the allocation directories of Allocate responses that the kubelet has yet to
-    checkpoint. ``last_uid`` is the UID of the pod last seen in admission.
+    ``device_table`` is derived from ``pods``, ``written``, ``records``, ``started``, ``answered``
+    and ``claims``. While the kubelet's checkpoint cannot be read, ``written`` is derived from the
+    kubelet's list.
     """
 
     configuration: Configuration
-    node_config: NodeConfig
+    node_config: NodeConfig  # what the node offers
     device_table: DeviceTable = field(default_factory=DeviceTable)
-    pods: PodCache = field(default_factory=PodCache)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    node: Node | None = None
-    written: tuple[KubeletEntry, ...] = ()
-    unread: str = ""
-    records: dict[str, Limits] = field(default_factory=dict)
-    started: frozenset[str] = frozenset()
-    of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)
-    claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
+    pods: PodCache = field(default_factory=PodCache)  # the pods bound to the node, by key
+    labels: Mapping[str, str] = field(default_factory=dict)  # node_config was computed from these
+    node: Node | None = None  # None until the node was read
+    written: tuple[KubeletEntry, ...] = ()  # the entries of the kubelet's checkpoint
+    unread: str = ""  # why the kubelet's checkpoint cannot be read
+    records: dict[str, Limits] = field(default_factory=dict)  # by allocation directory
+    started: frozenset[str] = frozenset()  # directories whose containers were allowed to start
+    of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)  # IDs by resource, as JSON
+    claims: Mapping[str, PreparedClaim] = field(default_factory=dict)  # prepared claims, by UID
     kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
+    # directories of Allocate responses that the kubelet's checkpoint may not contain yet
     answered: set[str] = field(init=False, default_factory=set)
-    last_uid: str = field(init=False, default="")
-    advertised: Advertised = field(init=False)
+    last_uid: str = field(init=False, default="")  # of the pod that was last seen in admission
+    advertised: Advertised = field(init=False)  # what was sent to the kubelet
 
     def __post_init__(self) -> None:
         self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
 
     def apply_node(self, node: Node | None) -> bool:
-        """Store the node, if any; return whether more than its resourceVersion changed."""
+        """Store the node. Return whether more than its resourceVersion has changed."""
         before, self.node = self.node, node
         return before is None or node is None or unversioned(before) != unversioned(node)
 
@@ -156,20 +146,21 @@ class AllocationState:
         read_again(self.pods, configuration)
 
     def record_listing(self, listing: Listing | None, *, settled: bool) -> None:
-        """Record the list of the kubelet; None if it did not answer."""
+        """Record the kubelet's list, or None if the kubelet did not answer."""
         known = self.kubelet.listing if listing is None else listing
         self.kubelet = KubeletStatus(settled and listing is not None, listing is None, known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
-        """Return the pod with the devices; None if it is unknown or a new pod has its name."""
+        """Return the pod of a row, or None if it is unknown or another pod has the same name."""
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
     def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
-        """Return the UUIDs of a container's GPUs; ``pod`` is None if it is unknown.
+        """Return the UUIDs of a container's GPUs. ``pod`` is None for an unknown pod.
 
-        A container that inherits the IDs of an init container gets them in any order, possibly from
-        fewer GPUs than it requests. In that case the result is as many GPUs of the pod.
+        A container that inherits the IDs of an init container may get IDs of fewer GPUs than it
+        requests, because the kubelet takes them in any order. Then the result is as many GPUs of
+        the pod.
         """
         held = pod_devices.container_gpus.get(container, frozenset())
         count = pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
@@ -179,9 +170,9 @@ class AllocationState:
     def shares(self, pod_devices: PodDevices, container: str) -> tuple[GpuShare, ...]:
         """Return a container's share of each of its GPUs, sorted by index.
 
-        The amounts are those in the pod's specification, since the container's IDs may be
-        incomplete: the kubelet allocates the two resources one after the other. If the
-        specification is unknown, the IDs determine the amounts.
+        The amounts come from the pod's specification. The container's IDs may be incomplete,
+        because the kubelet allocates the two resources one after the other. Only the amounts of an
+        unknown pod come from its IDs.
         """
         if isinstance(pod_devices, PreparedClaim):
             return pod_devices.shares
@@ -206,7 +197,7 @@ class AllocationState:
     def directories(self) -> set[str]:
         """Return the names of all allocation directories that containers may use.
 
-        This includes those that the kubelet has forgotten.
+        These include directories of containers whose devices the kubelet has lost.
         """
         own = {
             directory_name(pod.uid, container.name)
@@ -217,12 +208,12 @@ class AllocationState:
         return own | self.device_table.directories()
 
     def unit_mib(self, pod: KnownPod | None) -> int:
-        """Return a pod's memory unit, which never changes; if unknown, the unit in force."""
+        """Return a pod's memory unit, which never changes, or the node's unit if it is unknown."""
         own = pod.request.unit_mib if pod is not None and pod.request is not None else 0
         return own or self.node_config.effective_mode.unit_mib
 
     def new_row(self, uid: str, key: str, pod: KnownPod | None, since_ns: int = 0) -> PodDevices:
-        """Return a pod's row without devices; ``key`` is "" and ``pod`` None if it is unknown."""
+        """Return a row without devices. For an unknown pod, ``key`` is "" and ``pod`` is None."""
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
         unit, mode = self.unit_mib(pod), self.node_config.mode.value

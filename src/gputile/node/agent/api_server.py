@@ -1,4 +1,4 @@
-"""Makes the agent's calls to the API server, and handles the watch events that wake its loops."""
+"""Makes the agent's calls to the API server, and applies watch events to the agent's state."""
 
 import asyncio
 import contextlib
@@ -57,8 +57,9 @@ class NodeApi:
             return None
 
     async def apply_slice(self, wanted: ResourceSlice, *, dry_run: bool = False) -> ResourceSlice:
-        """Create or overwrite a ResourceSlice by server-side apply; return it as it is stored, or
-        as it would be.
+        """Create or overwrite a ResourceSlice by server-side apply.
+
+        Return the slice as the API server stores it. In a dry run, nothing is stored.
         """
         path = f"{RESOURCE_SLICES_PATH}/{wanted.metadata.name}?fieldManager={_MANAGER}&force=true"
         path += "&dryRun=All" if dry_run else ""
@@ -70,7 +71,10 @@ class NodeApi:
             await self._connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
-        """Change annotations of exactly this version of the pod (None: remove); return the pod."""
+        """Change annotations of exactly this version of the pod, and return the changed pod.
+
+        A value of None removes the annotation.
+        """
         return await annotate_pod(self._connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
@@ -87,7 +91,7 @@ class NodeApi:
 
 
 class Wakeup:
-    """A request that a loop runs soon; several requests before it runs count as one."""
+    """A request that a loop runs soon. Several requests before the next run count as one."""
 
     def __init__(self) -> None:
         self._wished = asyncio.Event()
@@ -96,7 +100,7 @@ class Wakeup:
         self._wished.set()
 
     async def wait(self, within: float) -> None:
-        """Wait for the next request, at most ``within`` seconds."""
+        """Wait for the next request, but for at most ``within`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._wished.wait()
@@ -105,14 +109,14 @@ class Wakeup:
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """Wakes the agent's loops: ``compare`` the reconciler, ``publish`` the node status writer."""
+    """The requests that wake the reconciler (``compare``) and the status writer (``publish``)."""
 
     compare: Wakeup = field(default_factory=Wakeup)
     publish: Wakeup = field(default_factory=Wakeup)
 
 
 class NodeInformer:
-    """Applies watch events and configurations to the state, and wakes the loops that act on them.
+    """Applies watch events and new configurations to the state, and wakes the agent's loops.
 
     ``pods_listed`` is set once the pods of the node were listed, and ``node_seen`` once the node
     was read.

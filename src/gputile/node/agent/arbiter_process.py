@@ -1,4 +1,4 @@
-"""Runs the node's time arbiter as a child process, and sends it each container's time share."""
+"""Runs the arbiter of GPU time as a child process, and sends each container's share to it."""
 
 import asyncio
 import logging
@@ -22,11 +22,11 @@ MOST_LINE = 1024 * 1024
 
 
 class ArbiterProcess:
-    """Keeps an arbiter running while there are containers to serve.
+    """Runs an arbiter while the node has containers to serve.
 
-    ``shares`` returns the time shares of all containers, or of those on the given GPUs. ``spent``
-    is the GPU time that the arbiter last reported, counted since the arbiter's start, by the names
-    of allocation directories and UUIDs of GPUs.
+    ``shares`` returns the time shares of all containers, or of the containers on the given GPUs.
+    ``spent`` is the last report of the arbiter: the GPU time since the arbiter's start, by the name
+    of the allocation directory and the UUID of the GPU.
     """
 
     def __init__(self, store: NodeFiles, shares: Callable[[Set[str] | None], TimeShares]) -> None:
@@ -46,21 +46,15 @@ class ArbiterProcess:
     def starting(self, directory: str, gpus: Set[str]) -> None:
         """Write the share file of a container that is about to start on ``gpus``.
 
-        ``refresh`` updates the files of the other containers.
-
-        Raises:
-            OSError: the file cannot be written.
+        ``refresh`` updates the files of other containers. Raises OSError if the file cannot be
+        written.
         """
         content = self._shares(gpus).files.get(directory)
         if content is not None and self._store.write_share(directory, content):
             self._files[directory] = content
 
     def refresh(self) -> None:
-        """Update the arbiter and the share files of the allocations.
-
-        Raises:
-            OSError: a file cannot be written.
-        """
+        """Update the arbiter and the share files. Raises OSError if a file cannot be written."""
         if not self._store.mine:
             self._assign(Assignment())
             return
@@ -73,7 +67,7 @@ class ArbiterProcess:
             del self._files[name]
 
     async def stop(self) -> None:
-        """Stop the arbiter; containers then limit themselves to the shares in their files."""
+        """Stop the arbiter. Containers then limit themselves to the shares in their files."""
         self._end_task()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
@@ -136,7 +130,7 @@ class ArbiterProcess:
                 if not line:
                     return
                 used = decode_line(line, Used)
-            except ValueError as error:  # readline raises it too, if the line is too long
+            except ValueError as error:  # readline also raises it for a line that is too long
                 log.error("invalid report of the arbiter: %s", error)
                 continue
             self.spent = {

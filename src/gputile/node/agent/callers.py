@@ -1,15 +1,17 @@
-"""Identifies the container for which the kubelet calls.
+"""Finds out which pod and container the kubelet calls ``Allocate`` for, which no call names.
 
-The calls of the device plugin API do not name the container. The kubelet admits one pod at a time,
-and ``List`` shows that pod with containers that have no devices yet. So the pod is bound here,
-requests GPUs, and has none in the list. The container is the next one in the order of admission
-that requests exactly this number of IDs of the resource and has none in the kubelet's checkpoint.
-Containers that have not started yet take precedence over those that have: a kubelet that has
-forgotten the devices of a running container requests no new ones for it (``devicesToAllocate`` in
-pkg/kubelet/cm/devicemanager). If all containers have started, the caller is in the youngest listed
-pod: a kubelet that has just started admits pods by age, and does not list those that it has yet to
-admit. The caller only determines the preferred GPU and the environment: ``PreStartContainer``
-relies on the kubelet's checkpoint.
+The kubelet admits one pod at a time. Its ``List`` shows this pod with containers that have no
+devices yet. So the calling pod is bound to this node, requests GPUs, and has no devices in the
+list. The calling container is the next one in the order of admission that requests exactly this
+number of IDs of the resource, and that has no IDs in the kubelet's checkpoint.
+
+Containers that have not started take precedence. A kubelet that has lost the devices of a running
+container requests no new devices for it (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager). If
+all candidates have started, the caller is in the youngest listed pod. A kubelet that has just
+started admits pods by age, and lists only the pods that it has admitted or admits now.
+
+The result may be wrong. So it decides only the preferred GPUs and the environment (``allocation``).
+``PreStartContainer`` relies on the kubelet's checkpoint, which names each container.
 """
 
 from collections.abc import Set
@@ -22,9 +24,9 @@ from gputile.node.agent.known_pods import KnownPod
 def callers(
     state: AllocationState, listing: Listing | None, resource: str, size: int
 ) -> list[Caller]:
-    """Return the possible callers for ``size`` IDs of ``resource``, the likeliest first.
+    """Return the containers that may request ``size`` IDs of ``resource`` now, most likely first.
 
-    There are none without a listing.
+    The result is empty if the kubelet's ``listing`` is None.
     """
     written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
     found: list[tuple[tuple[object, ...], Caller]] = []
@@ -61,7 +63,7 @@ def _next(
     resource: str,
     size: int,
 ) -> Caller | None:
-    """Return the next container of ``pod``; those before one with devices have been admitted."""
+    """Return the next container of ``pod`` to be admitted, which is after all with devices."""
     containers = pod.request.containers if pod.request is not None else ()
     reached = max(
         (place for place, each in enumerate(containers) if listed.containers.get(each.name)),
@@ -81,7 +83,7 @@ def _next(
 
 
 def _first_bare(listed: ListedPod, resource: str) -> str:
-    """Return the first container after the last one with IDs; earlier ones have been admitted."""
+    """Return the first container after the last container with IDs, or "" if there is none."""
     names = list(listed.containers)
     reached = max(
         (place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0

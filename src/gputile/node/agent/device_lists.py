@@ -1,40 +1,37 @@
-"""Lists the device IDs of each resource: those of the mode in force, and none for all others (M2).
+"""Lists the device IDs of each resource of the mode in force. Other resources have no IDs (M2).
 
-If a plugin is registered without devices, the kubelet reports the resource as 0, which
-distinguishes "not in this mode" from "unknown on this node". Devices have no topology hints: with
-them, the kubelet's Topology Manager would restrict the choice to a NUMA node, and so could
-contradict the GPU that the scheduler booked.
+A plugin without devices stays registered, so that the kubelet reports the resource as 0. This
+distinguishes "not in this mode" from "unknown on this node". Devices have no topology hints. With
+such hints, the kubelet's Topology Manager would restrict the choice to a NUMA node, which may not
+have the booked GPU.
 
-Pods that are bound here and not yet admitted need memory IDs too. If all pods have the same unit,
-free IDs serve for them. A pod with another unit than the one in force requests a different number
-of IDs for the same MiB, so its IDs are listed separately until it has them, like IDs that pods
-hold.
+Pods that are bound here and not admitted yet need memory IDs too. If all pods have the same unit,
+these are the free IDs. A pod with another unit requests a different number of IDs for the same MiB.
+So more IDs are listed for such a pod until it has them.
 
 How many memory IDs are listed:
 
-The kubelet counts IDs and the ledger counts MiB. As long as the unit does not change, the two
-agree: a GPU of M MiB has floor(M / u) IDs, and a pod that requests k units holds k of them. When
-the unit changes under running pods, an allocated ID keeps the worth that it had when it was
-allocated, so the number of listed IDs has to change:
+The kubelet counts IDs, and the ledger counts MiB. As long as the unit u does not change, the two
+agree. A GPU of M MiB has floor(M / u) IDs, and a pod that requests k units has k of them. If the
+unit changes while pods run, an allocated ID stands for as many MiB as before. So the number of
+listed IDs must change:
 
-* The IDs that pods hold stay listed and healthy. The kubelet keeps them in its checkpoint, and
-  after a reboot it refuses to restart a pod if one of its IDs is no longer healthy
-  (``devicesToAllocate`` in its device manager).
-* In addition exactly ``floor(M / u) - ceil(held / u)`` free IDs are listed, where ``held`` is the
-  MiB that the pods on the GPU hold, each ID at the unit of its own pod. So the free IDs are never
-  worth more than the MiB that are left: ``held + free * u <= M``.
-* The bookings of pods with other units that the kubelet has not admitted yet count as held, in MiB
-  and in the number of IDs (``device_lists.expected_memory``): so many more IDs are listed, and the
-  kubelet chooses among them.
-* The node's allocatable is held IDs + free IDs, and kube-scheduler subtracts the requests of the
-  pods, which are the held IDs. What it sees as free is exactly the free IDs.
-* Which IDs are listed as free is arbitrary, since their numbers have no meaning. They are the
-  lowest that no pod holds: with a single unit these are always the numbers below ``floor(M / u)``,
-  and allocating or releasing an ID does not change the others.
+* The IDs of pods stay listed and healthy. The kubelet has them in its checkpoint. After a reboot it
+  refuses to restart a pod that has an unhealthy ID (``devicesToAllocate`` in its device manager).
+* In addition, exactly ``floor(M / u) - ceil(used / u)`` free IDs are listed. ``used`` is the MiB of
+  all pods' IDs, in the units of these pods. So the free IDs never stand for more MiB than are left:
+  ``used + free * u <= M``.
+* Pods with another unit that are booked and not admitted yet also count as used
+  (``expected_memory``). As many IDs as they request are listed in addition, and the kubelet chooses
+  among all listed IDs.
+* The node's allocatable is the number of used IDs and free IDs. kube-scheduler subtracts the
+  requests of pods, which are the used IDs. So it sees exactly the free IDs.
+* The numbers of free IDs have no meaning. The lowest unused numbers are listed. With a single unit
+  these are the numbers below ``floor(M / u)``, and allocations do not change the list.
 
-It does no harm if the kubelet allocates a free ID at the moment when it is withdrawn: admission
-checks MiB, not IDs. The number of listed IDs never exceeds that of the smallest unit in use, so the
-message limit holds too.
+The kubelet may allocate a free ID at the moment when the ID is withdrawn. This does no harm,
+because admission checks MiB and not IDs. The number of IDs never exceeds the number for the
+smallest unit in use, so a message is never too long.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -48,38 +45,37 @@ from gputile.node.agent.device_table import EMPTY, DeviceTable, PodDevices, in_o
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
 
-# The kubelet dials plugins with gRPC's default limit on received messages; a margin is left for the
-# stream's framing.
+# The kubelet receives messages up to gRPC's default limit. A margin is left for the framing.
 MESSAGE_LIMIT = 4 * MIB - 4096
 _HEALTH = len("Unhealthy")
 
 
 class UnitError(ValueError):
-    """The memory unit cannot be used on this node; the text names the smallest valid one."""
+    """The memory unit cannot be used on this node. The text states the smallest valid unit."""
 
 
 def free_units(total_mib: int, unit_mib: int, held_mib: int) -> int:
-    """Return how many units of a GPU of ``total_mib`` are free if pods hold ``held_mib``."""
+    """Return how many units of a GPU are free if pods use ``held_mib`` of its ``total_mib``."""
     return max(0, total_mib // unit_mib - -(-held_mib // unit_mib))
 
 
 def free_ids(uuid: str, held: Set[str], free: int) -> Iterator[str]:
-    """Yield ``free`` IDs of the GPU: the lowest that are not in ``held``."""
+    """Yield the ``free`` lowest IDs of the GPU that are not in ``held``."""
     return islice(
         filterfalse(held.__contains__, (part_id(uuid, number) for number in count())), free
     )
 
 
 def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
-    """Return the maximum size of a ListAndWatch message for ``gpus``, in bytes of protobuf.
+    """Return the largest size of a ListAndWatch message for ``gpus``, in bytes of protobuf.
 
     The message is largest if all IDs are unhealthy.
     """
     size = 0
     for gpu in gpus:
         units = advertised_units(gpu, unit_mib)
-        # Both fields and the Device around them have a tag and a length of one byte each: lengths
-        # are below 128.
+        # The Device and its two fields each have a tag and a length of one byte, because all
+        # lengths are below 128.
         size += units * (6 + len(part_id(gpu.uuid, max(0, units - 1))) + _HEALTH)
     return size
 
@@ -87,9 +83,7 @@ def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
 def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
     """Check that the kubelet can receive the device IDs of a memory unit in one message (U2).
 
-    Raises:
-        UnitError: the message would be too long; the text names the smallest unit that is valid
-            here.
+    Raises UnitError if the message would be too long.
     """
     if unit_mib >= SMALLEST_UNIT_MIB and message_bytes(gpus, unit_mib) <= MESSAGE_LIMIT:
         return
@@ -101,7 +95,7 @@ def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
         else:
             low = middle + 1
     raise UnitError(
-        f"a memory unit of {unit_mib} MiB gives the kubelet more device IDs than it takes in one "
+        f"a memory unit of {unit_mib} MiB gives more device IDs than the kubelet accepts in one "
         f"message; the smallest valid unit on this node is {low} MiB"
     )
 
@@ -112,9 +106,9 @@ NONE = ExpectedMemory()
 def expected_memory(
     pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int
 ) -> Mapping[str, ExpectedMemory]:
-    """Return the memory that ``pods`` with other units have yet to receive, by GPU UUID.
+    """Return the memory that ``pods`` with a unit other than ``unit_mib`` do not have yet.
 
-    Other units are those that differ from ``unit_mib``.
+    The result is by GPU UUID.
     """
     found: dict[str, ExpectedMemory] = {}
     for pod in pods:
@@ -127,7 +121,7 @@ def expected_memory(
 
 
 def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tuple[str, int]]:
-    """Return the number of IDs that the pod still lacks on each booked GPU.
+    """Return how many IDs the pod does not have yet of each booked GPU.
 
     The list is empty if the kubelet chose other GPUs.
     """
@@ -156,8 +150,7 @@ def devices(
 ) -> tuple[Device, ...]:
     """Return the IDs of ``resource`` in order, each with its health.
 
-    The kubelet allocates healthy IDs only. ``expected`` is the memory of each GPU that pods with
-    other units have yet to receive, see ``expected_memory``.
+    The kubelet allocates only healthy IDs. ``expected`` is the result of ``expected_memory``.
     """
     if not node_config.advertises(resource):
         return ()

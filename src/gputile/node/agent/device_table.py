@@ -1,24 +1,23 @@
-"""Defines device IDs, and the table of the devices that each pod holds.
+"""Defines device IDs, and the table of the devices that each pod has.
 
-Device IDs have the format of NVIDIA's device plugin, so that tools that read PodResources, such as
-DCGM's exporter, find the GPU of a pod. The device ID of a whole GPU is its UUID, and that of a MIG
-instance is the instance's UUID. The ID of a part of a GPU (a memory unit, a percent of compute, a
-time slice) is the GPU's UUID, two colons and a number: ``GPU-4c8e...::412``. So the IDs of a
-container always name its GPU, however the kubelet chose them. The number has no meaning;
-``device_lists`` defines what a part is worth.
+Device IDs have the format of NVIDIA's device plugin. So tools that read PodResources, such as
+DCGM's exporter, find the GPU of a pod. The ID of a whole GPU or of a MIG instance is its UUID. A
+part of a GPU is a memory unit, a percent of compute or a time slice. Its ID is the GPU's UUID, two
+colons and a number: ``GPU-4c8e...::412``. So each ID names its GPU. The number has no meaning.
+``device_lists`` defines how much memory a part is.
 
 The kubelet's PodResources ``List`` returns the device IDs of each container of each pod. It
-includes the pod that is being admitted, whose containers have no devices yet, and omits init
+includes the pod that is being admitted, whose containers have no devices yet. It omits init
 containers that are not sidecars.
 
-The table is computed as a whole (``holdings.derive``) and is immutable. A row is what one pod holds
-according to the kubelet's checkpoint, the allocation directory of a running container, or an
-Allocate response that the kubelet has not checkpointed yet.
+The table is immutable, and is always computed as a whole (``holdings.derive``). A row contains the
+devices of one pod. They come from the kubelet's checkpoint, from the allocation directory of a
+running container, or from an Allocate response that the checkpoint does not contain yet.
 
-The kubelet's calls name no pod, but its checkpoint does: ``KubeletEntry`` is the checkpoint's entry
-for one resource of a container, and ``Limits`` is what the agent wrote into the directory that the
-container mounts. Each memory ID of a pod is worth ``unit_mib``, the unit of the pod itself, for the
-pod's whole life.
+The kubelet's calls name no pod, but its checkpoint does. A ``KubeletEntry`` is the checkpoint's
+entry for one resource of a container. ``Limits`` is the record that the agent wrote into the
+directory that the container mounts. The memory of one ID is the pod's ``unit_mib``, which never
+changes.
 """
 
 import hashlib
@@ -48,7 +47,7 @@ def part_id(uuid: str, number: int) -> str:
 def by_gpu(device_ids: Iterable[str]) -> dict[str, frozenset[str]]:
     """Group the IDs by the UUID of their GPU or MIG instance, sorted by UUID."""
     found: dict[str, list[str]] = {}
-    # A hot loop: each of the kubelet's requests lists all free IDs of the node.
+    # This loop must be fast, because each request of the kubelet lists all free IDs of the node.
     for device_id in device_ids:
         uuid = device_id.partition(_SEPARATOR)[0]
         if uuid in found:
@@ -68,7 +67,7 @@ Resources = Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod in the kubelet's list: its containers in spec order, with the IDs of each resource."""
+    """A pod in the kubelet's list. Its containers are in spec order, with IDs by resource."""
 
     namespace: str
     name: str
@@ -88,7 +87,7 @@ class ListedPod:
 
 
 Listing = Mapping[str, ListedPod]
-"""The listed pods by key."""
+"""The pods in the kubelet's list, by key."""
 
 
 LIMITS_VERSION = 1
@@ -97,12 +96,12 @@ CONTAINER_DIRECTORY = "/etc/gputile/allocation"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record in an allocation directory: the Allocate response, and limits after the start.
+    """The record in an allocation directory: an Allocate response, and the limits after the start.
 
-    ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource; a
-    claim has none, but its name is ``claim``. Until the container starts, ``pod``, ``uid`` and
-    ``container`` are those of the presumed caller ("" if there was none), and ``gpus`` is empty.
-    ``mounts`` is what the response mounts, each as container path and host path.
+    ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource. A
+    claim has no devices, but a name in ``claim``. Until the container starts, ``pod``, ``uid`` and
+    ``container`` are the presumed caller's, or "" if the caller is unknown, and ``gpus`` is empty.
+    Each of ``mounts`` is a path in the container and the path on the host.
     """
 
     namespace: str
@@ -133,7 +132,7 @@ class KubeletEntry:
 
     ``uid`` is the kubelet's UID of the pod. ``directory`` is the name of the allocation directory
     that the container mounts, and ``mounts`` are all its mounts. If the stored Allocate response
-    cannot be read, ``mounts`` is None and ``directory`` is the one that the container would get.
+    cannot be read, ``mounts`` is None, and ``directory`` is the container's default directory.
     """
 
     uid: str
@@ -145,7 +144,7 @@ class KubeletEntry:
 
 
 def directory_name(uid: str, container: str) -> str:
-    """Return the name of a container's allocation directory, which both of its resources share."""
+    """Return the default name of a container's allocation directory, for all its resources."""
     if uid.replace("-", "").isalnum():
         return f"{uid}-{container}"
     return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
@@ -155,7 +154,7 @@ EMPTY: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class ContainerDevices(msgspec.Struct, frozen=True):
-    """A container's IDs of one resource; ``directory`` is the name of its allocation directory."""
+    """A container's IDs of one resource. ``directory`` is the container's allocation directory."""
 
     container: str
     phase: Phase
@@ -165,10 +164,10 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 
 
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
-    """All devices of one pod.
+    """All devices of one pod, which are one row of the table.
 
-    ``identified`` is False while the owner of the IDs is unknown; ``uid`` is then the name of the
-    directory.
+    ``identified`` is False while the pod of the IDs is unknown. ``uid`` is then the name of the
+    allocation directory.
     """
 
     uid: str
@@ -187,12 +186,12 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def pod_uid(self) -> str:
-        """The UID of the pod; for a claim it differs from ``uid``."""
+        """The UID of the pod. In the row of a claim, it differs from ``uid``."""
         return self.uid
 
     @cached_property
     def ids_by_gpu(self) -> dict[str, dict[str, frozenset[str]]]:
-        """The IDs of all containers together, by resource and GPU."""
+        """The IDs of all containers, by resource and GPU."""
         ids: dict[str, set[str]] = {}
         for devices in self.devices:
             ids.setdefault(devices.resource, set()).update(devices.ids)
@@ -213,7 +212,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         return found
 
     def mib(self, gpu: str) -> int:
-        """Return the MiB of a GPU that the pod holds in memory units; 0 for whole GPUs."""
+        """Return the MiB of the pod's memory units on a GPU, which is 0 for a whole GPU."""
         return len(self.ids_by_gpu.get(GPU_MEMORY, EMPTY).get(gpu, ())) * self.unit_mib
 
     def percent(self, gpu: str) -> int:
@@ -229,7 +228,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         )
 
     def replaced(self, devices: ContainerDevices) -> "PodDevices":
-        """Return a copy with ``devices`` instead of the container's ones of the same resource."""
+        """Return a copy in which ``devices`` replace the container's IDs of the same resource."""
         others = tuple(
             p
             for p in self.devices
@@ -245,12 +244,12 @@ CLAIM_DIRECTORY_PREFIX = "claim-"
 
 
 class PreparedClaim(PodDevices, frozen=True, dict=True):
-    """What a prepared claim holds.
+    """The row of a prepared claim.
 
-    ``uid`` and ``claim`` are the claim's UID and name; ``namespace`` and ``name`` are the pod's,
-    ``owner`` is its UID. The kubelet names the claim when it prepares it, so the row needs no
-    device IDs. ``shares`` is what the claim has of each GPU, sorted by index; the share of a MIG
-    instance has the instance's UUID.
+    ``uid`` and ``claim`` are the UID and the name of the claim. ``namespace``, ``name`` and
+    ``owner`` are the namespace, the name and the UID of the pod. The row has no device IDs, because
+    the kubelet names the claim. ``shares`` are the claim's parts of GPUs, sorted by index. A share
+    of a MIG instance has the instance's UUID.
     """
 
     claim: str = ""
@@ -280,21 +279,18 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return sum(share.percent for share in self.shares if share.uuid == gpu)
 
     def used_by(self, container: str, phase: Phase) -> "PreparedClaim":
-        """Return a copy with the container that uses the claim.
-
-        It has the allocation directory and no device IDs.
-        """
+        """Return a copy with the container that uses the claim, without device IDs."""
         devices = (ContainerDevices(container, phase, DRIVER, (), self.directory),)
         return msgspec.structs.replace(self, devices=devices)
 
 
 def with_shares(row: PodDevices, shares: tuple[GpuShare, ...]) -> PreparedClaim:
-    """Return a copy of the row that holds ``shares`` instead of device IDs."""
+    """Return a copy of the row with ``shares`` instead of device IDs."""
     return PreparedClaim(**msgspec.structs.asdict(row), shares=shares)
 
 
 class DeviceTable:
-    """The devices of each pod by its UID. GPUs are named by their UUIDs.
+    """The rows of all pods, by UID. GPUs are identified by their UUIDs.
 
     ``started`` are the allocation directories whose containers were allowed to start since the
     machine booted.
@@ -314,7 +310,7 @@ class DeviceTable:
         return self._by_uid.get(uid)
 
     def runs(self, uid: str, container: str) -> bool:
-        """Return whether the container was allowed to start with the devices that it holds."""
+        """Return whether the container was allowed to start with its devices in this table."""
         held = self.get(uid)
         return held is not None and any(
             each.container == container and each.directory in self.started for each in held.devices
@@ -324,7 +320,7 @@ class DeviceTable:
         return {each.directory for held in self._by_uid.values() for each in held.devices}
 
     def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
-        """Yield the rows of the pods on a GPU, except that of the pod with the UID ``without``."""
+        """Yield the rows of the pods on a GPU, except the row with the UID ``without``."""
         return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
 
     def ids(self, resource: str, gpu: str) -> set[str]:
@@ -335,7 +331,7 @@ class DeviceTable:
         }
 
     def mib(self, gpu: str, without: str = "") -> int:
-        """Return the MiB of a GPU that pods hold in memory units."""
+        """Return the MiB of all pods' memory units on a GPU."""
         return sum(held.mib(gpu) for held in self.on(gpu, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:

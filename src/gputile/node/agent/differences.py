@@ -1,8 +1,7 @@
-"""Compares allocated devices with bookings, and returns the corrections of bookings that differ.
+"""Compares allocated devices with bookings, and returns corrections of the bookings that differ.
 
-The reconciler writes the corrections; one that fails is returned again in the next comparison. A
-pod is compared once all its containers have their devices. The device table contains those of init
-containers too.
+The reconciler writes the corrections. A correction that could not be written is returned again by
+the next comparison. A pod is compared when all its containers have devices.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,10 +25,10 @@ from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A correction of a pod: ``annotations`` to write, if any, and an event if ``reason`` is set.
+    """Annotations to write to a pod, and an event to record if ``reason`` is set.
 
-    Without annotations it only reports a problem that the agent cannot correct; ``message`` names
-    the remedy.
+    Without annotations, the event reports a problem that the agent cannot correct. ``message`` then
+    states the remedy.
     """
 
     pod: KnownPod
@@ -41,7 +40,10 @@ class Correction:
 def allocation_of(
     pod: KnownPod, pod_devices: PodDevices, state: AllocationState, now_ns: int
 ) -> Allocation | None:
-    """Build the booking of ``pod`` from its devices; None if a GPU is not in the inventory."""
+    """Return the booking that matches a pod's devices, or None if this cannot be determined.
+
+    It cannot for MIG instances, without a request, or if a GPU is not in the inventory.
+    """
     request, node_config = pod.request, state.node_config
     if request is None or any(
         devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices
@@ -85,7 +87,7 @@ def allocation_of(
 def annotations_of(
     allocation: Allocation, node_config: NodeConfig, pod: Pod
 ) -> dict[str, str | None]:
-    """Return the annotations to write for a pod's ``allocation``; None removes an annotation."""
+    """Return the annotations to write for a pod's ``allocation``. None removes an annotation."""
     gpus = node_config.gpus({share.uuid for share in allocation.gpus})
     written = binding_annotations(allocation, gpus, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -96,7 +98,7 @@ def annotations_of(
 def _gpus(
     state: AllocationState, pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest
 ) -> frozenset[str]:
-    """Return a container's GPUs; for an init container whose IDs are forgotten, its booked GPUs."""
+    """Return a container's GPUs. If the IDs of an init container are lost, return booked GPUs."""
     if any(devices.container == container.name for devices in pod_devices.devices):
         return state.gpus(pod_devices, container.name, pod)
     booked = frozenset(share.uuid for share in pod.booked(container.name))
@@ -106,7 +108,7 @@ def _gpus(
 
 
 def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[Correction]:
-    """Compare the pods' devices, the bookings and the kubelet's list; return the corrections."""
+    """Compare the pods' devices with bookings and the kubelet's list. Return the corrections."""
     found: list[Correction] = []
     for pod in state.pods.values():
         if not pod.alive or pod.request is None:
@@ -135,10 +137,10 @@ def _corrected(
     if pod.allocation is None:
         text = f"the pod was bound without an allocation and is on {where}"
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]
-    # If the text is the same, only the shares of single containers differ.
+    # If the GPUs are the same, only the shares of single containers differ.
     if (booked := _gpus_text(pod.allocation.gpus)) == where:
         return [Correction(pod, annotations)]
-    text = f"the kubelet allocated {where} instead of {booked}; the booking was corrected"
+    text = f"the kubelet allocated {where} instead of {booked}; the booking is corrected"
     return [Correction(pod, annotations, EventReason.GPU_BOOKING_CORRECTED, text)]
 
 
@@ -154,11 +156,11 @@ def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
 
 
 def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
-    """Report containers that still run with devices that the kubelet has forgotten.
+    """Report containers that run with devices which the kubelet has lost.
 
-    The kubelet forgets devices if its checkpoint is lost, or if it rejects a pod whose first
-    containers run and dies before it has reported that to the API server: the next kubelet then
-    adopts these containers (``rejectPod`` in pkg/kubelet).
+    The kubelet loses devices with its checkpoint. It also loses them if it rejects a pod whose
+    first containers run, and ends before it has reported the rejection to the API server. The next
+    kubelet then adopts these containers (``rejectPod`` in pkg/kubelet).
     """
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
@@ -176,14 +178,14 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
     if not names:
         return []
     message = (
-        f"the kubelet has lost the GPU allocation of {', '.join(names)}, which runs on but cannot "
-        "be restarted: delete the pod at a convenient time, so that it is admitted again"
+        f"the kubelet has lost the GPU allocation of {', '.join(names)}, which still runs but "
+        "cannot restart: delete the pod at a convenient time, so that it is admitted again"
     )
     return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
 
 
 def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
-    """Report a pod that runs without devices: at its start no plugin offered what it requests."""
+    """Report a pod that runs without devices, because no plugin offered them when it started."""
     listed = listing.get(pod.key)
     if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
         return []

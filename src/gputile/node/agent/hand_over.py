@@ -1,16 +1,14 @@
-"""Hands a node over from one agent to the next, for example in an upgrade, without failing pods.
+"""Hands a node over from one agent to the next, for example in an upgrade, without failed pods.
 
-Between the end of one device plugin and the registration of the next, the kubelet has no devices
-and permanently fails each pod that it admits. Registering before the old plugin ends does not help:
-when the older stream ends, the kubelet disconnects the plugin that has the resource by then
-(``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So the new agent first closes the
-node by an annotation that the scheduler extender obeys. Then it waits until the pods that were
-scheduled before are bound and admitted, takes over, and opens the node when the kubelet watches its
-devices.
+Between the end of one device plugin and the registration of the next, the kubelet has no devices,
+and permanently fails each pod that it admits. An earlier registration does not help. When the old
+stream ends, the kubelet disconnects the plugin that is registered then (``runClient`` in
+pkg/kubelet/cm/devicemanager/plugin/v1beta1). So the new agent first closes the node by an
+annotation that the scheduler extender obeys. It waits until all pods that were scheduled before are
+bound and admitted. Then it takes over, and opens the node when the kubelet watches its devices.
 
-The annotation contains its deadline, so that any later agent can remove it if its writer has died.
-The deadline is extended while the kubelet makes progress with its pods, which may take minutes on a
-slow node.
+The annotation contains a deadline, so that a later agent can remove it if its writer has ended. The
+deadline is extended while the kubelet admits pods, which may take minutes on a slow node.
 """
 
 import asyncio
@@ -33,21 +31,21 @@ log = logging.getLogger(__name__)
 
 CLOSED_AT_MOST_S = 60.0
 SEEN_WITHIN_S = 5.0
-# from the last pod's admission until the kubelet watches the new agent's devices
+# The time from the last pod's admission until the kubelet watches the new agent's devices
 OPEN_WITHIN_S = 30.0
-STUCK_AFTER_S = 40.0  # a busy kubelet may take this long to answer
+STUCK_AFTER_S = 40.0  # a busy kubelet may need this time to answer
 LIST_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.1
 LISTENING_WITHIN_S = 20.0
-TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch call until it counts the devices
+TAKEN_IN_AFTER_S = 0.5  # the time from the kubelet's ListAndWatch call until it counts the devices
 
 
 class HandOver:
-    """Does one agent's part in the handover.
+    """The handover as one agent sees it.
 
-    ``closed_for`` is in seconds; ``now`` is Unix time, ``clock`` is monotonic. ``under_way`` is
-    True while this agent keeps the node closed. ``looked`` is the time when it last read the
-    kubelet's list.
+    ``closed_for`` is in seconds. ``now`` returns Unix time, and ``clock`` monotonic time.
+    ``under_way`` is True while this agent keeps the node closed. ``looked`` is when the agent last
+    read the kubelet's list.
     """
 
     def __init__(
@@ -70,10 +68,10 @@ class HandOver:
         self._text = ""
 
     async def close(self) -> None:
-        """Close the node if another agent serves it; wait until no pod is on its way to the node.
+        """Close the node if another agent serves it. Wait until no pod is on its way to the node.
 
-        If the API server does not answer, the handover continues without this: no pod can be bound
-        then either.
+        If the API server does not answer, the handover continues with an open node, because no pod
+        can be bound then.
         """
         if not self._kubelet.state.others or self._state.node is None:
             return
@@ -87,7 +85,7 @@ class HandOver:
                 for pod in await self._cluster.bound_pods()
             ]
         except KubeError as error:
-            log.warning("the node is not closed before another agent is replaced: %s", error)
+            log.warning("replacing another agent without closing the node: %s", error)
             return
         await self._admitted(pods)
 
@@ -99,7 +97,7 @@ class HandOver:
         self.under_way = False
 
     def left(self, node: Node) -> float | None:
-        """Return how many seconds the annotation must stay on the node; None if there is none."""
+        """Return how many seconds the annotation must stay on the node, or None without one."""
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None
@@ -110,7 +108,8 @@ class HandOver:
     def _seconds_left(self, text: str) -> float:
         """Return how many seconds an annotation is still valid.
 
-        Return 0 if it is malformed, or if the clock was set back since it was written.
+        The result is 0 for an invalid text, and if the clock was set back after the text was
+        written.
         """
         try:
             left = float(text) - self._now()
@@ -125,9 +124,9 @@ class HandOver:
         )
 
     async def _admitted(self, pods: Sequence[KnownPod]) -> None:
-        """Wait until the kubelet has admitted ``pods``, as long as their number decreases.
+        """Wait until the kubelet has admitted ``pods``, while their number decreases.
 
-        No pods are added meanwhile, so the wait ends even if the kubelet never admits one of them.
+        The node gets no new pods, so the wait ends even if the kubelet never admits a pod.
         """
         fewest, since = len(pods) + 1, self._clock()
         while True:
@@ -139,19 +138,17 @@ class HandOver:
             if len(waiting) < fewest:
                 fewest, since = len(waiting), now
             elif now - since > STUCK_AFTER_S:
-                log.warning(
-                    "not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5])
-                )
+                log.warning("no longer waiting for the kubelet to admit %s", ", ".join(waiting[:5]))
                 return
             if self._seconds_left(self._text) < OPEN_WITHIN_S:
                 try:
                     await self._write_deadline()
                 except KubeError as error:
-                    log.warning("the node may open before its agents are exchanged: %s", error)
+                    log.warning("the node may open before its agent is replaced: %s", error)
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _as_it_is(self, pod: KnownPod) -> KnownPod | None:
-        """Return the pod as the watch reports it now; None if it was deleted."""
+        """Return the pod as the watch now reports it, or None if it was deleted."""
         pods = self._state.pods
         present = pods.get(pod.key)
         if pod.uid in pods.gone:
@@ -164,15 +161,15 @@ class HandOver:
 
     async def _until(self, true: Callable[[], bool], within: float) -> None:
         deadline = asyncio.get_running_loop().time() + within
-        # No event is set for these.
+        # No event announces that the condition is true.
         while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY_S)
 
 
 def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list[str]:
-    """Return the keys of those ``pods`` that lack devices in the kubelet's list.
+    """Return the keys of the ``pods`` that lack devices in the kubelet's list.
 
-    Init containers that are not sidecars do not count, since the kubelet does not list their
+    Init containers that are not sidecars do not count, because the kubelet does not list their
     devices.
     """
     waiting = []
@@ -197,6 +194,6 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
 
 
 def _asked(container: Container) -> list[str]:
-    """Return the resources of device plugins that a container requests, including MIG instances."""
+    """Return the device plugins' resources that a container requests, including MIG instances."""
     limits = container.resources.limits
     return [name for name in limits if is_served(name) and count_of(limits, name)]

@@ -1,13 +1,14 @@
-"""Answers the kubelet's calls: collects data, lets ``allocation`` decide, and writes the result.
+"""Answers the kubelet's calls: collects the data, lets others decide, and writes the result.
 
-For each resource of a container the kubelet calls ``GetPreferredAllocation`` (not always, see
-``callers``), ``Allocate``, and before each start ``PreStartContainer`` (``container_start``).
+For each resource of a container, the kubelet may call ``GetPreferredAllocation``, and then calls
+``Allocate``. Before each start of the container it calls ``PreStartContainer``. ``callers`` finds
+the calling pod, ``allocation`` decides about IDs, and ``container_start`` about starts.
 
-A call blocks the admission of every pod of the node and has no deadline in the kubelet, so each
-request that the agent makes meanwhile has a deadline. The agent waits for the kubelet's list for up
-to three seconds, since a busy node needs some time, or for half a second if the previous request
-failed. The agent waits longer for the API server, but only for a pod that is otherwise unknown,
-since the kubelet never changes what it has allocated to a pod.
+A call blocks the admission of all pods of the node, and the kubelet has no deadline for it. So each
+request that the agent makes during a call has a deadline. The agent waits for the kubelet's list
+for up to three seconds, because a busy node is slow, or half a second after a failed request. It
+waits longer for the API server, but only for a pod that is otherwise unknown, because the kubelet
+never changes the devices that it has allocated to a pod.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _NOTHING = ("", frozenset[str](), 0.0), UNKNOWN_CALLER
 
 
 class AllocationHandler:
-    """Answers the calls on all device plugins. ``compare`` wakes the reconciler."""
+    """Answers the calls to all device plugins of the node. ``compare`` wakes the reconciler."""
 
     def __init__(
         self,
@@ -53,11 +54,11 @@ class AllocationHandler:
         self._files = files
         self._compare = compare
         self._metrics = metrics
-        # The Allocate call that most likely follows GetPreferredAllocation, and its caller.
+        # The Allocate call that probably follows GetPreferredAllocation, and the caller of both
         self._expected = _NOTHING
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
-        """Answer a call on the plugin of one resource."""
+        """Answer a call to the plugin of one resource."""
         methods = {
             "GetPreferredAllocation": self._preferred,
             "Allocate": self._allocate,
@@ -75,9 +76,9 @@ class AllocationHandler:
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
 
     async def _preferred(self, resource: str, body: bytes) -> bytes:
-        """Return the preferred IDs.
+        """Return the preferred IDs, or none after a failure.
 
-        If that fails, return no preference, since an error would fail the pod for good.
+        An error would permanently fail the pod.
         """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
@@ -113,13 +114,13 @@ class AllocationHandler:
             log.error("refused %d of %s: %s", len(ids), resource, error)
             raise
         if not caller.key:
-            log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
+            log.warning("allocated %d of %s to a pod that is not known yet", len(ids), resource)
         response = self._files.response(state.node_config.mode, allocated)
         record = record_mounts(state, allocated.directory, mounts_of(response))
         try:
             self._files.prepare(allocated, record)
-        except OSError as error:  # it is written again before the container starts
-            log.error("the agent's state cannot be written, and is written again later: %s", error)
+        except OSError as error:  # the record is written again before the container starts
+            log.error("the record of an allocation is not written, and is retried: %s", error)
         self._advertiser.allocated()
         self._compare.wish()
         return response
@@ -131,16 +132,12 @@ class AllocationHandler:
         return pb.PreStartContainerResponse().SerializeToString()
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
-        """Write the limits of a container that is about to start.
-
-        Raises:
-            NotYet: the container must not start yet.
-        """
+        """Write the limits of a container that is about to start. Raises NotYet if it must wait."""
         self._records.read(self._state, time.time_ns())
         try:
             try:
                 starting = prestart(self._state, resource, ids, time.time_ns())
-            except NotYet:  # the kubelet's list may have changed
+            except NotYet:  # try again with a new list of the kubelet
                 await self._list()
                 starting = prestart(self._state, resource, ids, time.time_ns())
             for directory, limits in starting:
@@ -153,7 +150,7 @@ class AllocationHandler:
     # -- data for decisions
 
     async def _list(self) -> Listing | None:
-        """Update the state from the kubelet's list, and return the list; None if it is too late."""
+        """Update the state from the kubelet's list. Return the list, or None without an answer."""
         silent = self._state.kubelet.silent
         listing = await self._kubelet.list(FETCH_WITHIN_S if silent else NEEDED_WITHIN_S)
         self._state.record_listing(listing, settled=self._kubelet.settled)
@@ -161,7 +158,10 @@ class AllocationHandler:
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller:
-        """Identify the caller, if necessary by reading the node's pods from the API server."""
+        """Find the calling container. If it is uncertain, read the node's pods from the API server.
+
+        ``callers`` describes how the container is found.
+        """
         state, listing = self._state, await self._list()
         forget_unwritten(state, resource)
         until = time.monotonic() + PATIENCE_S

@@ -1,12 +1,13 @@
 """Derives the device table from the kubelet's checkpoint and the allocation directories.
 
-The kubelet's checkpoint says which container has which IDs, and which allocation directory it
-mounts. The record in that directory says when the IDs were allocated, how much memory and compute
-they stand for, and whether the container has started. The device table joins checkpoint and records
-by the name of the directory. It is computed again whenever one of them or a pod changes.
+The kubelet's checkpoint contains the IDs of each container, and the allocation directory that the
+container mounts. The record in this directory contains the time of the allocation, the amounts of
+memory and compute, and whether the container has started. The name of the directory joins the two.
+The table is computed again when the checkpoint, a record or a pod changes.
 
-The kubelet checkpoints all devices of a container before it calls for the next container, and
-before the container starts. An Allocate response that is not in the checkpoint by then was lost.
+The kubelet writes all devices of a container to its checkpoint before it calls for the next
+container, and before the container starts. An Allocate response that the checkpoint does not
+contain by then was lost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -30,22 +31,22 @@ from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import is_served
 
 _MOST_KEPT = 1024
-UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet has checkpointed the response
+UNKNOWN_FOR_NS = 30 * 10**9  # after this time, the kubelet's checkpoint contains a response
 
 
 def answer(
     state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> str:
-    """Record that a container is allocated ``ids``; return the name of its allocation directory.
+    """Record that a container is allocated ``ids``. Return the name of its allocation directory.
 
-    Both resources of a container have the same directory. No other container mounts it.
+    All resources of a container have the same directory. No other container mounts the directory.
     """
     uid, container = caller.uid, caller.container
     mounted = {entry.directory for entry in state.written}
     name = directory_name(uid or min(ids, default=""), container)
     own = state.records.get(name)
     if own is not None and state.unread and resource in own.devices:
-        own = None  # an init container may mount it; the kubelet's list lacks these
+        own = None  # an init container, which the kubelet's list omits, may mount the directory
     if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
         both = (
             own.devices | {resource: ids}
@@ -77,7 +78,7 @@ def answer(
 def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: int) -> None:
     """Record that a container was allowed to start with these ``limits``."""
     state.started |= {directory}
-    if not limits.devices:  # a claim's
+    if not limits.devices:  # the limits of a claim
         state.device_table = DeviceTable(state.device_table, state.started)
         return
     state.records[directory] = limits
@@ -85,10 +86,7 @@ def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: in
 
 
 def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
-    """Replace the prepared claims by ``claims``, keyed by UID.
-
-    The table's other rows do not depend on them.
-    """
+    """Replace the prepared claims by ``claims``, on which no other row of the table depends."""
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
     state.started -= {each.directory for uid, each in state.claims.items() if uid not in claims}
     state.claims = dict(claims)
@@ -96,9 +94,9 @@ def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> 
 
 
 def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
-    """Drop the records of removed allocation directories.
+    """Drop the records of allocation directories that were removed.
 
-    ``directories`` are those that remain. Containers of the removed ones cannot run.
+    ``directories`` are the remaining ones. No container of a removed directory can run.
     """
     state.records = {name: record for name, record in state.records.items() if name in directories}
     state.started &= directories
@@ -106,7 +104,7 @@ def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> Non
 
 
 def forget_unwritten(state: AllocationState, resource: str) -> None:
-    """Drop responses for ``resource`` that the kubelet has not checkpointed by its next call."""
+    """Drop responses for ``resource`` that the kubelet did not checkpoint before its next call."""
     state.answered = {
         name
         for name in state.answered
@@ -117,9 +115,9 @@ def forget_unwritten(state: AllocationState, resource: str) -> None:
 def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
     """Return the entries of the kubelet's list, which replace those of an unreadable checkpoint.
 
-    A container mounts the directory of the latest response with its IDs. A container is omitted
-    while some of its IDs are not listed. It is also omitted if its amounts differ from those that
-    the known pod requests: then it belongs to a later pod of the same name.
+    The latest response with a container's IDs determines its directory. A container is omitted if
+    the list does not contain the amounts that its known pod requests. Then the list is incomplete,
+    or the container belongs to a newer pod of the same name.
     """
     last: dict[tuple[str, frozenset[str]], tuple[str, tuple[tuple[str, str], ...] | None]] = {}
     for name, record in sorted(state.records.items(), key=lambda each: each[1].since_ns):
@@ -166,8 +164,8 @@ _Owned = tuple[str, ContainerDevices]  # the UID of the pod, and devices of one 
 
 
 def _written(state: AllocationState, own: _Pods, now_ns: int) -> Iterator[_Owned]:
-    """Yield the devices in the kubelet's checkpoint with the pod's UID."""
-    # A pod's own UID takes precedence, since users can forge mirrors.
+    """Yield the devices in the kubelet's checkpoint, with the UID of the pod."""
+    # A pod's own UID takes precedence, because users can forge the annotation of a mirror pod.
     pods = {pod.kubelet_uid: pod for pod in own.values()} | own
     for entry in state.written:
         record, pod = state.records.get(entry.directory), pods.get(entry.uid)
@@ -180,9 +178,9 @@ def _written(state: AllocationState, own: _Pods, now_ns: int) -> Iterator[_Owned
 
 
 def _unwritten(state: AllocationState, pods: _Pods) -> Iterator[_Owned]:
-    """Yield devices that the kubelet's checkpoint lacks.
+    """Yield devices that are missing in the kubelet's checkpoint.
 
-    Either it does not contain them yet, or the kubelet has forgotten their running container.
+    Either the kubelet has not written them yet, or it has lost the devices of a running container.
     """
     mounted = {entry.directory for entry in state.written}
     owners = {(entry.uid, entry.container) for entry in state.written}
@@ -213,7 +211,7 @@ def _row(
     if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
     made, before = row.only(tuple(devices)), state.device_table.get(uid)
-    # The GPUs of the previous row are computed already.
+    # The previous row has already computed its GPUs.
     return before if before == made and before is not None else made
 
 
@@ -224,9 +222,9 @@ def _has_gone(
     record: Limits | None,
     now_ns: int,
 ) -> bool:
-    """Return whether devices in the kubelet's checkpoint are free.
+    """Return whether devices in the kubelet's checkpoint are free again.
 
-    They may be, because the kubelet writes the checkpoint only when it admits a pod.
+    The kubelet does not write its checkpoint when a pod ends, but when it admits the next pod.
     """
     if pod is not None and pod.alive:
         return False
@@ -243,7 +241,7 @@ def _has_gone(
     if not state.pods.listed or not state.kubelet.complete or shown:
         return False
     if record is not None and record.key in state.kubelet.listing and record.key not in state.pods:
-        return False  # it is being admitted, and the watch has not reported it
+        return False  # the pod is being admitted, and the watch has not reported it yet
     return record is None or now_ns - record.since_ns >= UNKNOWN_FOR_NS
 
 
@@ -254,11 +252,11 @@ def _holds(
     pod: KnownPod | None,
     given: Set[tuple[str, str]],
 ) -> bool:
-    """Return whether a directory holds devices that are not in the kubelet's checkpoint.
+    """Return whether a container has the devices of a directory that no checkpoint entry names.
 
-    It does if the kubelet has yet to checkpoint the response, or has forgotten the running
-    container. It does not if the kubelet has allocated other devices to the container, or does not
-    list its pod.
+    It has them if the kubelet has not checkpointed the response yet, or has lost the devices of a
+    running container. It does not have them if the kubelet has allocated other devices to it, or
+    does not list its pod.
     """
     if name not in state.started:
         return name in state.answered

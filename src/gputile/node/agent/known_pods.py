@@ -1,6 +1,7 @@
-"""Keeps the pods that are bound to the node, by key, with requests and bookings.
+"""Caches the pods that are bound to the node, with their requests and bookings.
 
-The watch may lag behind direct reads, and a direct read behind the watch.
+The watch may be older than a direct read of a pod, and a direct read may be older than the watch.
+The cache must not go back to an older version in either case.
 """
 
 import contextlib
@@ -29,10 +30,10 @@ from gputile.core.devices.request import (
 
 @dataclass(frozen=True, slots=True)
 class KnownPod:
-    """A pod bound to this node.
+    """A pod that is bound to this node.
 
     ``request`` is None for a pod without GPUs, or if the request is ``invalid``. ``allocation`` is
-    None if there is none, or if it cannot be read.
+    None if the pod has no valid allocation annotation.
     """
 
     pod: Pod
@@ -47,29 +48,29 @@ class KnownPod:
 
     @property
     def kubelet_uid(self) -> str:
-        """The kubelet's UID of the pod; for a static pod, ``uid`` is that of the mirror pod."""
+        """The kubelet's UID of the pod. For a static pod, ``uid`` is the UID of the mirror pod."""
         return self.pod.metadata.annotations.get(MIRROR_ANNOTATION, self.uid)
 
     @property
     def key(self) -> str:
-        """``namespace/name``; the kubelet's list identifies pods only by these."""
+        """``namespace/name``, by which the kubelet's list identifies pods."""
         return self.pod.key
 
     @property
     def alive(self) -> bool:
-        """Whether its containers may still run or start."""
+        """Whether containers of the pod may still run or start."""
         return not self.pod.finished
 
     @property
     def shared_gpus(self) -> int:
-        """How many GPUs each container shares; 0 for whole GPUs, 1 if the request is unknown."""
+        """How many GPUs each container shares, or 0 for whole GPUs. 1 for an unknown request."""
         if self.request is None:
             return 1
         return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
 
     @property
     def mps_threads(self) -> int:
-        """The valid percentage of a GPU's threads that the pod requests in mode mps, or else 0."""
+        """The percentage of a GPU's threads that the pod requests in mode mps, or 0 if none."""
         try:
             return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
         except (KeyError, ValueError):
@@ -94,7 +95,7 @@ class KnownPod:
         return next((container for container in containers if container.name == name), None)
 
     def booked(self, container: str) -> tuple[GpuShare, ...]:
-        """Return the container's booked share of each GPU; empty if nothing is booked."""
+        """Return the container's booked share of each GPU, or () without a booking."""
         return self.allocation.containers.get(container, ()) if self.allocation else ()
 
 
@@ -115,11 +116,11 @@ MOST_GONE = 4096
 class PodCache(dict[str, KnownPod]):
     """The pods by key.
 
-    ``gone`` are the UIDs of pods that the watch or a list reported as deleted. The response to an
-    earlier read or write may arrive afterwards; without this record it would restore the pod for
-    good, since the watch reports no further event for it. ``ahead`` are the UIDs of pods that were
-    read directly and that no watch or list has reported yet: a list without such a pod may be older
-    than the pod. ``listed`` is True once the API server has listed all pods.
+    ``gone`` are the UIDs of pods that the watch or a list has reported as deleted. The response to
+    an earlier read or write may arrive later. It must not restore the pod, for which the watch has
+    no further event. ``ahead`` are the UIDs of pods that were read directly, but not yet reported
+    by the watch or a list. A list without such a pod may be older than the pod. ``listed`` is True
+    once the API server has listed all pods.
     """
 
     def __init__(self) -> None:
@@ -130,7 +131,7 @@ class PodCache(dict[str, KnownPod]):
 
 
 def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod that the API server has returned, unless the watch has reported its deletion."""
+    """Store a pod that was read directly, unless the watch has reported the pod's deletion."""
     uid, held = pod.metadata.uid, pod_cache.get(pod.key)
     if uid in pod_cache.gone:
         return False
@@ -140,10 +141,9 @@ def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) ->
 
 
 def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod from the watch or a list, unless a later version or pod of its name is stored.
+    """Store a pod from the watch or a list, unless a newer version or pod of its name is stored.
 
-    Return whether a relevant field changed: most of the kubelet's status updates are irrelevant
-    here.
+    Return whether a relevant field changed. Most status updates of the kubelet change none.
     """
     pod_cache.ahead.discard(pod.metadata.uid)
     return _update(pod_cache, pod, configuration)
@@ -163,7 +163,7 @@ def _update(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool
 
 
 def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
-    """Remove a pod that was deleted, but not its successor of the same name."""
+    """Remove a pod that was deleted, but not a newer pod of the same name."""
     held = pod_cache.get(pod.key)
     if held is not None and held.uid == pod.metadata.uid:
         del pod_cache[pod.key]

@@ -1,8 +1,8 @@
-"""Exports the agent's metrics: its calls and corrections, the node's GPUs, and their containers.
+"""Exports the metrics of the agent, of the node's GPUs, and of containers on these GPUs.
 
-The node's metrics are computed at each scrape, on a separate thread, from data that other threads
-replace as a whole. Only containers whose pods exist have series, so the series of a pod end with
-the pod.
+Each scrape computes the node's metrics, in a separate thread. The data for it must only be replaced
+as a whole by other threads. Only containers of existing pods have series, so a pod's series end
+with the pod.
 """
 
 import copy
@@ -32,9 +32,9 @@ from gputile.node.nvml.probe import GpuReading, ProbedMachine
 from gputile.support.telemetry import MetricsRegistry
 from gputile.version import VERSION
 
-_SHARE_DIGITS: Final = 6  # the sixteen digits of 1/3 would cost kilobytes in each scrape
+_SHARE_DIGITS: Final = 6  # all sixteen digits of 1/3 would add kilobytes to each scrape
 _SECOND_DIGITS: Final = 3
-_MOST_COUNTED: Final = 1 << 53  # above it a float64 cannot represent every integer
+_MOST_COUNTED: Final = 1 << 53  # a float64 cannot represent every integer above this number
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -45,7 +45,7 @@ class AgentMetrics:
         self.registry = MetricsRegistry()
         self.seconds = Histogram(
             "gputile_agent_call_seconds",
-            "Time to answer a call of the kubelet, seconds",
+            "Time to answer a call of the kubelet, in seconds",
             ("call",),
             buckets=_SECONDS,
             registry=self.registry,
@@ -62,8 +62,7 @@ class AgentMetrics:
         )
         self.contradictions = Counter(
             "gputile_agent_kubelet_calls_refused",
-            "Calls of the kubelet refused because a container would have got a GPU or an amount "
-            "that is not its own",
+            "Calls of the kubelet refused because their device IDs cannot be served",
             registry=self.registry,
         )
         self.agents_started = 0
@@ -73,15 +72,15 @@ class AgentMetrics:
             lambda: self.agents_started,
         )
         self.pods_with_devices = Gauge(
-            "gputile_agent_pods", "Pods of this node that hold device IDs", registry=self.registry
+            "gputile_agent_pods", "Pods of this node that have device IDs", registry=self.registry
         )
 
 
 class NodeMetrics(Collector):
-    """The metrics of the node, from a copy of its ``state`` that is replaced as a whole.
+    """The metrics of the node, computed from a copy of its ``state``.
 
-    ``usage`` are the files in which the isolation libraries count memory. ``spent`` returns
-    what the arbiter has reported, see ``ArbiterProcess``.
+    ``usage`` are the files in which the isolation libraries count memory. ``spent`` returns the
+    arbiter's last report (``ArbiterProcess.spent``).
     """
 
     def __init__(
@@ -97,13 +96,13 @@ class NodeMetrics(Collector):
         self.refresh(state)
 
     def refresh(self, state: AllocationState) -> None:
-        """Copy the state again. Call it on the event loop that owns the state."""
+        """Copy the state again. To be called on the event loop that owns the state."""
         latest = copy.copy(state)
         latest.pods = copy.copy(state.pods)
         self._latest = latest
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing, so that registering does not run a whole ``collect`` for the names."""
+        """Yield nothing, so that the registry does not run ``collect`` only for the names."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
@@ -118,36 +117,36 @@ class NodeMetrics(Collector):
     def _xids(self, indices: Mapping[str, str]) -> Iterator[Metric]:
         found = CounterMetricFamily(
             "gputile_agent_gpu_xids",
-            "XID errors that the driver reported since the agent's start, by code and the UUID of "
-            "GPU or MIG instance",
+            "XID errors that the driver has reported since the agent's start, by code and by the "
+            "UUID of the GPU or MIG instance",
             labels=("gpu", "uuid", "xid"),
         )
         for (uuid, code), number in self._monitor.xids.items():
-            # A deleted MIG instance has no GPU, but its errors still count.
+            # The errors of a MIG instance count even after its deletion, when its GPU is unknown.
             found.add_metric((indices.get(uuid, ""), uuid, str(code)), number)
         yield found
 
     def _containers(self, state: AllocationState) -> Iterator[Metric]:
         limit = GaugeMetricFamily(
             "gputile_agent_container_memory_limit_bytes",
-            "Memory of the GPU that the container may use, bytes; mode share does not enforce it",
+            "Memory of the GPU that the container may use, in bytes. Not enforced in mode share",
             labels=("namespace", "pod", "container", "gpu"),
         )
         used = GaugeMetricFamily(
             "gputile_agent_container_memory_used_bytes",
-            "Memory of the GPU that the container uses, bytes; isolated containers only",
+            "Memory of the GPU that the container uses, in bytes. Only isolated containers have it",
             labels=("namespace", "pod", "container", "gpu"),
         )
         peak = GaugeMetricFamily(
             "gputile_agent_container_memory_peak_bytes",
-            "Peak of the GPU memory that the container has used since its start, bytes; isolated "
-            "containers only",
+            "Peak of the GPU memory that the container has used since its start, in bytes. Only "
+            "isolated containers have it",
             labels=("namespace", "pod", "container", "gpu"),
         )
         refused = CounterMetricFamily(
             "gputile_agent_container_allocations_refused",
-            "Requests for GPU memory above the limit since the container started; isolated "
-            "containers only",
+            "Requests for GPU memory that the limit has refused since the container's start. Only "
+            "isolated containers have it",
             labels=("namespace", "pod", "container", "gpu"),
         )
         share = GaugeMetricFamily(
@@ -157,12 +156,12 @@ class NodeMetrics(Collector):
         )
         held = CounterMetricFamily(
             "gputile_agent_gpu_time_seconds",
-            "Time for which the container held the GPU in its turns, seconds",
+            "Time for which the container had turns on the GPU, in seconds",
             labels=("namespace", "pod", "container", "gpu"),
         )
         waited = CounterMetricFamily(
             "gputile_agent_gpu_wait_seconds",
-            "Time for which the container had work and waited for its turn on the GPU, seconds",
+            "Time for which the container waited for a turn on the GPU, in seconds",
             labels=("namespace", "pod", "container", "gpu"),
         )
         by_directory = self._spent()
@@ -180,9 +179,8 @@ class NodeMetrics(Collector):
                 if counted is None:
                     continue
                 usage = counted[place]
-                # The container can write anything into the file, so values are limited to what is
-                # possible: the GPU's memory, and the largest integer that Prometheus counts
-                # exactly.
+                # The container can write any value into the file. So values are limited to the
+                # GPU's memory, and to the largest integer that Prometheus represents exactly.
                 used.add_metric(labels, min(usage.used, part.total))
                 peak.add_metric(labels, min(usage.peak, part.total))
                 refused.add_metric(labels, min(usage.refused, _MOST_COUNTED))
@@ -196,8 +194,8 @@ def _node(state: AllocationState) -> Metric:
     policy = policy_of(mode.mode, labels, configured).value
     found = GaugeMetricFamily(
         "gputile_agent_node_info",
-        "1, with mode, sharing, memory unit and policy of GPU time in force, and the agent's "
-        "version",
+        "Always 1. The labels are the mode, sharing, memory unit and policy of GPU time in force, "
+        "and the agent's version",
         labels=("mode", "sharing", "unit_mib", "gpu_time_policy", "version"),
     )
     found.add_metric((mode.mode.value, mode.sharing.value, str(mode.unit_mib), policy, VERSION), 1)
@@ -207,21 +205,21 @@ def _node(state: AllocationState) -> Metric:
 def _gpus(seen: Observation, holdings: "GpuHoldings") -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "gputile_agent_gpu_info",
-        "1, with the GPU's UUID and model",
+        "Always 1. The labels are the GPU's UUID and model",
         labels=("gpu", "uuid", "model"),
     )
     total = GaugeMetricFamily(
-        "gputile_agent_gpu_memory_bytes", "Memory of the GPU, bytes", labels=("gpu",)
+        "gputile_agent_gpu_memory_bytes", "Memory of the GPU, in bytes", labels=("gpu",)
     )
     booked = GaugeMetricFamily(
         "gputile_agent_gpu_memory_booked_bytes",
-        "Memory of the GPU that is allocated to pods, by the kubelet's device IDs, bytes",
+        "Memory of the GPU that the kubelet has allocated to pods, in bytes",
         labels=("gpu",),
     )
     compute = GaugeMetricFamily(
         "gputile_agent_gpu_compute_booked_ratio",
-        "Part of the GPU's compute that is allocated to pods, by the kubelet's device IDs, from 0 "
-        "to 1; 0 in modes that do not allocate compute",
+        "Part of the GPU's compute that the kubelet has allocated to pods, from 0 to 1. It is 0 in "
+        "modes that do not allocate compute",
         labels=("gpu",),
     )
     pods = GaugeMetricFamily(
@@ -234,13 +232,12 @@ def _gpus(seen: Observation, holdings: "GpuHoldings") -> Iterator[Metric]:
     )
     instances = GaugeMetricFamily(
         "gputile_agent_mig_instance_pods",
-        "Pods that have the MIG instance: 0 or 1",
+        "Number of pods that have the MIG instance, 0 or 1",
         labels=("gpu", "uuid", "profile"),
     )
     namespaces = GaugeMetricFamily(
         "gputile_agent_namespace_memory_booked_bytes",
-        "Memory of the GPU that is allocated to the namespace's pods, by the kubelet's device IDs, "
-        "bytes",
+        "Memory of the GPU that the kubelet has allocated to the namespace's pods, in bytes",
         labels=("namespace", "gpu"),
     )
     for gpu in seen.machine.gpus:
@@ -266,7 +263,7 @@ def _indices(machine: ProbedMachine) -> dict[str, str]:
 def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> Iterator[Metric]:
     used = GaugeMetricFamily(
         "gputile_agent_gpu_memory_used_bytes",
-        "Memory of the GPU that is in use by any process, as NVML reports it, bytes",
+        "Memory of the GPU that all processes use, as NVML reports it, in bytes",
         labels=("gpu",),
     )
     busy = GaugeMetricFamily(
@@ -275,14 +272,14 @@ def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> I
         labels=("gpu",),
     )
     celsius = GaugeMetricFamily(
-        "gputile_agent_gpu_temperature_celsius", "Temperature of the GPU", labels=("gpu",)
+        "gputile_agent_gpu_temperature_celsius", "Temperature of the GPU, in °C", labels=("gpu",)
     )
     watts = GaugeMetricFamily(
-        "gputile_agent_gpu_power_watts", "Power that the GPU draws", labels=("gpu",)
+        "gputile_agent_gpu_power_watts", "Power that the GPU uses, in watts", labels=("gpu",)
     )
     ecc = CounterMetricFamily(
         "gputile_agent_gpu_ecc_errors",
-        "ECC errors of the GPU's memory over its lifetime, by kind: corrected or uncorrected",
+        "ECC errors of the GPU's memory over its lifetime. The kind is corrected or uncorrected",
         labels=("gpu", "kind"),
     )
     for reading in readings:
@@ -306,10 +303,10 @@ def _measured(readings: tuple[GpuReading, ...], indices: Mapping[str, str]) -> I
 
 @dataclass(slots=True)
 class GpuHoldings:
-    """What all pods hold of each GPU, by its index: MiB, percent of compute, number of pods.
+    """The MiB, the percent of compute, and the number of pods on each GPU, by the GPU's index.
 
-    ``namespaces`` are the MiB by namespace and GPU index, ``instances`` the number of pods by UUID
-    of a MIG instance.
+    ``namespaces`` are the MiB by namespace and GPU index. ``instances`` is the number of pods by
+    the UUID of the MIG instance.
     """
 
     mib: Amounts[int] = field(default_factory=Amounts)
@@ -333,7 +330,7 @@ def holdings_of(state: AllocationState) -> GpuHoldings:
 
 
 def _instances(node_config: NodeConfig, held: PodDevices, container: str = "") -> list[MigDevice]:
-    """Return the existing MIG instances of a pod, or only those of its ``container``."""
+    """Return the existing MIG instances of a pod, or only the instances of ``container``."""
     ids = {
         device_id
         for each in held.devices
@@ -348,7 +345,7 @@ def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int
     """Return a pod's MiB and percent of compute on each existing GPU, by the GPU's index."""
     found: dict[int, tuple[int, int]] = {}
     if isinstance(held, PreparedClaim):
-        for share in held.shares:  # several shares may be MIG instances of one GPU
+        for share in held.shares:  # several shares may be MIG instances of the same GPU
             mib, percent = found.get(share.index, (0, 0))
             found[share.index] = mib + share.mib, min(100, percent + share.percent)
         return found
@@ -365,10 +362,10 @@ def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """A container's part of a GPU: ``limit`` bytes of ``total`` bytes.
+    """A container's part of a GPU, which is ``limit`` of the GPU's ``total`` bytes of memory.
 
     ``index`` is the GPU's index on its node. ``time_share`` is the guaranteed part of the GPU's
-    time, from 0 to 1; None if GPU time is not shared out.
+    time, from 0 to 1, or None if GPU time is not divided.
     """
 
     uuid: str
@@ -381,10 +378,10 @@ class GpuPart:
 def containers_of(
     state: AllocationState,
 ) -> Iterator[tuple[tuple[str, str, str], str, tuple[GpuPart, ...]]]:
-    """Yield existing pods' containers with GPUs, each with its parts in the order of its limits.
+    """Yield each container with GPUs: its names, its usage file, and its parts of GPUs.
 
-    A container is its namespace, pod and name. With it goes the name of the usage file in which its
-    library counts; "" if it has no library.
+    The names are namespace, pod and container. The usage file is "" for a container without the
+    isolation library. The parts are in the order of the limits file.
     """
     guaranteed = time_shares(state, "").guaranteed
     for held in state.device_table:
@@ -394,7 +391,7 @@ def containers_of(
         directories = {
             each.container: each.directory
             for each in held.devices
-            # The IDs of an ended init container belong to the containers after it.
+            # The containers after an ended init container inherit its IDs.
             if each.phase is not Phase.INIT or each.container not in ended
         }
         for container, directory in directories.items():

@@ -1,10 +1,10 @@
 """Decides which mode, memory unit and sharing are in force on the node.
 
-The mode and the sharing do not change while GPU pods are on the node, since these would lose their
-devices (M12). A change has two steps: first the node is closed to new pods; then, once no pod can
-be on its way to the node, the change takes effect. Otherwise the kubelet would permanently fail
-pods that request a resource that is no longer offered. A new memory unit takes effect at once (U5,
-see ``device_lists``). An invalid value changes nothing, and the condition lists the valid ones (M2,
+The mode and the sharing do not change while GPU pods are on the node, because these would lose
+their devices (M12). A change has two steps. First the node is closed to new pods. The change takes
+effect when no pod can be on its way to the node. Otherwise the kubelet would permanently fail pods
+that request a resource which is no longer offered. A new memory unit takes effect at once (U5, see
+``device_lists``). An invalid value changes nothing, and a condition lists the valid values (M2,
 U2).
 
 gputile offers nothing on a node whose GPUs another device plugin or DRA driver serves. The evidence
@@ -45,15 +45,15 @@ _NAMED_PODS = 10
 
 
 class LabelError(ValueError):
-    """A label of the node has an invalid value; the text names the valid ones."""
+    """A label of the node has an invalid value. The text states the valid values."""
 
 
 def decide_effective_mode(
     state: AllocationState, gpus: Sequence[Gpu], *, free: bool = False, keep_unit: bool = False
 ) -> ModeDecision:
-    """Decide the mode, unit and sharing in force from the node's labels, if these are known.
+    """Decide on the mode, unit and sharing in force, from the node's labels if these are known.
 
-    ``free`` is True if the node has been closed for so long that no pod can be on its way to it.
+    ``free`` is True if no pod can be on its way to the node, because it was closed for long enough.
     ``keep_unit`` postpones a change of the memory unit.
     """
     told = state.advertised
@@ -86,10 +86,10 @@ def decide_mode(
     *,
     free: bool = True,
 ) -> ModeDecision:
-    """Decide what is in force by the node's labels; ``before`` is None if the node joins (M11).
+    """Decide on the mode, unit and sharing in force, from the node's labels.
 
-    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` is True if no other pod can be
-    on its way to it.
+    ``before`` is what was in force, or None for a new node (M11). ``gpu_pods`` are the keys of the
+    GPU pods on the node. ``free`` is True if no other pod can be on its way to the node.
     """
     current = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
     unit, unit_condition = _unit(current, configuration.unit_mib, gpus)
@@ -120,22 +120,19 @@ def decide_mode(
         return decision(
             current,
             ConditionReason.PODS_ON_NODE,
-            f"{text}{_name(wanted)} follows when they are gone",
+            f"{text}{_name(wanted)} follows when these pods have ended",
         )
     text = (
-        f"changing from {_name(current)} to {_name(wanted)}; the node takes no GPU pods for a "
-        f"moment"
+        f"changing from {_name(current)} to {_name(wanted)}; no GPU pods are scheduled to the node "
+        f"for a moment"
     )
     return decision(current, ConditionReason.CLOSING, text, bad=False)
 
 
 def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
-    """Return the mode and sharing that the node's labels request, with unit 0.
+    """Return the mode and sharing that the node's labels request, with a memory unit of 0.
 
-    No label sets the unit.
-
-    Raises:
-        LabelError: a label is invalid.
+    Raises LabelError if a label is invalid.
     """
     mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
     if mode not in MODES:
@@ -152,8 +149,8 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
     sharing, replicas = Sharing(way), 1
     if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
         raise LabelError(
-            f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with "
-            f"{mode}"
+            f"the label {SHARING_LABEL}={way} is valid only in mode {Mode.EXCLUSIVE.value}, not in "
+            f"mode {mode}"
         )
     if sharing is Sharing.TIME_SLICING:
         text = labels.get(REPLICAS_LABEL, "")
@@ -168,18 +165,17 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
     if claims == "true" and (mode == Mode.SHARE.value or sharing is Sharing.TIME_SLICING):
         way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
         raise LabelError(
-            f"the label {CLAIMS_LABEL} does not go with {way}: kube-scheduler, which allocates "
-            "claims, cannot keep trust groups apart on a GPU"
+            f"the label {CLAIMS_LABEL} is not valid with {way}: kube-scheduler, which allocates "
+            "claims, cannot separate trust groups on a GPU"
         )
     shared = shared_mib(labels) if Mode(mode).shared else 0
     return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true", shared)
 
 
 def shared_mib(labels: Mapping[str, str]) -> int:
-    """Return how many MiB of each GPU pods may share; 0 for all of its memory.
+    """Return how many MiB of each GPU pods may share, or 0 for all memory.
 
-    Raises:
-        LabelError: the label is invalid.
+    Raises LabelError if the label is invalid.
     """
     text = labels.get(SHARED_MEMORY_LABEL)
     try:
@@ -188,13 +184,13 @@ def shared_mib(labels: Mapping[str, str]) -> int:
         raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
     if text is not None and not mib:
         raise LabelError(
-            f"the label {SHARED_MEMORY_LABEL} is {text!r}: leave it out, or name a size"
+            f"the label {SHARED_MEMORY_LABEL} is {text!r}: remove the label, or set a size"
         )
     return mib
 
 
 def _disabled(mode: Mode, features: Features) -> str | None:
-    """Return why the configuration disables the mode (M13); None if the mode is enabled."""
+    """Return why the configuration disables the mode (M13), or None if the mode is enabled."""
     if mode.shared and not features.sharing:
         feature = "GPU sharing (features.sharing)"
     elif mode is Mode.TOPOLOGY and not features.topology:
@@ -202,8 +198,8 @@ def _disabled(mode: Mode, features: Features) -> str | None:
     else:
         return None
     return (
-        f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node "
-        f"serves whole GPUs"
+        f"the label {MODE_LABEL} is {mode.value!r}, but {feature} is not enabled: the node "
+        f"offers whole GPUs"
     )
 
 
@@ -234,14 +230,14 @@ def _name(effective_mode: EffectiveMode) -> str:
     return f"mode {effective_mode.mode.value}{by_claims}"
 
 
-# NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go),
-# before 0.14 nvidia.sock; HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves
-# aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
+# The device plugins of NVIDIA and HAMi name their sockets nvidia-<resource>.sock
+# (internal/plugin/server.go), or nvidia.sock before NVIDIA's 0.14. GKE's socket is
+# nvidiaGPU-<time>.sock. gpushare's socket is in pkg/gpu/nvidia/const.go.
 SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock", "aliyungpushare.sock")
 
 # Labels of the pods of NVIDIA's manifests, chart, GPU Operator and DRA driver, and of the plugins
-# of GKE, AKS, gpushare, HAMi and KubeVirt. Device plugins whose IDs have the UUIDs of GPUs need no
-# entry (resources_of_others).
+# of GKE, AKS, gpushare, HAMi and KubeVirt. A device plugin whose IDs contain the UUIDs of GPUs
+# needs no entry (resources_of_others).
 _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("name", "nvidia-device-plugin-ds"),
     ("app", "nvidia-device-plugin-daemonset"),
@@ -261,10 +257,10 @@ _KOORDINATOR_GPU = "koordinator.sh/gpu-core"
 def resources_of_others(
     registered: Mapping[str, bytes], uuids: Iterable[str], node: Node | None
 ) -> list[str]:
-    """Return the resources under which other device plugins offer GPUs with these UUIDs.
+    """Return the resources as which other device plugins offer GPUs with these UUIDs.
 
-    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. The kubelet does
-    not rewrite it when a plugin ends, but then the node's allocatable of the resource becomes 0.
+    ``registered`` are the device IDs of each resource in the kubelet's checkpoint. The checkpoint
+    does not change when a plugin ends, but the node's allocatable of the resource becomes 0.
     """
     wanted = [uuid.encode() for uuid in uuids]
     there = node.status.allocatable if node is not None else {}
@@ -279,7 +275,7 @@ def resources_of_others(
 def find_other_plugin(
     state: AllocationState, sockets: Iterable[str], machine: ProbedMachine
 ) -> str | None:
-    """Return the evidence that another plugin or driver serves the node, None if there is none.
+    """Return the evidence that another plugin or driver serves the node, or None without evidence.
 
     ``sockets`` are the listening sockets that match ``SOCKET_PATTERNS``.
     """

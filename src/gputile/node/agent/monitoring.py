@@ -1,4 +1,4 @@
-"""Serves the agent's metrics and probes on a thread that answers even if the event loop hangs."""
+"""Serves the agent's metrics and probes in a separate thread, also while the event loop hangs."""
 
 import asyncio
 import contextlib
@@ -14,23 +14,21 @@ from gputile.support.http_server import ANY_ADDRESS, Server, monitoring_routes, 
 OPTION: Final = "--health-port"
 
 NodeProblem = Callable[[], str | None]
-"""Returns what is wrong, None if nothing is."""
+"""Returns a description of the problem, or None without a problem."""
 
 
 @contextlib.contextmanager
 def monitoring(
     port: int, registry: CollectorRegistry, not_healthy: NodeProblem, not_ready: NodeProblem
 ) -> Iterator[int]:
-    """Serve within the context on ``port``, and yield the port; 0 is any free one.
+    """Serve on ``port`` within the context, and yield the port. With 0, a free port is chosen.
 
-    A failed probe has status 503, and the problem as its text.
-
-    Raises:
-        PortError: the port cannot be opened.
+    A failed probe has status 503, and the problem as its text. Raises PortError if the port cannot
+    be opened.
     """
 
     async def metrics(_: web.BaseRequest) -> web.Response:
-        # Scrapes read the files of all containers; probes do not wait for them.
+        # A scrape reads the files of all containers. Probes do not wait for it.
         page = await asyncio.to_thread(generate_latest, registry)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -1,22 +1,20 @@
 """Runs NVIDIA's MPS control daemons of a node in mode ``mps`` (M7).
 
-There is one daemon for each GPU, and one for each set of GPUs that a pod uses together.
+Each GPU has a daemon, and so has each set of GPUs that a pod uses together.
 
-A daemon has one pipe directory, which its clients find through ``CUDA_MPS_PIPE_DIRECTORY``. With
-one daemon per GPU, a failing client takes down only the clients of its own GPU. A client can use
-only one daemon, so a pod on several GPUs gets one that serves them all; it takes turns with the
-daemons of the single GPUs. The memory of each client is limited by its own environment
-(``allocate``).
+A daemon has one pipe directory, which its clients find through ``CUDA_MPS_PIPE_DIRECTORY``. A
+client that fails takes down only the clients of its own daemon. A client can use only one daemon.
+So a pod on several GPUs needs a daemon that serves them all, and takes turns with the daemons of
+the single GPUs. The client's environment limits its memory (``allocation.environment``).
 
-If the agent's process dies and is restarted while its container lives on, the daemons and their
-clients live on too. The agent records the process of each daemon in a file, by which the next agent
-finds it. The record includes the start time of the process, since its process ID may have been
-reused.
+The daemons and their clients survive a restart of the agent's process. The agent records the
+process of each daemon in a file, by which the next agent finds the daemon. The record includes the
+start time of the process, because the process ID may be used again.
 
 Containers mount the pipe directory and must be able to write there. So it is on a file system that
-is mounted ``nosuid``: see ``usage_files``. Its mode lets other users pass through it, since a
-daemon runs its servers as the users of its clients. Source: NVIDIA's "Multi-Process Service",
-chapters "Environment Variables" and "Device Memory Limit".
+is mounted ``nosuid`` (``usage_files``). Its mode lets other users pass through it, because a daemon
+runs its servers as the users of its clients. Source: NVIDIA's "Multi-Process Service", chapters
+"Environment Variables" and "Device Memory Limit".
 """
 
 import asyncio
@@ -59,7 +57,7 @@ _MOST_BYTES = 4096
 
 
 class DaemonProcess:
-    """One running daemon: a child of this process, or a daemon that an earlier agent started."""
+    """A running daemon, which is a child of this process or was started by an earlier agent."""
 
     def __init__(
         self, pid: int, file: Path, child: asyncio.subprocess.Process | None = None
@@ -73,11 +71,7 @@ class DaemonProcess:
     async def start(
         cls, command: Sequence[str], environment: Mapping[str, str], file: Path
     ) -> "DaemonProcess":
-        """Start a daemon, and record its process in ``file``.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start a daemon, and record its process in ``file``. Raises OSError if it cannot start."""
         child = await asyncio.create_subprocess_exec(
             *command, env=environment, stdin=asyncio.subprocess.DEVNULL
         )
@@ -87,7 +81,7 @@ class DaemonProcess:
 
     @classmethod
     def left(cls, file: Path) -> "DaemonProcess | None":
-        """Return the daemon that an earlier agent recorded in ``file``; None if it has ended."""
+        """Return the daemon that an earlier agent recorded in ``file``, or None if it has ended."""
         try:
             pid, start = map(int, read_whole(file, _MOST_BYTES).split())
         except (OSError, ValueError):
@@ -129,7 +123,10 @@ class DaemonProcess:
 
 
 def _start_of(pid: int) -> int:
-    """Return a process's start in clock ticks since boot (proc_pid_stat(5)); 0 if it has ended."""
+    """Return when a process started, in clock ticks since boot, or 0 if the process has ended.
+
+    proc_pid_stat(5) defines the value.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -141,8 +138,8 @@ PROGRAM: Final = "nvidia-cuda-mps-control"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 STEADY_AFTER_S = 0.5
 STOP_WITHIN_S = 3.0
-LOGS: Final = "mps-logs"  # a sibling of the daemons' directory, which containers do not mount
-# A daemon logs each connection to the node's disk, and clients may connect as often as they like.
+LOGS: Final = "mps-logs"  # beside the daemons' directory, and not mounted by containers
+# A daemon logs each connection to the node's disk, and the number of connections has no limit.
 MOST_LOG_BYTES = 4 * MIB  # for each file
 LOOK_EVERY_S = 10.0
 _BLOCK = 512  # stat(2), st_blocks
@@ -155,7 +152,7 @@ _PROCESS = "process"  # the file that names the daemon's process
 def cut_back(directory: Path, most: int) -> None:
     """Truncate the files of a directory that use more than ``most`` bytes of the disk.
 
-    A process that continues to write at its old offset leaves a hole in the file, which uses no
+    A process that continues to write at its old offset leaves a hole in the file. The hole uses no
     disk space.
     """
     for path in directory.iterdir():
@@ -163,11 +160,11 @@ def cut_back(directory: Path, most: int) -> None:
             found = path.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_blocks * _BLOCK > most:
                 os.truncate(path, 0)
-                log.info("%s had more than %d bytes, and begins anew", path, most)
+                log.info("truncated %s, which had more than %d bytes", path, most)
 
 
 class MpsDaemons:
-    """Keeps the daemons of the wanted GPUs running."""
+    """Runs the daemons of the wanted GPUs, and restarts those that end."""
 
     def __init__(self, directory: Path, program: str = PROGRAM) -> None:
         self._directory = directory
@@ -178,9 +175,9 @@ class MpsDaemons:
 
     @property
     def problem(self) -> str | None:
-        """Why mode ``mps`` cannot be served; None if it can be.
+        """Why mode ``mps`` cannot be served, or None if it can be.
 
-        The program or a safe directory is missing, or no daemon runs.
+        The reason is that the program or a safe directory is missing, or that no daemon runs.
         """
         if shutil.which(self._program) is None:
             return (
@@ -238,9 +235,9 @@ class MpsDaemons:
         length = len(os.fsencode(self.pipes(gpus) / _SOCKET))
         if length > _LONGEST_SOCKET:
             return (
-                f"its sockets in {self.pipes(gpus)} would have names of {length} bytes, and Linux "
-                f"takes {_LONGEST_SOCKET}: name a shorter directory (--state-dir, agent.stateDir "
-                "in the chart)"
+                f"the paths of its sockets in {self.pipes(gpus)} would have {length} bytes, but "
+                f"Linux allows {_LONGEST_SOCKET}: set a shorter directory (--state-dir, "
+                "agent.stateDir in the chart)"
             )
         logs = self._directory.with_name(LOGS) / daemon_name(gpus)
         for directory in (self.pipes(gpus), logs):
@@ -255,7 +252,7 @@ class MpsDaemons:
             )
         else:
             log.info(
-                "the MPS control daemon of %s goes on as process %d", ", ".join(gpus), daemon.pid
+                "the MPS control daemon of %s still runs as process %d", ", ".join(gpus), daemon.pid
             )
         ending = asyncio.get_running_loop().create_task(daemon.wait())
         try:
@@ -274,7 +271,7 @@ class MpsDaemons:
                 await end(daemon, daemon.terminate, STOP_WITHIN_S)
 
     def _unsafe(self) -> str | None:
-        remedy = "have one mounted there (agent.mps and agent.usageMiB in the chart)"
+        remedy = "mount a file system there with nosuid (agent.mps and agent.usageMiB in the chart)"
         return unsafe_for_containers(self._directory.resolve(), _PASSED, remedy)
 
     def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:

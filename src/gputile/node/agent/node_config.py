@@ -1,10 +1,10 @@
-"""Describes what the node advertises now: its GPUs, and the mode, unit and sharing in force.
+"""Describes what the node advertises: its GPUs, and the mode, memory unit and sharing in force.
 
-In addition to the six modes, whole GPUs can be shared by NVIDIA's own methods (G3), in mode
-``default`` only. The node's label ``gputile.io/sharing`` selects the method: ``time-slicing`` lists
-each GPU ``gputile.io/replicas`` times as ``nvidia.com/gpu``; ``mig`` lists existing MIG instances
-as ``nvidia.com/mig-<profile>``, and GPUs without MIG as ``nvidia.com/gpu``. Only kube-scheduler
-counts MIG instances, since those of one profile are interchangeable.
+In mode ``default``, NVIDIA's own methods can share whole GPUs (G3). The node's label
+``gputile.io/sharing`` selects the method. ``time-slicing`` lists each GPU ``gputile.io/replicas``
+times as ``nvidia.com/gpu``. ``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>``,
+and GPUs without MIG as ``nvidia.com/gpu``. gputile does not book MIG instances. kube-scheduler
+counts them, because the instances of one profile are interchangeable.
 """
 
 from collections.abc import Collection
@@ -20,17 +20,17 @@ from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.probe import ProbedMachine, inventory_of
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
-# The modes that gputile's library isolates; in mode mps, MPS isolates.
+# The modes in which gputile's library isolates containers. In mode mps, MPS isolates them.
 LIBRARY_MODES: Final = frozenset({Mode.CGPU, Mode.CORE_MEM})
 
 
 def is_served(resource: str) -> bool:
-    """Return whether an agent serves the resource in any mode: memory, compute, GPUs or MIG."""
+    """Return whether an agent serves the resource in some mode."""
     return resource in MODE_RESOURCES or resource.startswith(MIG_PREFIX)
 
 
 class Sharing(StrEnum):
-    """NVIDIA's own methods of sharing the whole GPUs of a node in mode ``default``."""
+    """NVIDIA's own methods to share the GPUs of a node in mode ``default``."""
 
     NONE = "none"
     TIME_SLICING = "time-slicing"
@@ -39,10 +39,10 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveMode:
-    """The settings in force: those of the node's labels when a change was last possible.
+    """The settings in force. The node's labels may already request other settings.
 
-    ``claims`` is True if the node offers its GPUs by ResourceClaims instead of extended resources.
-    ``shared_mib`` is the memory of each GPU that pods may share, 0 for all of it.
+    ``claims`` is True if the node offers its GPUs to ResourceClaims instead of as extended
+    resources. ``shared_mib`` is the memory of each GPU that pods may share, or 0 for all memory.
     """
 
     mode: Mode
@@ -66,9 +66,9 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What the node advertises: its GPUs in the ``inventory``, and MIG instances.
+    """What the node advertises: the GPUs in its ``inventory``, and its MIG instances.
 
-    ``withheld`` is the reason why the node advertises nothing; None if it does advertise.
+    ``withheld`` is the reason why the node advertises nothing, or None if it advertises.
     """
 
     inventory: Inventory
@@ -105,8 +105,8 @@ class NodeConfig:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        # In units of 1 MiB: if the unit in force is larger than every GPU, pods with a smaller unit
-        # keep their IDs.
+        # The unit here is 1 MiB. Even if the unit in force is larger than every GPU, pods with a
+        # smaller unit keep their IDs.
         return (
             resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(
                 resource, 0
@@ -115,7 +115,7 @@ class NodeConfig:
         )
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
-        """Return the UUIDs of the devices that a container sees: MIG instances, or else GPUs."""
+        """Return the UUIDs of a container's MIG instances, or of its GPUs if it has none."""
         instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
         return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))
 
@@ -129,7 +129,7 @@ def node_config_of(
 ) -> NodeConfig:
     """Return what the node advertises.
 
-    ``other_plugin`` and ``mps_problem`` are reasons to withhold it, or None.
+    The node withholds everything if ``other_plugin`` or, in mode mps, ``mps_problem`` is not None.
     """
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     mode, unit = effective_mode.mode.value, effective_mode.unit_mib
@@ -140,14 +140,14 @@ def node_config_of(
     )
     withheld = None
     if other_plugin is not None:
-        withheld = f"another device plugin hands out the GPUs of this node ({other_plugin})"
+        withheld = f"another device plugin serves the GPUs of this node ({other_plugin})"
     elif effective_mode.mode is Mode.MPS and mps_problem is not None:
         withheld = mps_problem
     return NodeConfig(inventory, effective_mode, instances, withheld)
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return all GPUs' MIG instances; those of one GPU are sorted by NVIDIA's instance IDs."""
+    """Return the MIG instances of all GPUs, sorted by GPU and NVIDIA's instance IDs."""
     found = []
     for gpu in machine.gpus:
         ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))

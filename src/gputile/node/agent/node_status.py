@@ -1,19 +1,19 @@
 """Writes the node's labels, inventory and conditions, and records an event for each new problem.
 
 ``python -m gputile.node.agent.node_status SETTINGS`` removes what an agent wrote on a node whose
-GPUs were removed. On a node without GPUs, ``gputile.node.idle`` repeats this command until it has
-succeeded once; it makes no other calls to the API server. So a node that lost its GPUs does not
-remain a GPU node (U11).
+GPUs were removed. So a node that lost its GPUs does not remain a GPU node (U11). On a node without
+GPUs, ``gputile.node.idle`` repeats this command until it succeeds once, and makes no other calls
+to the API server.
 
-Everything is in one strategic merge patch of the node's ``status`` subresource, like the kubelet's
-own patches. The API server accepts labels and annotations there too, and merges conditions by type,
-so that those of other writers remain.
+All changes are in one strategic merge patch of the node's ``status`` subresource, as in the
+kubelet's patches. The API server also accepts labels and annotations there. It merges conditions by
+type, so that conditions of other writers remain.
 
 The labels ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and
-``alpha.kubernetes.io/nvidia-gpu-name`` have one value, so they are set only if it holds for every
-GPU (C1, C3). In addition, each model has its own label on every node: ``model.gputile.io/<model>:
-"<number of gpus>"``. A node with T4 and V100 GPUs is selected by ``model.gputile.io/Tesla-T4
-Exists``, and avoided by ``DoesNotExist``.
+``alpha.kubernetes.io/nvidia-gpu-name`` are set only if all GPUs have the same value (C1, C3). In
+addition, each model has its own label: ``model.gputile.io/<model>: "<number of gpus>"``. So
+``model.gputile.io/Tesla-T4 Exists`` selects a node with T4 and V100 GPUs, and ``DoesNotExist``
+excludes it.
 """
 
 import asyncio
@@ -84,11 +84,11 @@ def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def is_ours(label: str) -> bool:
-    """Return whether the agent owns ``label``: it sets it, and removes it if it no longer holds."""
+    """Return whether the agent owns ``label``, and so removes it when it is no longer true."""
     return label in _SINGLE or label.startswith(MODEL_COUNT_PREFIX)
 
 
-# As with the kubelet's pressure conditions, the status "True" means a problem.
+# The status "True" means a problem, as in the kubelet's pressure conditions.
 
 
 def driver_condition(machine: ProbedMachine) -> NodeCondition:
@@ -106,7 +106,7 @@ def driver_condition(machine: ProbedMachine) -> NodeCondition:
 def gpu_condition(
     machine: ProbedMachine, health: Health, effective_mode: EffectiveMode
 ) -> NodeCondition:
-    """Report whether all GPUs and MIG instances are healthy, readable, and usable in the mode."""
+    """Report whether all GPUs and MIG instances are healthy, readable and usable in the mode."""
     kind = ConditionType.CARD_PROBLEM
     unhealthy = [
         f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
@@ -123,8 +123,8 @@ def gpu_condition(
             Problem(
                 ConditionReason.CARD_WITHOUT_MEMORY,
                 f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label "
-                f"{SHARED_MEMORY_LABEL} to the machine's memory that pods may share, or use mode "
-                "default, with time-slicing for several pods",
+                f"{SHARED_MEMORY_LABEL} to the amount of the machine's memory that pods may share, "
+                "or use mode default, with time-slicing for several pods",
             )
             for gpu in machine.gpus
             if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
@@ -145,9 +145,9 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
     problem = None
     if evidence is not None:
         problem = (
-            f"another device plugin serves the GPUs of this node ({evidence}); gputile offers "
-            "none: to use gputile here, keep the other plugin off the node, for example by its "
-            "nodeSelector"
+            f"another device plugin serves the GPUs of this node ({evidence}), so gputile offers "
+            "none: to use gputile here, exclude the node from the other plugin, for example by the "
+            "plugin's nodeSelector"
         )
     well = ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
     return _condition(
@@ -173,7 +173,7 @@ def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> Node
     elif split and not wanted:
         reason = ConditionReason.MIG_NOT_OFFERED
         problem = (
-            f"{_names(split)} in MIG mode: not offered unless the node's label "
+            f"{_names(split)} in MIG mode: gputile offers the instances only if the node's label "
             f"{SHARING_LABEL} is mig"
         )
     well = ConditionReason.MIG_AS_ASKED, "the MIG mode matches the node's label"
@@ -205,9 +205,9 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
 
 
 def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
-    """Report whether the node's label for placement is valid.
+    """Report whether the node's placement label is valid.
 
-    If it is not, schedulers follow the configuration (M9).
+    Schedulers ignore an invalid label, and use the configuration (M9).
     """
     placement, problem = labels.get(PLACEMENT_LABEL), None
     if placement is not None and placement not in PLACEMENTS:
@@ -234,10 +234,10 @@ def _condition(
 class Wanted:
     """The desired metadata and status of the node.
 
-    ``labels`` are all labels that the agent owns; ``inventory`` is None if there must be none.
-    ``opened`` is True if no handover between agents keeps the node closed. ``shared_gpus`` is the
-    number of GPUs whose memory is shared; None if another device plugin, such as gpushare's, may
-    write it.
+    ``labels`` are all labels that the agent owns. ``inventory`` is None if the node must have no
+    inventory. ``opened`` is True if no handover between agents keeps the node closed.
+    ``shared_gpus`` is the number of GPUs whose memory is shared. It is None if another device
+    plugin, such as gpushare's, may write this number.
     """
 
     labels: Mapping[str, str]
@@ -255,11 +255,11 @@ def wanted_status(
     *,
     opened: bool = False,
 ) -> Wanted:
-    """Return the desired labels, annotations and conditions; for ``opened`` see ``Wanted``.
+    """Return the desired labels, annotations and conditions.
 
-    ``mps_problem`` is the reason why mode ``mps`` cannot be served; None if it can, or if another
-    mode is in force. ``claims`` is the condition that reports whether GPUs are offered to claims as
-    requested.
+    ``mps_problem`` is the reason why mode ``mps`` cannot be served, or None. ``claims`` is the
+    condition that reports whether GPUs are offered to claims as requested. ``Wanted`` describes
+    ``opened``.
     """
     inventory, told, config = inventory_for_scheduler(state), state.advertised, state.node_config
     shares = config.mode.shared and config.withheld is None
@@ -283,7 +283,7 @@ def wanted_status(
 
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
-    """Return the strategic merge patch from ``current`` to ``wanted``; None if nothing differs."""
+    """Return the strategic merge patch from ``current`` to ``wanted``, or None if they agree."""
     have = current.metadata.labels
     labels: dict[str, str | None] = {
         key: value for key, value in wanted.labels.items() if have.get(key) != value
@@ -308,10 +308,10 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
 
 
 def farewell_patch(current: Node) -> dict[str, Any] | None:
-    """Return the strategic merge patch that removes what an agent wrote on the node, if anything.
+    """Return the strategic merge patch that removes what an agent wrote on the node, or None.
 
-    The condition of a silent agent remains, since the controller owns it. If there is neither a
-    condition nor an inventory of an agent, the labels are not the agent's either.
+    The condition of a silent agent remains, because the controller owns it. On a node without a
+    condition and an inventory of an agent, the labels are not from an agent either.
     """
     spoken = [
         condition.type
@@ -330,10 +330,10 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
 
 
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
-    """Return the status patch with the number of GPUs with shared memory as a resource (B9).
+    """Return the status patch that sets the number of shared GPUs as a resource (B9).
 
-    None removes the resource. Both fields are set: the kubelet keeps resources that it does not
-    manage, but copies the capacity to the allocatable only from time to time.
+    A ``count`` of None removes the resource. The patch sets capacity and allocatable, because the
+    kubelet copies the capacity of other writers' resources only from time to time.
     """
     resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
     return {
@@ -342,10 +342,9 @@ def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
 
 
 async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
-    """Patch the node if it differs from ``wanted``, record events; return whether it was patched.
+    """Record events, and patch the node if it differs from ``wanted``. Return whether it differed.
 
-    Raises:
-        KubeError: the node cannot be patched.
+    Raises KubeError if the node cannot be patched.
     """
     about = ObjectReference(
         kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1"
@@ -365,11 +364,9 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove from the node what an agent wrote; return a message, "" if there was nothing.
+    """Remove what an agent wrote on the node. Return a message, or "" if there was nothing.
 
-    Raises:
-        KubeError: the node cannot be read or written.
-        TimeoutError: the API server has not answered in time.
+    Raises KubeError if the node cannot be read or written, and TimeoutError if that takes too long.
     """
     path = f"/api/v1/nodes/{settings.node_name}"
     access = load_access(settings.kubeconfig, settings.context)
@@ -384,15 +381,15 @@ async def leave(settings: AgentSettings) -> str:
         await connection.patch(
             f"{path}/status", msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH
         )
-        return "removed what an agent had said of GPUs that are gone"
+        return "removed what an agent wrote about GPUs that were removed"
 
 
 def main() -> None:
-    """Remove what an agent wrote on the node; exit with status 1 if a retry is needed."""
+    """Remove what an agent wrote on the node. Exit with status 1 if a retry is needed."""
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
     except (KubeError, ConversionError, TimeoutError) as error:
-        sys.exit(f"what an agent said of this node is still there: {error}")
+        sys.exit(f"what an agent wrote on this node cannot be removed: {error}")
     if done:
         sys.stderr.write(f"{done}\n")
 

@@ -1,7 +1,7 @@
-"""Compares bookings and devices in rounds, and carries out the corrections.
+"""Compares bookings and devices in rounds, and writes the corrections.
 
-The kubelet may call for devices while a round waits for the API server, so each step uses the state
-at that moment. A correction that fails is found again in the next round.
+The kubelet may call for devices while a round waits for the API server. So each step uses the state
+at its own time. A correction that fails is found again in the next round.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from gputile.node.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
-# report only differences that persist this long: list and pods are read at different moments
+# Only problems that last for this time are reported, as list and pods are read at different times.
 LASTS_S = 5.0
 AT_ONCE = 4
 LIST_WITHIN_S = 2.0
 
 
 class Reconciler:
-    """Compares the pods' devices, the kubelet's list and the bookings; corrects the annotations."""
+    """Compares devices, the kubelet's list and bookings, and corrects the pods' annotations."""
 
     def __init__(
         self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess
@@ -43,15 +43,15 @@ class Reconciler:
         self._metrics = metrics
         self._arbiter = arbiter
         self._writes = asyncio.Semaphore(AT_ONCE)
-        # When a problem was first found, by UID and message.
+        # When each problem was first found, by UID and message
         self._since: dict[tuple[str, str], float] = {}
 
     async def round(self) -> bool:
-        """Compare once; return whether another round should follow.
+        """Compare once. Return whether another round should follow soon.
 
         Raises:
-            KubeError: the pods of the node cannot be read.
-            OSError: a file cannot be written.
+            KubeError: The pods of the node cannot be read.
+            OSError: A file cannot be written.
         """
         state, advertiser = self._state, self._advertiser
         await self._kubelet.until_quiet()
@@ -78,13 +78,13 @@ class Reconciler:
         return conflict
 
     def _tidy(self) -> None:
-        """Remove the allocation directories of deleted pods; their containers cannot run."""
+        """Remove the allocation directories of deleted pods, whose containers cannot run."""
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
         kept = self._store.keep_only(self._state.directories(), alive)
         keep_only(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
-        """Drop problems that have not lasted for long enough to be reported."""
+        """Return the corrections to write, without problems that have not lasted long enough."""
         before, self._since = self._since, {}
         lasting: list[Correction] = []
         for each in found:
@@ -97,7 +97,7 @@ class Reconciler:
         return lasting
 
     async def _carry_out(self, correction: Correction) -> bool:
-        """Write a correction to the API server; return True if the pod has changed meanwhile."""
+        """Write a correction to the API server. Return True after a conflict with another write."""
         pod, state = correction.pod, self._state
         if correction.annotations:
             try:

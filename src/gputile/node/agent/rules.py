@@ -1,4 +1,4 @@
-"""Checks whether a pod can be served with IDs that the kubelet chose or the agent prefers."""
+"""Checks whether a pod can use the device IDs that the kubelet chose or the agent prefers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ IdsByGpu = Mapping[str, frozenset[str]]
 
 
 class AllocationConflict(Exception):
-    """The kubelet's choice cannot be served; the text goes into the pod's status."""
+    """The kubelet's choice of IDs cannot be served. The text appears in the pod's status."""
 
 
 class Occupied(AllocationConflict):
-    """The pod cannot be served until other pods have released the GPUs."""
+    """The pod cannot be served until other pods release the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationRules:
-    """The rules of a node that advertises ``node_config`` and has the pods of ``device_table``.
+    """The rules for allocations on a node next to the pods of ``device_table``.
 
     At most ``most_pods`` pods may be on a GPU.
     """
@@ -35,15 +35,15 @@ class AllocationRules:
     def check(
         self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False
     ) -> None:
-        """Check an allocation. ``pod_devices`` includes ``devices``.
+        """Check the allocation of ``devices``, which ``pod_devices`` includes.
 
-        ``gpus`` is the number of GPUs that it requests. ``reused`` is True if its IDs come from an
-        init container of the pod: the kubelet takes these in any order, and the pod holds the GPUs
+        ``gpus`` is the number of requested GPUs. ``reused`` is True if the IDs come from an init
+        container of the pod. The kubelet takes such IDs in any order, and the pod has their GPUs
         anyway.
 
         Raises:
-            Occupied: it cannot be served until other pods have released the GPUs.
-            AllocationConflict: a rule is broken; the text names it.
+            Occupied: The allocation cannot be served until other pods release the GPUs.
+            AllocationConflict: A rule is broken, which the text states.
         """
         node_config, resource = self.node_config, devices.resource
         if not node_config.advertises(resource):
@@ -60,36 +60,34 @@ class AllocationRules:
         self.check_others(pod_devices)
 
     def check_others(self, held: PodDevices) -> None:
-        """Check that a pod or claim may share its GPUs with the other pods.
+        """Check that a pod or claim may share its GPUs with the pods that are on them.
 
-        The GPUs must have enough capacity, and the pods the same trust group.
-
-        Raises:
-            Occupied: it may not; the text names the pods or the limit.
+        The GPUs must have enough capacity, and the pods must be in the same trust group. Raises
+        Occupied if a check fails. Its text names the pods or the limit.
         """
         if self.node_config.mode.shared:
             self._check_room(held)
         self._check_company(held)
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
-        """Return why a container must not start with IDs that another pod holds; None if it may.
+        """Return why a container must not start with IDs that another pod also has, or None.
 
-        The kubelet can allocate the same IDs to two pods. If a pod ends while the kubelet waits for
-        an Allocate response, a ``List`` call makes it recount the IDs in use without those that it
-        is about to allocate (``UpdateAllocatedDevices`` in its device manager). IDs of memory,
-        compute and time slices are interchangeable: for them it is enough that the GPU has room for
-        both pods.
+        The kubelet can allocate the same IDs to two pods. This happens if a pod ends while the
+        kubelet waits for an Allocate response. A ``List`` call then makes it count the IDs in use
+        again, without the IDs of this response (``UpdateAllocatedDevices`` in its device manager).
+        IDs of memory, compute and time slices are interchangeable. For them it is sufficient that
+        the GPU has room for both pods.
         """
         if devices.resource in SHARED_RESOURCES or self.node_config.replicated:
             return None
         for other in self.device_table.holders(devices.resource, devices.ids):
             if other.uid != pod_devices.uid:
-                who = f"the kubelet has given {devices.ids[0]} to pod {other.key} too"
+                who = f"the kubelet has also allocated {devices.ids[0]} to pod {other.key}"
                 return f"{who}: delete one of the two pods, so that it is admitted again"
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:
-        """Return the MiB and percent of compute of a GPU that no pod other than ``uid`` holds."""
+        """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` leave."""
         gpu = self.node_config.gpu(uuid)
         percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
         return (gpu.mib if gpu is not None else 0) - self.device_table.mib(
@@ -97,12 +95,10 @@ class AllocationRules:
         ), CORE_PERCENT - percent
 
     def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
-        """Check that other trust groups use none of the GPUs, if the mode does not isolate pods.
+        """Check that no other trust group uses the GPUs, if the mode does not isolate pods.
 
-        Pods that are not identified are checked once they are.
-
-        Raises:
-            Occupied: a pod of another trust group does; the text names the GPU and the pod.
+        An unknown pod is checked when it has been identified. Raises Occupied if another trust
+        group uses a GPU. Its text names the GPU and the pod.
         """
         isolated = self.node_config.mode is not Mode.SHARE and not self.node_config.replicated
         if isolated or not pod_devices.identified:
@@ -122,7 +118,7 @@ class AllocationRules:
             (config.instance(resource, uuid), "MIG instance") if mig else (config.gpu(uuid), "GPU")
         )
         if device is None:
-            raise AllocationConflict(f"{kind} {uuid[:64]} is not there")
+            raise AllocationConflict(f"{kind} {uuid[:64]} does not exist on this node")
         if not device.healthy:
             raise AllocationConflict(f"{kind} {uuid if mig else device.index} is unhealthy")
 
@@ -134,13 +130,13 @@ class AllocationRules:
             )
             if own > mib:
                 raise Occupied(
-                    f"GPU {gpu.index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}; "
-                    f"held by {holders}"
+                    f"GPU {gpu.index} has {mib} of {gpu.mib} MiB left, but the pod needs {own}; "
+                    f"used by {holders}"
                 )
             if (taken := CORE_PERCENT - percent + pod_devices.percent(gpu.uuid)) > CORE_PERCENT:
                 raise Occupied(
-                    f"GPU {gpu.index} would have {taken} of {CORE_PERCENT} percent of its compute "
-                    f"taken; held by {holders}"
+                    f"GPU {gpu.index} would need {taken} of {CORE_PERCENT} percent of its compute; "
+                    f"used by {holders}"
                 )
 
     def _check_company(self, pod_devices: PodDevices) -> None:
@@ -148,7 +144,7 @@ class AllocationRules:
             others = list(self.device_table.on(uuid, pod_devices.uid))
             name = self.node_config.names([uuid])
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
-                raise Occupied(f"{name} is held by pod {others[0].key}")
+                raise Occupied(f"{name} is used by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(
                     f"{name} holds {len(others)} pods, the most that a GPU may hold here"
@@ -178,6 +174,9 @@ class AllocationRules:
 
 
 def rules_of(state: AllocationState, device_table: DeviceTable | None = None) -> AllocationRules:
-    """Return the rules for allocations next to the pods of ``device_table``, or of the state."""
+    """Return the rules for allocations next to the pods of ``device_table``.
+
+    Without ``device_table``, the pods are those of the state.
+    """
     beside = state.device_table if device_table is None else device_table
     return AllocationRules(state.node_config, beside, state.configuration.max_pods_per_gpu)

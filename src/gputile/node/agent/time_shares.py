@@ -1,8 +1,8 @@
 """Computes each container's share of GPU time, from devices, pods, labels and configuration.
 
-While no arbiter runs, each container limits itself to a fallback share, by the weights of the
-containers on its GPU. The weights of init containers that are not sidecars do not count for other
-containers: such an init container runs only for a short time, and never at the same time as the
+While no arbiter runs, each container limits itself to a fallback share, which depends on the
+weights of the containers on its GPU. The weight of an init container that is not a sidecar does not
+count for other containers. Such a container runs only for a short time, and never together with the
 containers after it.
 """
 
@@ -34,10 +34,10 @@ from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, 
 def share_of(
     policy: GpuTimePolicy, percent: int, weight: int, priority: int, most_containers: int
 ) -> Share:
-    """Return a container's share under ``policy``; at most ``most_containers`` may be on a GPU.
+    """Return a container's share under ``policy``, if ``most_containers`` may be on a GPU.
 
-    ``percent`` is the container's part of the GPU: of its compute, or if it requests none, of its
-    memory.
+    ``percent`` is the container's part of the GPU's compute. For a container that requests no
+    compute, it is the part of the memory.
     """
     part = WHOLE // 100 * min(100, percent)
     match policy:
@@ -56,7 +56,7 @@ def share_of(
 def fallback(policy: GpuTimePolicy, share: Share, weights: int) -> int:
     """Return a container's limit while no arbiter runs, in millionths of the GPU's time.
 
-    ``weights`` is the sum of the weights of all containers on the GPU, including this one.
+    ``weights`` is the sum of the weights of all containers on the GPU.
     """
     if policy is GpuTimePolicy.NATIVE:
         return WHOLE
@@ -72,8 +72,8 @@ MOST_PRIORITY: Final = 2**31 - 1
 class TimeShares:
     """The arbiter's assignment, and the share files of the allocations, by directory name.
 
-    A container follows its file while no arbiter runs. ``guaranteed`` is the content of the files
-    as numbers: the share of each GPU's time by UUID, in parts of ``SHARE_WHOLE``.
+    A container obeys its share file while no arbiter runs. ``guaranteed`` contains the numbers in
+    the files, which are the part of each GPU's time by UUID. ``SHARE_WHOLE`` is all the time.
     """
 
     assignment: Assignment
@@ -82,7 +82,7 @@ class TimeShares:
 
 
 def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> GpuTimePolicy:
-    """Return the policy in force; an invalid label is ignored."""
+    """Return the policy in force. An invalid label is ignored."""
     try:
         return parse_policy(labels[TIME_POLICY_LABEL])
     except (KeyError, GpuTimePolicyError):
@@ -92,15 +92,15 @@ def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Gpu
 def time_shares(
     allocation_state: AllocationState, directory: str, on: Set[str] | None = None
 ) -> TimeShares:
-    """Return the time shares of all containers on the node.
+    """Return the time shares of the containers on the node.
 
-    With ``on``, only pods that use at least one of these GPUs are included. ``directory`` is the
-    parent of the allocation directories.
+    With ``on``, only pods on at least one of these GPUs are included. ``directory`` is the parent
+    of the allocation directories.
     """
     node_config, configuration = allocation_state.node_config, allocation_state.configuration
     policy = policy_of(node_config.mode, allocation_state.labels, configuration.gpu_time)
     shares: dict[str, dict[str, Share]] = {}
-    weights = Counter[str]()  # of the long-running containers, by GPU
+    weights = Counter[str]()  # the weights of all containers but init containers, by GPU
     short: set[str] = set()
     for pod_devices in allocation_state.device_table if node_config.mode in LIBRARY_MODES else ():
         if on is not None and on.isdisjoint(pod_devices.gpus):
@@ -138,7 +138,7 @@ def time_shares(
 def _shares(
     allocation_state: AllocationState, pod_devices: PodDevices, policy: GpuTimePolicy
 ) -> Iterator[tuple[str, dict[str, Share]]]:
-    """Yield each container's allocation directory with its shares by GPU UUID."""
+    """Yield the allocation directory of each container, and the container's shares by GPU UUID."""
     pod, configuration = allocation_state.pod_of(pod_devices), allocation_state.configuration
     asked = (pod.pod.spec.priority or 0) if pod is not None else 0
     priority = max(-MOST_PRIORITY, min(MOST_PRIORITY, asked))
@@ -159,7 +159,7 @@ def _shares(
 
 
 def _weight(pod: KnownPod | None) -> int:
-    """Return the weight in the pod's annotation; 1 if there is no valid one."""
+    """Return the weight in the pod's annotation, or 1 without a valid annotation."""
     try:
         return (
             parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION])
@@ -171,7 +171,7 @@ def _weight(pod: KnownPod | None) -> int:
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
-    """Return the content of the file ``share``, see docs/reference/arbiter-protocol.md."""
+    """Return the content of a share file (docs/reference/arbiter-protocol.md)."""
     lines = [f"{SHARE_GPU} {uuid} {share}" for uuid, share in shares.items()]
     first = [SHARE_FIRST_LINE, f"{SHARE_QUANTUM} {quantum_ms * 1000}"]
     return "\n".join([*first, *lines, SHARE_END, ""]).encode()

@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input ends. Report usage every ``report_every`` s, unless that is 0."""
+    """Serve until standard input ends. Report usage every ``report_every`` s, or never if 0."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
@@ -54,7 +54,7 @@ async def serve(report_every: float = 0.0) -> None:
 
 
 async def _listen_again(arbiter: Arbiter) -> None:
-    """Create sockets that could not be created before, again and again."""
+    """Retry once a second to create sockets that could not be created before."""
     while True:
         await asyncio.sleep(LISTEN_RETRY_S)
         arbiter.listen()

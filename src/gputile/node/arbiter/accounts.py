@@ -125,7 +125,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Process ``member`` may submit work for ``length``, or until a ``Limit`` if that is 0."""
+    """Process ``member`` may submit work for ``length``. 0 means until it receives a ``Limit``."""
 
     member: int
     turn: int

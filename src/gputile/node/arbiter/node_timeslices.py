@@ -188,7 +188,7 @@ class NodeTimeSlices:
     # -- after each event
 
     def _nothing(self) -> GpuMessages:
-        """Return no messages, and charge the minimum cost."""
+        """Return no messages, and set the cost of the event to its minimum."""
         self.cost = 1
         return []
 
@@ -290,7 +290,7 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, connected: set[str], now: int) -> None:
-        """End the turns of a set if no process holds one. Record a joint use of held turns."""
+        """End a set's turns when no process holds them. Record joint use of several held turns."""
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:

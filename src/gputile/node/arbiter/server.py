@@ -82,7 +82,7 @@ class Listener(_SocketSource):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory contains this socket. It does not if the directory is new."""
+        """Whether the directory still contains this socket. A recreated directory does not."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:

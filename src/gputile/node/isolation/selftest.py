@@ -292,7 +292,7 @@ def _arbitrated(
 def _fills(
     environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float
 ) -> list[float]:
-    """Return the fills per second of simultaneous probes, where None is without the library."""
+    """Return the fills per second of simultaneous probes. With None, a probe has no library."""
     with ExitStack() as stack:
         probes = [
             _start_probe(["time", str(seconds)], allocation, environment, stack)

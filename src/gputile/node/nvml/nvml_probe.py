@@ -247,7 +247,7 @@ _SCALE: Final = (
 class Wiring:
     """The bandwidth of a GPU's connections in GB/s.
 
-    ``nvlink`` is by the bus ID of the peer, which is "" for an NVSwitch.
+    ``nvlink`` maps the bus ID of each peer to a bandwidth. The bus ID of an NVSwitch is "".
     """
 
     handle: Handle
@@ -266,10 +266,7 @@ def _read_wiring(handle: Handle, gpu: ProbedGpu) -> Wiring:
 
 
 def _nvlinks(handle: Handle) -> dict[str, float]:
-    """Return the bandwidth of a GPU's active NVLinks in GB/s, by the bus ID of the peer.
-
-    The bus ID is "" for an NVSwitch.
-    """
+    """Return the bandwidth of a GPU's active NVLinks in GB/s, as in ``Wiring.nvlink``."""
     found: dict[str, float] = {}
     for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:

@@ -168,8 +168,8 @@ def test_gpus_that_nvidias_plugin_gave_away_before_gputile_came_are_taken() -> N
     ("resource", "ids", "why"),
     [
         (GPU_MEMORY, ("GPU-1::0",), "GPU 1 is unhealthy"),
-        (GPU_MEMORY, ("GPU-7::0",), "GPU-7 is not there"),
-        (GPU_MEMORY, ("what",), "GPU what is not there"),
+        (GPU_MEMORY, ("GPU-7::0",), "GPU-7 does not exist"),
+        (GPU_MEMORY, ("what",), "GPU what does not exist"),
         (GPU_MEMORY, ("GPU-0::0", "GPU-1::0"), "GPU 1 is unhealthy"),
         (WHOLE_GPU, ("GPU-0",), "is not offered here"),
     ],

@@ -47,7 +47,7 @@ def test_a_change_is_held_by_pods_which_are_named() -> None:
     assert "mode share stays in force" in text
     assert "ns/p00" in text
     assert "and 4 more" in text
-    assert "mode cgpu follows when they are gone" in text
+    assert "mode cgpu follows when these pods have ended" in text
 
 
 def test_a_wrong_mode_changes_nothing() -> None:

@@ -210,7 +210,7 @@ def test_what_a_container_makes_longer_is_cut_back(node: Node) -> None:
 def test_no_file_system_is_put_over_what_others_have(tmp_path: Path) -> None:
     """A mistake in the chart's agent.usageDir, /run say, hides nothing of the node."""
     (tmp_path / "utmp").touch()
-    with pytest.raises(OSError, match="not gputile's alone, there is utmp"):
+    with pytest.raises(OSError, match="also contains utmp, which is not gputile's"):
         mount_usage(tmp_path, 1)
     assert list(tmp_path.iterdir()) == [tmp_path / "utmp"]
     assert not is_ours(tmp_path)

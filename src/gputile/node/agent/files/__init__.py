@@ -1,1 +1,1 @@
-"""Manages the agent's files: its checkpoint, and the files that containers mount."""
+"""Manages the files of the agent: its checkpoint, and the files that containers mount."""

@@ -1,18 +1,18 @@
 """Stores allocation directories and the agent's checkpoint, and reads the kubelet's checkpoint.
 
-Files are written to a temporary file and renamed, so that a reader sees the old content or the new
-one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and
-the kubelet's checkpoint says which containers have which IDs. During an upgrade, two agents can run
-for a moment. Once the gateway of the younger agent has taken over the node, the older agent writes
-nothing more, and the younger one reads the kubelet's checkpoint.
+A file is written under a temporary name and renamed, so that a reader sees the old content or the
+new content. Nothing is flushed to the disk. After a crash of the machine no container runs, and the
+kubelet's checkpoint contains the IDs of all containers. Two agents may run for a moment during an
+upgrade. Once the gateway of the newer agent has taken over the node, the older agent must write
+nothing more, and the newer agent reads the kubelet's checkpoint.
 
 The agent's checkpoint contains the mode in force, for an agent that starts while the API server is
 unavailable.
 
 ``kubelet_internal_checkpoint`` in the device plugin directory contains the pod's UID, the
-container, the IDs and the response of every allocation, including those of init containers
+container, the IDs and the response of every allocation, also for init containers
 (``pkg/kubelet/cm/devicemanager/checkpoint``). It is a private file of the kubelet. If it cannot be
-read, the kubelet's List is used, which lacks init containers.
+read, the kubelet's List replaces it, which has no init containers.
 """
 
 import logging
@@ -66,7 +66,7 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The agent's checkpoint. ``effective_mode`` is None if the node's labels were never known."""
+    """The agent's checkpoint. ``effective_mode`` is None if the node's labels were never read."""
 
     effective_mode: EffectiveMode | None = None
 
@@ -75,18 +75,18 @@ CHECKPOINT = VersionedCodec(
     Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None
 )
 BOOT_FILE = "boot"
-"""A file in an allocation directory: the boot_id (random(4)) of its container's last start."""
+"""The file in an allocation directory with the boot_id (random(4)) at its container's start."""
 KUBELET_FILE = "kubelet_internal_checkpoint"
-_PASSED = 0o711  # MPS runs a server as the user of its clients, who have to reach its pipes
+_PASSED = 0o711  # MPS runs a server as the user of its clients, which must reach the pipes
 _PRIVATE = 0o600
-# The maximum size of a file that is read; the kubelet's checkpoint of 250 pods has some 100,000.
+# The largest file that is read. The kubelet's checkpoint of 250 pods has about 100,000 bytes.
 _MOST_BYTES = 64 * MIB
 _MOST_KEPT = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StateError(Exception):
-    """The agent's state directory cannot be used; the text names the directory and the reason."""
+    """The agent's state directory cannot be used. The text states the directory and the reason."""
 
 
 class NodeFiles:
@@ -94,9 +94,7 @@ class NodeFiles:
 
     Other users of the node cannot enter the directory that contains the allocation directories.
     Each container mounts its own allocation directory, which all users in the container can enter.
-
-    Raises:
-        StateError: the directory cannot be used.
+    Raises StateError if the state directory cannot be used.
     """
 
     def __init__(self, directory: Path, node_lock: NodeLock, usage: UsageFiles) -> None:
@@ -119,52 +117,49 @@ class NodeFiles:
         return self._node_lock.is_held
 
     def load(self) -> Checkpoint | None:
-        """Return the checkpoint; None if there is no valid one."""
+        """Return the agent's checkpoint, or None if there is no valid checkpoint."""
         try:
             return CHECKPOINT.decode(read_whole(self._file, _MOST_BYTES))
         except FileNotFoundError:
             return None
         except (CheckpointError, OSError) as error:
-            log.error("checkpoint %s: %s; the mode is read from the node object", self._file, error)
+            log.error("reading the mode from the node object: %s: %s", self._file, error)
             return None
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, unless another agent has taken over the node.
 
-        Raises:
-            OSError: it cannot be written.
+        Raises OSError if the checkpoint cannot be written.
         """
         if self.mine:
             write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
-        """Create an allocation directory before its container is created; return its path."""
+        """Create an allocation directory before its container is created. Return the path."""
         path = self.allocations / directory
         path.mkdir(exist_ok=True)
         path.chmod(0o755)
         return path
 
     def records(self) -> dict[str, Limits]:
-        """Return the valid records that have devices, by the name of the allocation directory."""
+        """Return the valid records with devices, by the name of the allocation directory."""
         found = ((path.name, self.limits(path.name)) for path in sorted(self.allocations.iterdir()))
         return {name: limits for name, limits in found if limits is not None and limits.devices}
 
     def write_answer(self, directory: str, limits: Limits) -> None:
         """Create an allocation directory with the record of an Allocate response.
 
-        A claim has a record of its own.
-
-        Raises:
-            OSError: it cannot be written.
+        The record of a claim, which has no devices, is not written here. Raises OSError if the
+        directory cannot be written.
         """
         path = self.prepare(directory)
         if limits.devices and self.mine:
             write_whole(path / LIMITS_FILE, limits.encode())
 
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
-        """Write the limits of a container about to be created, for the library, people and tools.
+        """Write the limits of a container before its creation, and clear its ``usage`` file.
 
-        Its ``usage`` file is set to zero.
+        The library, people and tools read the limits.
         """
         path = self.prepare(directory)
         if usage is not None:
@@ -176,7 +171,7 @@ class NodeFiles:
         write_whole(path / BOOT_FILE, self._boot.encode())
 
     def limits(self, directory: str) -> Limits | None:
-        """Return the record in an allocation directory; None if there is no valid one."""
+        """Return the record in an allocation directory, or None if there is no valid record."""
         try:
             return msgspec.json.decode(
                 read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits
@@ -199,10 +194,7 @@ class NodeFiles:
             return False
 
     def write_share(self, directory: str, content: bytes) -> bool:
-        """Write the share that a container obeys while no arbiter runs.
-
-        Return False if the container has no allocation directory.
-        """
+        """Write the share file of a container. Return False without an allocation directory."""
         path = self.allocations / directory
         if not path.is_dir():
             return False
@@ -210,10 +202,10 @@ class NodeFiles:
         return True
 
     def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
-        """Remove all other allocation directories, unless in use; return the remaining names.
+        """Remove all other allocation directories that are not in use. Return the remaining names.
 
-        A directory is in use while its processes run. The directories of ``pods``, by UID, remain
-        even if no checkpoint names them.
+        A directory is in use while processes of its container run. The directories of ``pods``,
+        which are UIDs, also remain.
         """
         kept = set(directories)
         kept |= {
@@ -260,7 +252,7 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
 def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
     """Return the entries of the kubelet's checkpoint, and other plugins' device IDs by resource.
 
-    The entries are None if the format is unknown. The IDs are those of healthy devices, as JSON.
+    The entries are None if the format is unknown. The IDs are of healthy devices, as JSON.
     """
     try:
         data = msgspec.json.decode(text, type=_CheckpointFile).data
@@ -284,7 +276,7 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
 
 @lru_cache(_MOST_KEPT)  # the kubelet rewrites all entries at each admission
 def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return the mounts in an encoded Allocate response; None if it is invalid."""
+    """Return the mounts in an encoded Allocate response, or None if the response is invalid."""
     try:
         return mounts_of(pb.ContainerAllocateResponse.FromString(answer)) if answer else None
     except DecodeError:
@@ -292,21 +284,21 @@ def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
 
 
 def mounts_of(response: pb.ContainerAllocateResponse) -> tuple[tuple[str, str], ...]:
-    """Return the mounts in an Allocate response, each as container path and host path."""
+    """Return the mounts in an Allocate response, each as a container path and a host path."""
     return tuple((mount.container_path, mount.host_path) for mount in response.mounts)
 
 
 class Records:
-    """What outlives the agent: both checkpoints (also the kubelet's), and the allocations."""
+    """The data that outlives the agent: the checkpoints of agent and kubelet, and allocations."""
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
         self._kubelets = device_plugins / KUBELET_FILE
-        # of the kubelet's checkpoint when it was last read
+        # The version of the kubelet's checkpoint that was last read
         self._version: tuple[int, int, int] | None = None
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
-        """Return the state that the previous agent left, on a machine with these ``seen`` GPUs."""
+        """Return the initial state of an agent, from the files of the previous agent."""
         saved = self.store.load() or Checkpoint()
         mode = saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(
@@ -316,18 +308,14 @@ class Records:
         return state
 
     def save(self, state: AllocationState) -> None:
-        """Write the agent's checkpoint.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the agent's checkpoint. Raises OSError if it cannot be written."""
         self.store.save(Checkpoint(state.advertised.effective_mode))
         state.advertised.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
-        """Read what the previous agent wrote until it released the node.
+        """Read the files that the previous agent wrote until it released the node.
 
-        The kubelet may not have checkpointed the last responses of that agent yet. If the agent's
+        The kubelet's checkpoint may not contain that agent's last responses yet. If the agent's
         checkpoint is lost, the mode in the node object's inventory is in force.
         """
         state.records, state.started = self.store.records(), self.store.started()
@@ -356,7 +344,7 @@ class Records:
             self._version, problem = None, str(error)
         if problem and problem != state.unread:
             log.error(
-                "the kubelet's checkpoint cannot be read, and init containers with GPUs wait: %s",
+                "init containers with GPUs wait, as the kubelet's checkpoint cannot be read: %s",
                 problem,
             )
         state.unread = problem
@@ -366,9 +354,9 @@ class Records:
 
 
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
-    """Return the mode in the inventory of ``node``; None if it has no valid one.
+    """Return the mode in the inventory of ``node``, or None if it has no valid inventory.
 
-    ``unit_mib`` is the default if the inventory has no memory unit.
+    ``unit_mib`` is the memory unit if the inventory has none.
     """
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])

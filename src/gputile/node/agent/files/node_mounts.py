@@ -2,20 +2,19 @@
 
 ``python -m gputile.node.agent.files.node_mounts MIB USAGE STATE [PIPES]``
 
-The chart runs it as an init container of the agent, which is the only part of the agent that may
-mount. The mounts are in directories of the host with shared mount propagation, and remain when the
-container ends.
+The chart runs this module as an init container, because the agent itself must not mount. The mounts
+are in directories of the host with shared mount propagation, so they remain when the container
+ends.
 
-The usage file of each container has its own small file system, a place. It limits by how much a
-container can extend its file, and the extended attributes that it can add (tmpfs(5): ``size`` and
-``nr_inodes``, which counts these attributes too). The agent could undo neither, since root in a
-container may give its file to another user.
+The usage file of each container has its own small file system, which is called a place. The place
+limits how far a container can extend its file, and how many extended attributes it can add
+(tmpfs(5): ``size`` and ``nr_inodes``, which also counts these attributes). The agent could not undo
+such changes, because root in a container may give its file to another user.
 
-On a file system that is mounted ``nosuid`` the host runs no program of a container as root. The
-agent sees a directory of the host through a mount in its own container, which may have other flags
-than the host's mount: runc 1.2 and later sets the flags that the pod requests, and a pod cannot
-request ``nosuid``. So the agent recognizes a file system that gputile has mounted, which always has
-the flag, by its source.
+The host runs no program as root from a file system that is mounted ``nosuid``. The agent sees a
+directory of the host through a mount in its own container, whose flags may differ from the host's
+mount. runc 1.2 and later sets the flags that the pod requests, and a pod cannot request ``nosuid``.
+So the agent recognizes a file system that gputile has mounted ``nosuid`` by its source.
 """
 
 import ctypes
@@ -34,12 +33,12 @@ REMOUNT: Final = 32
 BIND: Final = 4096
 SOURCE: Final = "gputile-usage"
 LIBRARY_DIRECTORY: Final = "library"  # in the agent's state directory
-PLACES: Final = "containers"  # the directory of the places, a sibling of the directory of the files
+PLACES: Final = "containers"  # the directory of the places, beside the directory of the files
 _OURS: Final = ["tmpfs", SOURCE]
 
 
 class Mount(NamedTuple):
-    """A mount: its mount point, its device number, and its file system type with its source."""
+    """A mount point, its device number, and its file system type and source."""
 
     place: str
     device: str
@@ -47,7 +46,7 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in order; the last hides others at its mount point (proc(5), mountinfo)."""
+    """Return all mounts in order (mountinfo in proc(5)). A mount hides earlier mounts below it."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
@@ -57,11 +56,7 @@ def mounts() -> list[Mount]:
 
 
 def mount(source: str | Path, target: Path, kind: str, flags: int, options: str = "") -> None:
-    """Call mount(2).
-
-    Raises:
-        OSError: the call fails, for example because this process may not mount.
-    """
+    """Call mount(2). Raises OSError if that fails, for example because of missing privileges."""
     libc = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(source), os.fsencode(target), kind.encode()
     if libc.mount(*names, ctypes.c_ulong(flags), options.encode()):
@@ -70,12 +65,9 @@ def mount(source: str | Path, target: Path, kind: str, flags: int, options: str 
 
 
 def is_nosuid(directory: Path) -> bool:
-    """Return whether the file system of ``directory`` is mounted ``nosuid``.
+    """Return whether the file system of ``directory`` is mounted ``nosuid``, here or on the host.
 
-    The mount may be in this container or on the host.
-
-    Raises:
-        OSError: the directory cannot be read.
+    Raises OSError if the directory cannot be read.
     """
     if os.statvfs(directory).f_flag & os.ST_NOSUID:
         return True
@@ -96,32 +88,30 @@ def mount_points() -> frozenset[str]:
     )
 
 
-# Room for two files: that of an ended container may still be mounted.
+# A place has room for two files, because the file of an ended container may still be mounted.
 PLACE_BYTES: Final = 2 * USAGE_BYTES
-# the directory, the two files, and a temporary file that replaces one of them
+# The directory, the two files, and a temporary file that replaces one of them
 _PLACE_INODES: Final = 4
-# of a shared file system; a file, or 1 KiB of attributes, takes one inode
+# In a shared file system, a file or 1 KiB of attributes uses one inode.
 _INODES_A_MIB: Final = 64
-SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon that serves several GPUs
-# Names that an agent creates there if nothing is mounted.
+SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon for several GPUs
+# The prefixes of names that an agent creates in the directory if nothing is mounted
 _OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)
 
 
 def mount_usage(directory: Path, mib: int) -> None:
-    """Mount as many places for the files of containers in ``directory`` as fit into ``mib`` MiB.
+    """Mount places for the files of containers in ``directory``, as many as fit into ``mib`` MiB.
 
-    Raises:
-        OSError: as for ``mount_small``.
+    Raises OSError like ``mount_small``.
     """
     mount_small(directory, mib)
     mount_places(directory, (mib << 20) // PLACE_BYTES)
 
 
 def mount_places(directory: Path, count: int) -> None:
-    """Mount places in ``directory`` until it has at least ``count``; existing ones are not changed.
+    """Mount places until ``directory`` has at least ``count``. Existing places do not change.
 
-    Raises:
-        OSError: this process may not mount.
+    Raises OSError if this process may not mount.
     """
     there = mount_points()
     for number in range(count):
@@ -132,11 +122,10 @@ def mount_places(directory: Path, count: int) -> None:
 
 
 def mount_small(directory: Path, mib: int) -> None:
-    """Mount a file system of ``mib`` MiB in memory at ``directory``, or resize the existing one.
+    """Mount a file system of ``mib`` MiB in memory at ``directory``, or resize an existing one.
 
-    Raises:
-        OSError: this process may not mount, more than ``mib`` MiB are in use, or the mount would
-            hide foreign files.
+    Raises OSError if this process may not mount, if more than ``mib`` MiB are in use, or if the
+    mount would hide files of others.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_ours(directory):
@@ -144,8 +133,8 @@ def mount_small(directory: Path, mib: int) -> None:
         return
     if others := [path for path in directory.iterdir() if not path.name.startswith(_OWN)]:
         raise OSError(
-            f"{directory} is not gputile's alone, there is {others[0].name}: name a directory of "
-            f"its own"
+            f"{directory} also contains {others[0].name}, which is not gputile's: set a directory "
+            f"that only gputile uses"
         )
     _mount(directory, f"size={mib}m,nr_inodes={_INODES_A_MIB * mib},mode=0700")
 
@@ -157,15 +146,14 @@ def _mount(directory: Path, options: str, flags: int = 0) -> None:
 def mount_library(state: Path) -> None:
     """Bind-mount the library's directory in the agent's ``state`` directory onto itself.
 
-    The host may have mounted that file system ``noexec``. A container's mount of the library then
-    has the flag too, in a user namespace always, and the loader runs programs without the library.
-    runc 1.2 and later sets the flags that a pod requests on the mounts of its volumes, so the agent
-    could not see the host's flag there. A mount inside such a volume starts with the flags of the
-    volume and keeps them, so host, containers and agent see the same flags. Either ``noexec`` is
-    not set, or the agent sees it and starts no container (``must_be_loadable``).
+    The host may have mounted the file system ``noexec``. A container's mount of the library may
+    then have the flag too, and always has it in a user namespace. With the flag, the dynamic loader
+    runs programs without the library. runc 1.2 and later sets the flags that a pod requests on the
+    mounts of its volumes, so the agent could not see the host's flag there. But a mount inside a
+    volume inherits the volume's flags and does not change them. So host, containers and agent see
+    the same flags, and with ``noexec`` the agent starts no container (``must_be_loadable``).
 
-    Raises:
-        OSError: this process may not mount, or the directory cannot be created.
+    Raises OSError if this process may not mount, or if the directory cannot be created.
     """
     directory = state / LIBRARY_DIRECTORY
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
 """Manages the files in which containers count their GPU memory.
 
-They are the only files of the node that containers can write. Root in a container may change the
-mode of such a file, and could leave a program there that runs as root for every user of the node.
-So the files are on a file system that is mounted ``nosuid`` (mount(8)), in directories that other
-users of the node cannot enter. They are in memory and have their full size from the start.
-Extending one uses space of that file system and the container's own memory (cgroup-v2, "Memory
-Ownership"), but not the node's disk.
+These are the only files of the node that containers can write. Root in a container may change the
+mode of its file, and store a program in it that would run as root for every user of the node. So
+the files are on a file system that is mounted ``nosuid`` (mount(8)), in directories that other
+users of the node cannot enter. The files are in memory, and have their full size from the start. A
+container that extends its file uses space of this file system and its own memory (cgroup-v2,
+"Memory Ownership"), but not the node's disk.
 
-If the node has a separate file system for each file (a place, see ``node_mounts``), each file is in
-its own place, and the directory has a symbolic link to it.
+The node may have a separate file system for each file, which is called a place (``node_mounts``).
+Then each file is in its own place, and the directory contains a symbolic link to the file.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
-# the files themselves are mounted, so containers need no access to the directories
+# Containers mount the files themselves, and so need no access to the directories.
 CLOSED: Final = 0o700
 _OPEN: Final = 0o666  # the container may run as any user
 
@@ -36,8 +36,7 @@ _OPEN: Final = 0o666  # the container may run as any user
 def close_to_others(directory: Path, mode: int = CLOSED) -> None:
     """Create the directory if it is missing, and set its ``mode``.
 
-    Raises:
-        OSError: it cannot be created, is no directory, or belongs to another user.
+    Raises OSError if this fails, or if the directory belongs to another user.
     """
     if not directory.is_dir():
         directory.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -49,18 +48,18 @@ def close_to_others(directory: Path, mode: int = CLOSED) -> None:
 
 
 def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None:
-    """Return why containers must not write in ``directory``, which is created with ``mode``.
+    """Return why containers must not write in ``directory``, or None if they may.
 
-    Return None if they may.
+    The directory is created with ``mode`` if it is missing.
     """
     try:
         close_to_others(directory, mode)
         if is_nosuid(directory):
             return None
     except OSError as error:
-        return f"the directory for what containers write cannot be used: {error}"
+        return f"the directory for the files that containers write cannot be used: {error}"
     return (
-        f"the file system of {directory} is not mounted nosuid, so a container could leave a "
+        f"the file system of {directory} is not mounted nosuid, so a container could store a "
         f"program there that runs as root for any user of the node: {remedy}"
     )
 
@@ -68,8 +67,8 @@ def unsafe_for_containers(directory: Path, mode: int, remedy: str) -> str | None
 class UsageFiles:
     """The usage files of all containers on the node, by the names of their allocation directories.
 
-    ``directory`` has the same path on the host, since Allocate responses contain it. It must
-    contain no other files: files that belong to no container are removed.
+    ``directory`` must have the same path on the host, because Allocate responses contain the path.
+    It must contain no other files, because files of no container are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -86,18 +85,17 @@ class UsageFiles:
             return path
 
     def problem(self) -> str | None:
-        """Return why the directory cannot be used for the files of containers; None if it can."""
+        """Return why the directory cannot be used for files of containers, or None if it can."""
         remedy = (
-            "name a directory on one that is, such as /run/gputile (--usage-dir), or have one "
-            "mounted there (agent.usageMiB in the chart)"
+            "set a directory on a file system with nosuid, such as /run/gputile (--usage-dir), or "
+            "mount one there (agent.usageMiB in the chart)"
         )
         return unsafe_for_containers(self.directory, CLOSED, remedy)
 
     def make(self, path: Path) -> None:
         """Create the file of a container that is about to be created, filled with zeros.
 
-        Raises:
-            OSError: it cannot be created.
+        Raises OSError if the file cannot be created.
         """
         self.cut_back()
         remove_placeholder(path)
@@ -115,10 +113,9 @@ class UsageFiles:
         beside.replace(path)
 
     def _place(self, path: Path) -> Path | None:
-        """Return a container file's place, its own or a free one; None if the node has no places.
+        """Return a container file's place, which may be a free one. Return None without places.
 
-        Raises:
-            OSError: all places are in use.
+        Raises OSError if all places are in use.
         """
         places = self._places()
         if not places:
@@ -128,17 +125,17 @@ class UsageFiles:
             return own
         for place in self._unused(places):
             inodes = os.statvfs(place)
-            # Only the directory itself. A deleted file still counts while it is mounted or open.
+            # A free place has only its directory. A deleted file counts while it is still in use.
             if inodes.f_files - inodes.f_ffree == 1:
                 return place
         text = (
-            f"all {len(places)} places for the files of containers are taken: have more mounted "
+            f"all {len(places)} places for the files of containers are in use: mount more places "
             "(agent.usageMiB)"
         )
         raise OSError(errno.ENOSPC, text)
 
     def _places(self) -> dict[Path, str | None]:
-        """Return the places, each with its container's file name; None if the place is unused."""
+        """Return the places, each with the name of its container's file, or None if unused."""
         above = f"{self.directory.parent / PLACES}/"
         places = sorted(each for each in mount_points() if each.startswith(above))
         if not places:
@@ -164,7 +161,7 @@ class UsageFiles:
                 yield place
 
     def cut_back(self) -> None:
-        """Truncate files that containers have extended, except in places, which limit the size."""
+        """Truncate files that containers have extended. A place limits the size of its file."""
         for each in self._files():
             if each.is_symlink():
                 continue
@@ -172,12 +169,11 @@ class UsageFiles:
                 if each.stat(follow_symlinks=False).st_size > USAGE_BYTES:
                     os.truncate(each, USAGE_BYTES)
                     log.warning(
-                        "%s had been made longer, and is cut back: its container gains nothing by "
-                        "that",
+                        "truncated %s, which its container had extended without any benefit",
                         each.path,
                     )
             except OSError as error:
-                log.error("%s cannot be cut back: %s", each.path, error)
+                log.error("%s cannot be truncated: %s", each.path, error)
 
     def names(self) -> list[str]:
         return [each.name for each in self._files()]
@@ -185,9 +181,9 @@ class UsageFiles:
     def is_held(self, name: str) -> bool:
         """Return whether a process of the container uses a GPU.
 
-        Such a process locks its slot in the file for as long as it has the driver's files open
+        Such a process locks its slot in the file while it has the driver's files open
         (native/accounting/shared_usage.c). Root in the container can make the file unreadable for
-        the agent.
+        the agent, so the agent also looks for the lock in the kernel's list.
         """
         path = self.file(name)
         try:

@@ -121,7 +121,7 @@ def test_a_mig_instance_is_one_claims_alone() -> None:
     assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
     hold_claims(state, {first.uid: first})
     assert prepared(state, allocated("d", Given("gpu-0-mig-2", {}))).gpus == {"MIG-2"}
-    assert "held by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
+    assert "used by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
 
 
 def test_two_instances_of_one_gpu_count_as_two() -> None:
@@ -185,8 +185,8 @@ def test_what_others_hold_is_counted_and_they_are_named() -> None:
     held(state, "b", share(1, "8Gi", cores="10"))
     assert prepared(state, allocated("c", share(0, "3Gi", cores="60")))
     text = refusal(state, allocated("c", share(0, "4Gi", cores="5")))
-    assert text == "GPU 0 has 3072 of 8192 MiB left, the pod would hold 4096; held by default/a"
-    assert "would have 105 of 100 percent of its compute taken; held by default/a" in refusal(
+    assert text == "GPU 0 has 3072 of 8192 MiB left, but the pod needs 4096; used by default/a"
+    assert "would need 105 of 100 percent of its compute; used by default/a" in refusal(
         state, allocated("c", share(0, "1Gi", cores="65"))
     )
 
@@ -197,7 +197,7 @@ def test_pods_by_device_plugin_are_counted_too() -> None:
     ids = tuple(part_id("GPU-0", number) for number in range(6))
     devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, "old-main")
     hold(state, PodDevices("old", "default", "old", 1024, "cgpu", "default", 0, (devices,)))
-    assert "held by default/old" in refusal(state, allocated("c", share(0, "3Gi")))
+    assert "used by default/old" in refusal(state, allocated("c", share(0, "3Gi")))
 
 
 def test_as_many_pods_share_a_gpu_as_may() -> None:
@@ -210,7 +210,7 @@ def test_as_many_pods_share_a_gpu_as_may() -> None:
 def test_a_whole_gpu_is_held_by_one() -> None:
     state = claims_node(Mode.EXCLUSIVE, MACHINE)
     held(state, "a", Given("gpu-0", {}))
-    assert "GPU 0 is held by pod default/a" in refusal(state, allocated("c", Given("gpu-0", {})))
+    assert "GPU 0 is used by pod default/a" in refusal(state, allocated("c", Given("gpu-0", {})))
     assert prepared(state, allocated("c", Given("gpu-1", {})))
 
 
