@@ -87,8 +87,10 @@ def preferred(
     choice = _Choice(state, caller, resource, size, held, offered, by_gpu(kept))
     for gpus in choice.options() if not resource.startswith(MIG_PREFIX) else ():
         ids = spread_evenly(size, gpus, offered, choice.must)
-        if ids is not None and choice.can_be_served(ids):
-            return ids
+        with contextlib.suppress(AllocationConflict):
+            if ids is not None:
+                _check(state, caller, resource, ids, reused=False)
+                return ids
     unhealthy = {gpu.uuid for gpu in state.node_config.inventory.gpus if not gpu.healthy}
     usable = {gpu: ids for gpu, ids in offered.items() if gpu not in unhealthy}
     return on_some_gpu(size, usable, choice.must)
@@ -162,12 +164,7 @@ def _devices(caller: Caller, resource: str, ids: tuple[str, ...]) -> ContainerDe
 
 
 def _check(
-    state: AllocationState,
-    caller: Caller,
-    resource: str,
-    ids: tuple[str, ...],
-    *,
-    reused: bool = False,
+    state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...], *, reused: bool
 ) -> None:
     devices, pod = _devices(caller, resource, ids), caller.pod
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
@@ -220,13 +217,6 @@ class _Choice:
         ids = self.size // count
         yield from known
         yield from self._fitting(count, ids, ids * unit if memory else 0, 0 if memory else ids)
-
-    def can_be_served(self, ids: tuple[str, ...]) -> bool:
-        try:
-            _check(self.state, self.caller, self.resource, ids)
-        except AllocationConflict:
-            return False
-        return True
 
     def _near(self) -> tuple[str, ...]:
         """Return the GPUs of the last Allocate if that was for an unknown pod and another resource.
