@@ -1,3 +1,4 @@
-"""Measures how fast gputile is, relative to a baseline of the same run; ``python -m
-benchmarks``.
+"""Measures how fast gputile is, compared with a reference value of the same run.
+
+The command is ``python -m benchmarks``.
 """

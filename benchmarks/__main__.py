@@ -1,4 +1,6 @@
-"""``python -m benchmarks [NAME...] [-o table|json]``: run the benchmarks and print them."""
+"""Runs ``python -m benchmarks [NAME...] [-o table|json]``, which runs benchmarks and prints
+results.
+"""
 
 import argparse
 import os
@@ -51,7 +53,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
 
 
 def main() -> None:
-    """Run the named benchmarks, or all for which the machine has the data."""
+    """Run the named benchmarks, or all benchmarks whose data is on this machine."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="*", help=f"one of {', '.join(BENCHMARKS)} (default: all)")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")

@@ -1,9 +1,9 @@
 """Measures how much time admission adds to the creation of a pod on a real API server.
 
-Rounds with and without webhook and policies alternate on one control plane, since everything shares
-the machine's cores. Pods are created one after the other, as at the slow start of a controller.
-Only the policies check a plain pod. A large pod requests no GPU, and has so many annotations that
-the policies leave it to the webhook.
+Rounds with and without webhook and policies alternate on one control plane, because all programs
+share the machine's cores. Pods are created one after the other, like the first pods of a
+controller. For a plain pod, only the policies are evaluated. A large pod requests no GPU, and has
+so many annotations that the webhook instead of the policies reviews it.
 """
 
 import itertools
@@ -91,7 +91,7 @@ def _create(plane: ControlPlane, what: str, namespace: str) -> list[float]:
 
 
 def _write_large(plane: ControlPlane, namespace: str) -> Iterator[tuple[str, float]]:
-    """Yield the kind of each write to some large pods, and its duration in milliseconds."""
+    """Yield the kind and the duration in milliseconds of each write to several large pods."""
     path = f"/api/v1/namespaces/{plane.create_namespace(namespace)}/pods"
     annotations = {f"a{i}": "" for i in range(MANY)}
     for number in range(WRITES):

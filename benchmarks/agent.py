@@ -1,7 +1,7 @@
 """Measures the agent and its gateway while a kubelet admits 200 pods as fast as it can.
 
-Agent and gateway are processes. The kubelet starts no containers; its device manager is that of
-``tests.fakes``, and the GPUs are those of a simulated NVML. Needs no root.
+Agent and gateway run as processes. The kubelet starts no containers. Its device manager comes from
+``tests.fakes``, and the GPUs from a simulated NVML. The benchmark needs no root.
 """
 
 import asyncio
@@ -69,9 +69,7 @@ async def _admit(directory: Path) -> list[Result]:
 
 
 async def _empty_call(stub: Any) -> float:
-    """Return the median seconds of a call that the gateway answers without the agent's
-    decisions.
-    """
+    """Return the median seconds of a call that the gateway answers without calling the agent."""
     seconds = []
     for _ in range(PODS):
         began = time.perf_counter()

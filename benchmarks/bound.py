@@ -1,19 +1,21 @@
-"""``python -m benchmarks.bound --trace DIR``: how much of each workload any placement could
-allocate.
+"""Computes how much of each workload any placement could allocate, by a linear program.
 
-A linear program knows all pods in advance, and serves the same part theta of the pods of every
-shape:
+The command is ``python -m benchmarks.bound --trace DIR``. The program knows all pods in advance,
+and serves the same fraction theta of the pods of every shape:
 
-    maximise theta   subject to, on the nodes g of each GPU model,
-      sum_g x_sg = theta D_s              the pods of shape s, on nodes of an accepted model sum_s
-      k_s x_sg <= sum_p a_pk y_pg   GPUs cut by patterns p into shares (k_s: GPUs that a pod needs
-      of a size) sum_p y_pg <= N_g                   the number of GPUs sum_s c_s x_sg <= C_g
-      CPU, and memory likewise
+    maximise theta, subject to the following constraints for the nodes g of each GPU model
+      sum_g x_sg = theta D_s                    pods of shape s, on nodes of an accepted model
+      sum_s k_s x_sg <= sum_p a_pk y_pg         GPUs, which patterns p cut into shares
+      sum_p y_pg <= N_g                         the number of GPUs
+      sum_s c_s x_sg <= C_g                     CPU, and the same for memory
 
-where the demand D is scaled to the number of GPUs in the cluster. Patterns are generated as needed
-(Gilmore and Gomory, 1961). The program does not require a pod's GPUs and CPU to be on the same
-node, so the true optimum is lower. It is no strict bound for a policy that refuses large pods more
-often than small ones: such a policy may allocate more.
+k_s is the number of GPUs that a pod of shape s needs of one share size. The demand D is scaled to
+the number of GPUs in the cluster. Patterns are generated when they are needed (Gilmore and Gomory,
+1961).
+
+The program does not require that the GPUs and the CPU of a pod are on the same node, so the true
+optimum is lower. The result is not a strict bound for a policy that refuses large pods more often
+than small pods, because such a policy may allocate more.
 """
 
 import argparse
@@ -35,8 +37,9 @@ ROUNDS, EPSILON = 200, 1e-7
 
 
 class Relaxation:
-    """The linear program of one workload on one cluster; rows and columns are numbered in the
-    order of addition.
+    """The linear program of one workload on one cluster.
+
+    Rows and columns are numbered in the order in which they were added.
     """
 
     def __init__(self, nodes: Nodes, workload: Workload) -> None:
@@ -60,7 +63,9 @@ class Relaxation:
         ]
 
     def solve(self) -> float:
-        """Add patterns until none improves theta, for at most ``ROUNDS`` rounds; return theta."""
+        """Add patterns until no pattern improves theta, for at most ``ROUNDS`` rounds. Return
+        theta.
+        """
         for _ in range(ROUNDS):
             self._model.run()
             duals = np.array(self._model.getSolution().row_dual)
@@ -71,8 +76,9 @@ class Relaxation:
     def _group(
         self, nodes: Nodes, those: npt.NDArray[np.bool_], model: str
     ) -> tuple[list[int], int]:
-        """Add the nodes of one GPU model; return the rows of the share sizes, and the row of the
-        GPUs.
+        """Add the nodes of one GPU model.
+
+        Return the rows of the share sizes, and the row of the GPUs.
         """
         sizes = [self._row(-highspy.kHighsInf, 0.0) for _ in self.sizes]
         gpu, cpu, memory = (
@@ -93,8 +99,9 @@ class Relaxation:
         return sizes, gpu
 
     def _add_pattern(self, rows: Sequence[int], gpu: int, duals: Float64) -> bool:
-        """Add the most valuable pattern at dual prices if it is worth more than a GPU; return
-        whether it was added.
+        """Add the pattern with the highest value at dual prices, if it is worth more than a GPU.
+
+        Return whether a pattern was added.
         """
         worth = np.maximum(duals[rows], 0.0)
         pattern = best_pattern(self.sizes, worth)
@@ -104,9 +111,7 @@ class Relaxation:
         return True
 
     def _cut(self, rows: Sequence[int], gpu: int, pattern: Int64) -> None:
-        """Add a column for GPUs that are cut by ``pattern``, which has the number of shares of
-        each size.
-        """
+        """Add a column for GPUs that are cut by ``pattern``, the number of shares of each size."""
         used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern).tolist()]
         self._column(0.0, [(gpu, 1.0), *used])
 
@@ -125,9 +130,7 @@ class Relaxation:
 
 
 def bounds(trace: Path, names: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield each workload with the percentage of GPUs that can be allocated when 100 % have been
-    requested.
-    """
+    """Yield each workload, and the percentage of GPUs that can be allocated at 100 % demand."""
     nodes = read_nodes(trace)
     for name in names:
         yield name, 100 * Relaxation(nodes, read_workload(trace, name)).solve()

@@ -1,11 +1,11 @@
-"""Compares claims with extended resources: preparation time, agent memory, pods per second,
-packing.
+"""Compares claims with extended resources, by preparation time, memory, throughput and packing.
 
-Agent and gateway are processes, and serve a kubelet that starts no containers. The real
-kube-scheduler binds the pods: with gputile's extender, with an extender that decides nothing, and
-without an extender. These variants alternate in short rounds, so that other load on the machine
-affects all variants of a round alike; the ratios are medians over the rounds. If ``GPUTILE_TRACE``
-names a trace, it is replayed on nodes of claims, whose GPUs kube-scheduler chooses.
+Agent and gateway run as processes, and serve a kubelet that starts no containers. The real
+kube-scheduler binds the pods in three variants: with gputile's extender, with an extender that
+decides nothing, and without an extender. The variants alternate in short rounds, so that other load
+on the machine affects all variants equally. The ratios are medians over the rounds. If
+``GPUTILE_TRACE`` names a trace, the trace is replayed on nodes of claims, where kube-scheduler
+chooses the GPUs.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ def _latencies(what: str, seconds: list[float], target: float | None = None) -> 
 
 
 async def _allocate(directory: Path) -> list[Result]:
-    """Measure the baseline for claims: the same pods with extended resources."""
+    """Measure the baseline for claims, which is the same pods with extended resources."""
     async with process_scene(directory, {MODE_LABEL: "cgpu"}, GPUS, CONFIGURATION) as here:
         await here.until_offered(GPU_MEMORY, 8 * 80)
         used = cpu_seconds(here.pids())
@@ -143,7 +143,7 @@ async def _prepare(directory: Path, without_mib: float) -> list[Result]:
 
 
 async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False) -> float:
-    """Prepare or release a claim; return the duration in seconds."""
+    """Prepare or release a claim. Return the duration in seconds."""
     claims = [dra.Claim(namespace="default", name=f"c{number}", uid=f"uid-c{number}")]
     ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
     ask = channel.unary_unary(
@@ -161,9 +161,7 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 
 def _bound(nodes: int) -> Iterator[Result]:
-    """Measure how fast pods are bound on nodes of claims, by each variant, and on nodes without
-    claims.
-    """
+    """Measure how fast each variant binds pods, on nodes of claims and on nodes without claims."""
     description, rounds = CLUSTER.format(nodes=nodes), list[dict[str, Rate]]()
     with (
         ControlPlane() as plane,
@@ -206,16 +204,14 @@ def _bound(nodes: int) -> Iterator[Result]:
 
 
 def _middle(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the median of the first values, and the median of the ratios of first to second
-    value.
-    """
+    """Return the median of the first values, and the median ratio of first to second value."""
     return statistics.median(one for one, _ in pairs), statistics.median(
         one / other for one, other in pairs
     )
 
 
 def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
-    """Create a pod with a claim; before the first pod of each size, create the claim template."""
+    """Create a pod with a claim. The first pod of each size also creates the claim template."""
     size = 1 + number % 4
     if number < 4:
         create_template(plane, namespace, f"share-{size}", memory=f"{size}Gi")
@@ -223,25 +219,26 @@ def _claiming(plane: ControlPlane, namespace: str, number: int) -> None:
 
 
 def _settled(plane: ControlPlane, namespace: str) -> bool:
-    """Return whether the controller manager has created the claims of all pods, and deleted
-    those of deleted pods.
+    """Return whether the controller manager has created the claims of all pods, and deleted the
+    claims of deleted pods.
     """
     return len(plane.api.get(claims_api(namespace))["items"]) == len(pods_in(plane, namespace))
 
 
 @dataclass
 class KubeSchedulerAlone:
-    """Places pods as kube-scheduler does by itself: by free CPU and memory of the nodes, on the
-    first GPUs that fit.
+    """Places pods as kube-scheduler does without an extender.
+
+    Nodes are chosen by free CPU and memory, and the pod gets the first GPUs that fit.
     """
 
     cluster: ReplayCluster
 
     def arrive(self, uid: str, index: int) -> None:
-        """Do nothing: kube-scheduler does not learn from arrivals."""
+        """Do nothing, because kube-scheduler does not learn from arrivals."""
 
     def place(self, uid: str, index: int) -> int | None:
-        """Book the pod on the best node; return its row."""
+        """Book the pod on the best node. Return the row of the node."""
         fitting = np.flatnonzero(self.cluster.fits(index, np.arange(len(self.cluster.gpus))))
         if not len(fitting):
             return None
@@ -252,9 +249,7 @@ class KubeSchedulerAlone:
 
 
 def _packed(trace: Path, name: str) -> Iterator[Result]:
-    """Replay a workload; yield the percentage of GPUs that is allocated when 100 % have been
-    requested.
-    """
+    """Replay a workload. Yield the percentage of allocated GPUs at 100 % demand."""
     nodes, workload = read_nodes(trace), read_workload(trace, name)
     arrivals = read_arrivals(trace, nodes, workload, SEED)
 

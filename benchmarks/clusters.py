@@ -1,4 +1,4 @@
-"""Builds clusters of any size in memory: shared nodes of eight GPUs, filled with small pods."""
+"""Builds clusters of any size in memory, with nodes of eight shared GPUs and small pods."""
 
 import random
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ GPUS, GPU_MIB, UNIT_MIB = 8, 15 * 1024, 1024
 
 
 def node_name(number: int) -> str:
-    """Return a node name like those of cloud providers."""
+    """Return a node name that resembles the names of cloud providers."""
     return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.internal"
 
 
 def gpu_node(number: int, placement: Placement = "binpack", gpu_mib: int = GPU_MIB) -> Node:
-    """Return a node of eight GPUs. Every second node has placement spread, unless ``placement``
-    is packing.
+    """Return a node with eight GPUs. Every second node spreads pods, unless ``placement`` is
+    packing.
     """
     name = node_name(number)
     gpus = tuple(
@@ -64,7 +64,7 @@ def request_for(units: int) -> Request:
 
 
 def booking_for(engine: PlacementEngine, number: int, units: int, node: str) -> Booking | None:
-    """Return the booking of a ``gpu_pod`` on a node, None if it does not fit."""
+    """Return the booking of a ``gpu_pod`` on a node, or None if the pod does not fit."""
     pod = gpu_pod(number, units)
     request = request_for(units)
     decision = engine.decide(request, node, number)

@@ -1,4 +1,4 @@
-"""Drives the controller's handlers: events of pods and nodes, whole lists, and rounds of
+"""Drives the controller's handlers: events of pods and nodes, complete lists, and rounds of
 planning.
 """
 
@@ -77,7 +77,7 @@ def cases() -> Iterator[Case]:
 
 
 class Bench:
-    """The controller's state of a cluster, and the planners on it."""
+    """The state of a controller for a cluster, and the planners that use this state."""
 
     def __init__(self, nodes: list[Node], pods: list[Pod]) -> None:
         self.nodes, self.pods = nodes, pods
@@ -105,8 +105,9 @@ class Bench:
 
 
 class _Server(ApiServerWriter):
-    """An API server that accepts all writes. Its answers about pods come in a later step of the
-    event loop.
+    """An API server that accepts all writes.
+
+    Its responses about pods arrive in a later step of the event loop.
     """
 
     def __init__(self) -> None:
@@ -213,16 +214,14 @@ async def _one_large_in_conflict(bench: Bench, meter: LoopMeter) -> None:
 
 
 class _ConflictingServer(_Server):
-    """An API server where each reservation meets a conflict, as if another client had just
-    written to the pod.
-    """
+    """An API server that answers each write of a reservation with a conflict."""
 
     async def reserve(self, pod: Pod, text: str | None, nominated: str | None) -> Pod:
         raise Conflict(409, "Conflict", f"{pod.key} has changed")
 
 
 async def _one_large_that_preempts(bench: Bench, meter: LoopMeter) -> None:
-    """Plan a gang each of whose pods takes all GPUs of a node, while no node is empty."""
+    """Plan a gang whose pods each request all GPUs of a node, while no node is empty."""
     await bench.list()
     bench.view.budget_event(Replaced([]))
     add_gang(bench, "large", LARGE, ALL_UNITS, gpus=8, priority=1000)
@@ -288,7 +287,7 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
 
 
 def _refused(number: int) -> Pod:
-    """Return a pod that requests all GPUs of a node, and has been unschedulable for a long time."""
+    """Return a pod that requests all GPUs of a node and has been unschedulable for a long time."""
     pod = gpu_pod(PODS + number, ALL_UNITS)
     labels, born = {GPU_COUNT_LABEL: "8"}, "2030-03-17T17:00:00Z"
     meta = msgspec.structs.replace(pod.metadata, labels=labels, creation_timestamp=born)
@@ -332,14 +331,16 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _rounds(bench: Bench, meter: LoopMeter) -> None:
-    """Run three rounds: plan and write, remove the gates, do nothing."""
+    """Run three rounds: one that plans and writes, one that removes the gates, and one without
+    work.
+    """
     with meter.watching():
         for _ in range(3):
             await _begun(bench.rounds.run_round)
 
 
 async def _begun(work: Callable[[], Awaitable[object]]) -> None:
-    """Start ``work`` in a new callback, so that the meter sees all of it."""
+    """Start ``work`` in a new callback, so that the meter measures all of it."""
     await asyncio.sleep(0)
     await work()
     await asyncio.sleep(0)
@@ -394,9 +395,7 @@ def add_gang(
 
 
 def objects(nodes: int, pods: int) -> tuple[list[Node], list[Pod]]:
-    """Return nodes of eight GPUs and the small pods that are bound to them, as the API server
-    stores them.
-    """
+    """Return nodes with eight GPUs, and the small pods that are bound to them."""
     engine, _ = filled(nodes, pods)
     return [_shared_node(number) for number in range(nodes)], list(bound_pods(engine.ledger))
 

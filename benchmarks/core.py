@@ -1,7 +1,8 @@
 """Measures the core without HTTP: filter and rank of one pod, booking and release, memory.
 
-The times are compared with a scan of the same cluster in plain Python (a dict of nodes, each with a
-list of free memory), and with ``json.loads`` of the names that a scheduler sends.
+The times are compared with a scan of the same cluster in plain Python, which uses a dict of nodes
+with lists of free memory. They are also compared with ``json.loads`` of the node names that a
+scheduler sends.
 """
 
 import json
@@ -87,9 +88,7 @@ def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Resu
 
 
 def _filter_and_rank(engine: PlacementEngine, names: list[str]) -> Times:
-    """Filter and rank one pod after another; book a pod before the next one, as a scheduler
-    does.
-    """
+    """Filter and rank one pod after another. Book each pod before the next, as a scheduler does."""
     requests = [request_for(units) for units in (1, 2, 3)]
     booked = []
 
@@ -135,9 +134,7 @@ def _book_and_release(engine: PlacementEngine, names: list[str]) -> Iterator[tup
 
 
 def _plain_scan(engine: PlacementEngine, names: list[str]) -> Times:
-    """Score the same cluster without arrays: in a loop over the free memory of all nodes and
-    GPUs.
-    """
+    """Score the same cluster without arrays, by a loop over the free memory of all GPUs."""
     arrays, ledger = engine.ledger.node_arrays, engine.ledger
     free = {
         name: (arrays.total[row] - arrays.used[row]).tolist()[:GPUS]

@@ -1,4 +1,4 @@
-"""Drives the extender's handlers: whole lists, events of pods, the four verbs, and new prices."""
+"""Drives the extender's handlers: complete lists, events of pods, the calls, and new prices."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -118,9 +118,7 @@ async def _all_gone(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _gang(bench: Bench, meter: LoopMeter) -> None:
-    """Filter pods of a gang. Its pods may only start together, so each is checked with all
-    others.
-    """
+    """Filter the pods of a gang. They start only together, so each is checked with all others."""
     await bench.list()
     pods = list(_reserved_pods(bench))
     for pod in pods:
@@ -176,8 +174,9 @@ async def _verbs(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _preempting(bench: Bench, meter: LoopMeter, gpus: int) -> None:
-    """Preempt on nodes that are full of small pods; the preemptor requests all memory of
-    ``gpus`` GPUs.
+    """Preempt on nodes that are full of small pods.
+
+    The preemptor requests all memory of ``gpus`` GPUs.
     """
     nodes = [gpu_node(number, gpu_mib=_UNITS * UNIT_MIB) for number in range(100)]
     await bench.feed.listed_nodes(Replaced(nodes))

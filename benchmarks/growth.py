@@ -1,9 +1,9 @@
 """Measures how the cost of each decision grows with the cluster and with the size of a gang.
 
-Each curve is CPU time over the number of nodes, with eight GPUs and ten pods a node, or over the
-number of pods in one gang. Its exponent is the slope over the last tenfold: 1 is proportional to
-the size, 0 is constant. The command ``python -m benchmarks.growth`` measures the curves and prints
-the tables of docs/reference/benchmarks.md.
+Each curve shows CPU time over the number of nodes, with eight GPUs and ten pods per node, or over
+the number of pods in one gang. The exponent of a curve is its slope over the last factor of ten. An
+exponent of 1 means that the cost is proportional to the size, and 0 that it is constant. ``python
+-m benchmarks.growth`` measures the curves, and prints the tables of docs/reference/benchmarks.md.
 """
 
 import asyncio
@@ -43,9 +43,7 @@ _STARTED_S: Final = 1_000_000.0  # Unix time; 0 would mean an unknown start
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The CPU seconds of an operation, one for each of ``sizes``; ``of`` says what the sizes
-    count.
-    """
+    """The CPU seconds of an operation for each of ``sizes``. ``of`` is what the sizes count."""
 
     what: str
     of: str
@@ -67,9 +65,7 @@ def curves(
     gang_nodes: int = GANG_NODES,
     told: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Curve]:
-    """Yield the curves of all operations; ``told`` is called with a description before each
-    size.
-    """
+    """Yield the curves of all operations. Before each size, call ``told`` with a description."""
     found: dict[str, list[float]] = {}
     for count in nodes:
         told(f"{count} nodes")
@@ -88,7 +84,7 @@ def curves(
 
 
 def run() -> Iterator[Result]:
-    """Yield the cost at the largest size, with its ratio to that at the smallest, and the
+    """Yield the cost at the largest size, its ratio to the cost at the smallest size, and the
     exponent.
     """
     for curve in curves():
@@ -106,7 +102,7 @@ def run() -> Iterator[Result]:
 
 
 def _placement(nodes: int) -> Mapping[str, float]:
-    """Schedule one pod after another; bind a pod before the next one, as kube-scheduler does."""
+    """Schedule one pod after another. Bind each pod before the next, as kube-scheduler does."""
     engine, names = filled(nodes, _PODS_A_NODE * nodes)
     kinds = [request_for(units) for units in (1, 2, 3)]
     parts: tuple[list[float], ...] = ([], [], [], [])
@@ -158,7 +154,7 @@ def _preemption(nodes: int) -> Mapping[str, float]:
             times.append((time.process_time_ns() - began) / 1e9)
             assert chosen is not None
             assert chosen.evicted
-    return {"preemption: whom a pod evicts": statistics.median(times)}
+    return {"preemption: choice of the victims": statistics.median(times)}
 
 
 def _whole_node_pod() -> Pod:
@@ -178,8 +174,8 @@ def _controller(nodes: int) -> Mapping[str, float]:
             add_gang(bench, f"gang-{number}", _GANG, 1)
             gangs.append(await _cpu_seconds(bench.rounds.run_round))
         return {
-            "controller: lists, and a first round": lists,
-            "controller: a new leader looks at all nodes": lead,
+            "controller: lists and the first round": lists,
+            "controller: a new leader reviews all nodes": lead,
             f"gang of {_GANG} planned and written": statistics.median(gangs),
         }
 
@@ -215,8 +211,9 @@ def _whole_processes(nodes: int) -> Mapping[str, float]:
 
 
 def tables(found: Sequence[Curve]) -> str:
-    """Return the curves as Markdown tables, one for each unit of size, as in
-    docs/reference/benchmarks.md.
+    """Return the curves as the Markdown tables of docs/reference/benchmarks.md.
+
+    There is one table for each unit of size.
     """
     parts = []
     for of in dict.fromkeys(each.of for each in found):

@@ -1,7 +1,7 @@
-"""Measures the extender over HTTP and JSON: 500 candidate names of a cluster of 5,000 nodes.
+"""Measures the extender over HTTP and JSON, with 500 candidate nodes in a cluster of 5,000 nodes.
 
-Client and server share this process, so that one core does the work of both. Requests to /healthz
-measure the cost of the client, which is the baseline.
+Client and server share this process, so one core does the work of both. The baseline is the cost of
+the client, which is measured by requests to /healthz.
 """
 
 import asyncio
@@ -77,8 +77,9 @@ async def _admit() -> None:
 
 
 def _bodies() -> list[bytes]:
-    """Return request bodies like those of kube-scheduler: a pod, and consecutive node names from
-    a random start.
+    """Return request bodies like those of kube-scheduler.
+
+    A body contains a pod, and consecutive node names from a random start.
     """
     draw = random.Random(7)
     bodies = []

@@ -1,8 +1,7 @@
-"""A scheduler extender that decides nothing, as fast as can be: what an extender costs before it
-thinks.
+"""Serves an extender that decides nothing, to measure the cost of calling any extender.
 
-Filter answers with all nodes given, prioritize with zeros, also for claims, bind with a plain
-Binding. ``start_idle_extender`` runs it beside a control plane.
+Filter returns all given nodes, prioritize returns zeros, and bind sends a plain Binding.
+``start_idle_extender`` runs this extender as a process next to a control plane.
 """
 
 import argparse
@@ -63,7 +62,7 @@ _decode_bind = msgspec.json.Decoder(_Bind).decode
 
 
 class IdleExtender:
-    """The request handler; ``api`` is the client for Bindings, None if bind is not served."""
+    """The request handler. ``api`` is the client for Bindings, or None if bind is not served."""
 
     def __init__(self, api: httpx.AsyncClient | None = None) -> None:
         self._api = api
@@ -93,7 +92,7 @@ class IdleExtender:
 
 
 async def _bind(api: httpx.AsyncClient, wanted: _Bind) -> str:
-    """Bind as the scheduler would; return the error, or "" for success."""
+    """Bind as the scheduler would. Return the error, or "" for success."""
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -109,8 +108,9 @@ async def _bind(api: httpx.AsyncClient, wanted: _Bind) -> str:
 def start_idle_extender(
     plane: "ControlPlane", name: str, *, bind: bool = False
 ) -> "tuple[Process, str]":
-    """Start an idle extender for ``plane``, and wait until it serves; return its process and
-    URL.
+    """Start an idle extender for ``plane``, and wait until it is ready.
+
+    Return its process and its URL.
     """
     (port,) = free_ports(1)
     command: list[str | Path] = [sys.executable, "-m", __spec__.name, f"--port={port}"]

@@ -1,9 +1,9 @@
 """Measures how long each handler of a service blocks its event loop.
 
 The cluster has 5,000 nodes and 50,000 pods, with 1,000 gangs or one gang of 2,000 pods. While its
-event loop is blocked, a service answers no requests and renews no Lease. The target is for the CPU
-time of the loop's thread; the wall-clock time, which is printed too, includes the time of other
-programs. Handlers are driven as in the service, with an API server in memory.
+event loop is blocked, a service answers no requests and renews no Lease. The target applies to the
+CPU time of the loop's thread. The wall-clock time is also printed, but it includes the time of
+other programs. Handlers run as in the service, with an API server in memory.
 """
 
 import asyncio
@@ -24,9 +24,7 @@ NODES = 5_000
 
 
 class LoopMeter:
-    """Records the longest callback while it is ``watching``, in CPU seconds and in wall-clock
-    seconds.
-    """
+    """Records the longest callback while it is ``watching``, in CPU and in wall-clock seconds."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -34,7 +32,7 @@ class LoopMeter:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Time every callback that an event loop of this thread starts within the context."""
+        """Measure every callback that an event loop of this thread starts within the context."""
         plain = asyncio.Handle._run  # noqa: SLF001 - asyncio has no public hook for callbacks
 
         def timed(handle: asyncio.Handle) -> None:
@@ -51,9 +49,7 @@ class LoopMeter:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One handler; ``drive`` runs it on an event loop, and has the meter watch the part to be
-    measured.
-    """
+    """One handler. ``drive`` runs the handler on an event loop while the meter is watching."""
 
     what: str
     drive: Callable[[LoopMeter], Coroutine[Any, Any, None]]

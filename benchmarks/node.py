@@ -1,8 +1,8 @@
-"""Measures the agent on a real kubelet: start, memory, latency while 200 pods are admitted, idle
-CPU.
+"""Measures the agent on a real kubelet, while the kubelet admits 200 pods and while it is idle.
 
-Kubelet, containerd, runc and the control plane share the machine's cores with the agent, so the
-times are those of a node that is busy starting containers. Needs root.
+The values are start, memory, latency and idle CPU. Kubelet, containerd, runc and the control plane
+share the machine's cores with the agent, as on a node that starts many containers. The benchmark
+needs root.
 """
 
 import re
@@ -65,7 +65,7 @@ def run() -> Iterator[Result]:
 
 
 def _restart(here: GpuNode) -> float:
-    """Restart the agent; return the seconds until it reports that it serves the node."""
+    """Restart the agent. Return the seconds until the agent reports that it serves the node."""
     here.agent.process.stop()
     started = time.perf_counter()
     here.agent.process.start()
@@ -74,8 +74,9 @@ def _restart(here: GpuNode) -> float:
 
 
 def _quantile(metrics: str, part: float) -> dict[str, float]:
-    """Return for each call the smallest histogram bound, in seconds, that ``part`` of the calls
-    do not exceed.
+    """Return for each call a bound that the fraction ``part`` of the calls does not exceed.
+
+    The bound is the smallest suitable bucket of the histogram, in seconds.
     """
     counts: dict[str, list[tuple[float, float]]] = {}
     for call, bound, count in _BUCKET.findall(metrics):

@@ -1,10 +1,9 @@
-"""``python -m benchmarks.packing --trace DIR``: placement policies on mixes of pods that no file of
-the trace has.
+"""Compares placement policies on mixes of pods that are in no file of the trace.
 
-Among the other benchmarks, packing is compared with FGD where ``GPUTILE_TRACE`` names the
-directory. Each mix draws pods from one of the trace's workloads, with another part of the GPU
-demand in shares, in pods of several GPUs or in pods for certain models, or with another number of
-pods without GPUs. The rest is the replay's own protocol.
+The command is ``python -m benchmarks.packing --trace DIR``. As one of the other benchmarks, packing
+is compared with FGD if ``GPUTILE_TRACE`` names the directory. Each mix draws pods from a workload
+of the trace. It has another part of the GPU demand in shares, in pods with several GPUs or in pods
+for certain models, or another number of pods without GPUs. Otherwise the replay's protocol applies.
 """
 
 import argparse
@@ -46,7 +45,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The pods to draw; None keeps a proportion as in ``source``."""
+    """The pods to draw. A proportion that is None is the same as in ``source``."""
 
     name: str
     source: str
@@ -77,7 +76,7 @@ MIXES = (
 
 
 def draw(mix: Mix, source: Workload, gpus: int) -> Workload:
-    """Draw pods that request as many GPUs as the cluster has; always the same pods for a mix."""
+    """Draw pods that request as many GPUs as the cluster has. A mix always gets the same pods."""
     shapes = [source.shapes[i] for i in source.shape.tolist()]
     demand = np.array([shape.demand for shape in shapes], np.float64)
     weight = (demand > 0).astype(np.float64)
@@ -103,9 +102,7 @@ def _is_share(shape: PodShape) -> bool:
 
 
 def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
-    """Return the percentage of allocated GPUs at each of ``POINTS``; NaN if it was never
-    reached.
-    """
+    """Return the percentage of allocated GPUs at each of ``POINTS``, or NaN where not reached."""
     trace, mix, policy, seed = task
     nodes: Nodes = read_nodes(trace)
     workload = draw(mix, read_workload(trace, mix.source), int(nodes.gpus.sum()))
@@ -120,9 +117,7 @@ def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
 def means(
     trace: Path, mixes: Sequence[Mix], policies: list[str], seeds: list[int]
 ) -> Iterator[tuple[Mix, list[tuple[float, ...]]]]:
-    """Yield each mix as soon as it is measured, with the results of ``measure`` by policy, as
-    means over the seeds.
-    """
+    """Yield each mix when it is measured, with the means over the seeds by policy."""
     tasks = [(trace, mix, policy, seed) for mix in mixes for policy in policies for seed in seeds]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         found = pool.map(measure, tasks)
@@ -132,9 +127,7 @@ def means(
 
 
 def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) -> Iterator[str]:
-    """Yield the lines of a table, each as soon as it is measured: one for each mix, with means
-    over the seeds.
-    """
+    """Yield the lines of a table, each when it is measured. A line has the means of one mix."""
     yield f"{'mix':<14}" + "".join(f" {policy:<21}" for policy in policies)
     for mix, found in means(trace, mixes, policies, seeds):
         cells = [" / ".join(f"{value:.2f}" for value in each) for each in found]
@@ -142,9 +135,7 @@ def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) 
 
 
 def run() -> Iterator[Result]:
-    """Yield the percentage of GPUs that packing allocates of each mix at 100 % demand, compared
-    with FGD.
-    """
+    """Yield the percentage of GPUs that packing allocates of each mix, compared with FGD."""
     at = POINTS.index(100)
     for mix, (fgd, packing) in means(Path(os.environ[TRACE]), MIXES, ["fgd", "packing"], [1]):
         yield Result(

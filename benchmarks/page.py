@@ -1,7 +1,7 @@
-"""Measures the cluster's web page: its cost in a browser, and the cost of viewers for its server.
+"""Measures the cost of the cluster's web page in a browser, and of its viewers for the server.
 
-The API server is that of the tests. The page's server is a separate process, and the browser is a
-real one.
+The API server comes from the tests. The page's server is a separate process, and the browser is a
+real browser.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _SCROLL = """
 
 @dataclass(frozen=True)
 class _Page:
-    """A server of the page: its API server, its process, and its address."""
+    """A running server of the page, with its API server, its process and its address."""
 
     cluster: FakeApiServer
     pid: int
@@ -66,9 +66,7 @@ class _Page:
 
 
 def run() -> Iterator[Result]:
-    """Measure the browser at each size, and the cost of viewers for the server at the middle
-    size.
-    """
+    """Measure the browser at each size, and the cost of viewers at the middle size."""
     for sizes, unit, found in (
         (SIZES, "nodes", [each for nodes in SIZES for each in asyncio.run(_in_browser(nodes))]),
         (VIEWERS, "viewer", asyncio.run(_viewers(SIZES[1]))),

@@ -1,9 +1,9 @@
-"""Compares preemption with the best choice on small clusters, and with kube-scheduler's on a trace.
+"""Compares preemption with the best choice on small clusters, and with kube-scheduler on a trace.
 
-On small clusters, the choices for the same state are compared. On the trace (``GPUTILE_TRACE``),
-one cluster is replayed with gputile and one with kube-scheduler: a pod that does not fit preempts
-pods of lower priority, which then wait to start anew. The priorities are the trace's QoS classes:
-BE, Burstable, LS and Guaranteed.
+On small clusters, all algorithms choose for the same state. The trace (``GPUTILE_TRACE``) is
+replayed on one cluster with gputile and on another with kube-scheduler. A pod that does not fit
+preempts pods of lower priority, and these pods start again when they fit. The priorities are the
+trace's QoS classes: BE, Burstable, LS and Guaranteed.
 """
 
 import csv
@@ -65,9 +65,7 @@ class Stage:
         started: float,
         gpus: Sequence[int] = (),
     ) -> None:
-        """Bind a pod on ``gpus`` of a node; if there are none, on the GPUs that the engine
-        chooses.
-        """
+        """Bind a pod on ``gpus`` of a node. If ``gpus`` is empty, the engine chooses the GPUs."""
         request, info = self.cluster.request(index), self.ledger.node_info(row)
         assert info is not None
         pod = self.cluster.pod(uid, index, row)
@@ -90,14 +88,14 @@ class Stage:
         self.pods[uid], self._row[uid] = pod, row
 
     def end(self, uid: str) -> Held | None:
-        """Remove a pod; return its record, or None if it had no GPUs."""
+        """Remove a pod. Return its record, or None if it had no GPUs."""
         self.cluster.release(uid)
         self.facts.pop(uid, None)
         del self.pods[uid]
         return self.held[self._row.pop(uid)].pop(uid, None)
 
     def row_for(self, index: int) -> int | None:
-        """Return the row of the best node that the pod fits; None if it fits none."""
+        """Return the row of the best node that the pod fits, or None if it fits no node."""
         request, shape = self.cluster.request(index), self.cluster.shapes[index]
         host = HostResources(shape.cpu, shape.memory)
         scores = self.engine.scores(request.shape if request is not None else None, host)[
@@ -108,7 +106,7 @@ class Stage:
         return None if scores[row] == UNFIT else row
 
     def open_nodes(self, index: int) -> dict[str, OpenNode]:
-        """Return the nodes where a pod may lack GPUs but nothing else."""
+        """Return the nodes on which a pod lacks nothing except GPUs."""
         found = {}
         for row in np.flatnonzero(self.cluster.admits(index)).tolist():
             info, free = self.ledger.node_info(row), self.cluster.free(np.array([row]))[0]
@@ -124,7 +122,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A node's row, the GPUs (empty if the engine chooses them), and the UIDs of the victims."""
+    """The row of a node, the GPUs, and the UIDs of the victims.
+
+    The GPUs are empty if the engine chooses them.
+    """
 
     row: int
     victims: tuple[str, ...]
@@ -169,8 +170,10 @@ def scheduler_choice(stage: Stage, index: int, priority: int, now: float) -> Cho
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over choices. ``lost``: GPU-seconds; ``best``: optimal choices; ``missed``: existing
-    victims not found.
+    """Sums over choices.
+
+    ``lost`` is in GPU-seconds. ``best`` counts optimal choices, and ``missed`` counts cases in
+    which existing victims were not found.
     """
 
     choices: int = 0
@@ -180,7 +183,7 @@ class Sums:
     best: int = 0
 
     def add(self, victims: Sequence[Held], now: float, best: Sequence[Held]) -> None:
-        """Add the victims of one choice; ``best`` are those of the best choice."""
+        """Add the victims of one choice. ``best`` are the victims of the best choice."""
         lost = sum(each.lost(now) for each in victims)
         self.choices += 1
         self.evictions += len(victims)
@@ -282,7 +285,7 @@ def compare_gangs(cases: int) -> dict[str, Sums]:
 
 @dataclass(slots=True)
 class Preempted:
-    """The sums of a replay; ``lost`` is in GPU-seconds."""
+    """The sums of a replay. ``lost`` is in GPU-seconds."""
 
     evictions: int = 0
     lost: float = 0.0
@@ -293,7 +296,7 @@ class Preempted:
 class _Replay:
     """A cluster on which pods arrive, end and preempt others.
 
-    ``kinds`` has the index of each pod's shape, ``runtime`` its run time in seconds.
+    ``kinds`` contains the index of each pod's shape, and ``runtime`` its run time in seconds.
     """
 
     stage: Stage
@@ -308,7 +311,7 @@ class _Replay:
     waiting: set[int] = field(default_factory=set)
 
     def play(self, created: Sequence[float]) -> Preempted:
-        """Replay the pods, which arrive at the ascending times ``created``, in seconds."""
+        """Replay the pods. ``created`` are their creation times in seconds, in ascending order."""
         for pod, came in enumerate(created):
             now, ended = _START + came, False
             while self.ends and self.ends[0][0] <= now:
@@ -340,7 +343,7 @@ class _Replay:
         return True
 
     def _again(self, now: float) -> None:
-        """Start the waiting pods that fit now, those of the highest priority first."""
+        """Start the pending pods that fit now, in the order of their priority."""
         full = set[int]()
         for pod in sorted(
             self.waiting, key=lambda each: (-self.priorities[self.kinds[each]], each)
@@ -371,7 +374,10 @@ class _Replay:
 
 
 def with_priorities(trace: Path, name: str) -> tuple[Workload, list[int]]:
-    """Return a workload whose shapes differ by priority too, and the priority of each shape."""
+    """Return a workload in which pods of different priority have different shapes.
+
+    Also return the priority of each shape.
+    """
     workload = read_workload(trace, name)
     with (trace / f"openb_pod_list_{name}.csv").open(encoding="utf-8", newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda each: each["name"])
@@ -384,10 +390,10 @@ def with_priorities(trace: Path, name: str) -> tuple[Workload, list[int]]:
 
 
 def replay_trace(trace: Path, name: str, seed: int) -> dict[str, Preempted]:
-    """Return the sums of both schedulers on one in ``_EVERY`` of the trace's nodes.
+    """Return the sums of both schedulers on every ``_EVERY``-th node of the trace.
 
-    "same states" has the evictions that kube-scheduler would have chosen in each state where
-    gputile evicted pods.
+    "same states" contains the evictions that kube-scheduler would have chosen in each state in
+    which gputile evicted pods.
     """
     every, (workload, priorities) = read_nodes(trace), with_priorities(trace, name)
     some = slice(None, None, _EVERY)
@@ -426,7 +432,7 @@ def _beside(
 
 
 def run() -> Iterator[Result]:
-    """Yield evictions and lost GPU-hours, compared with those of other choices."""
+    """Yield evictions and lost GPU-hours, compared with the other algorithms."""
     single, gangs = compare_single(CASES), compare_gangs(CASES)
     for who in ("gputile", "kube-scheduler"):
         yield from _beside(f"small clusters, {who}", single[who], single["best"], "the best")

@@ -1,11 +1,11 @@
-"""Measures how long a pod that fits waits in the real kube-scheduler behind a crowd that does not
+"""Measures how long a pod that fits waits in kube-scheduler while thousands of other pods do not
 fit.
 
-The crowd is in another namespace. The extender refuses its pods, since no GPU has enough free
-memory, although the sums of the nodes suffice. Pods without GPUs end continuously, and at each end
-kube-scheduler retries every refused pod. Meanwhile single pods that fit are created. All variants
-are measured in one run: without the crowd, with kube-scheduler's own back-off, with a higher
-priority, and with the back-off of examples/extender/scheduler.yaml.
+The other pods are in another namespace. The extender refuses them, because no single GPU has enough
+free memory. Pods without GPUs end continuously, and each end makes kube-scheduler retry every
+refused pod. Meanwhile single pods that fit are created. All variants are measured in one run:
+without the other pods, with kube-scheduler's default back-off, with a higher priority, and with the
+back-off of examples/extender/scheduler.yaml.
 """
 
 import statistics
@@ -119,9 +119,7 @@ def _create(plane: ControlPlane, namespace: str, count: int, limits: dict[str, i
 
 @contextmanager
 def _crowd(plane: ControlPlane, name: str) -> Iterator[None]:
-    """Within the context, keep a crowd of pods that fit nowhere, and have other pods end
-    continuously.
-    """
+    """Within the context, create pods that fit nowhere, and make other pods end continuously."""
     namespace = plane.create_namespace(f"crowd-{name}")
     _create(plane, namespace, CROWD, TOO_LARGE)
     over = threading.Event()
@@ -136,8 +134,9 @@ def _crowd(plane: ControlPlane, name: str) -> Iterator[None]:
 
 
 def _is_empty(plane: ControlPlane, namespace: str) -> bool:
-    """Delete the pods of a namespace; return whether none is left, since one request may not
-    delete all in time.
+    """Delete the pods of a namespace. Return whether no pod is left.
+
+    One request may not delete all pods in time.
     """
     plane.nodes.delete_all_pods_now(namespace)
     return not pods_in(plane, namespace)
@@ -155,7 +154,7 @@ def _end_pods(plane: ControlPlane, namespace: str, over: threading.Event) -> Non
 
 
 def _waits(plane: ControlPlane, name: str, **spec: Any) -> float:
-    """Return the median wait, in seconds, of pods that fit and are created one after the other."""
+    """Return the median wait in seconds of pods that fit and are created one after the other."""
     namespace, seconds = plane.create_namespace(f"fits-{name}"), []
     for number in range(PODS):
         pod = f"p{number}"

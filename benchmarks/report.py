@@ -13,8 +13,9 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measured value. ``ratio`` is relative to ``against``, from the same run; ``target`` is
-    an upper limit.
+    """One measured value.
+
+    ``ratio`` is relative to the value ``against`` from the same run. ``target`` is an upper limit.
     """
 
     benchmark: str
@@ -33,7 +34,7 @@ class Times:
     seconds: tuple[float, ...]
 
     def at(self, fraction: float) -> float:
-        """Return the time that ``fraction`` of the runs do not exceed."""
+        """Return the time that the given fraction of the runs does not exceed."""
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
 
@@ -44,7 +45,7 @@ class Times:
 
 
 def cpu_times(run: Callable[[int], object], count: int, *, warm_up: int = 3) -> Times:
-    """Return the CPU time of ``count`` runs; ``run`` gets the number of the run."""
+    """Return the CPU time of ``count`` runs. ``run`` is called with the number of the run."""
     seconds = []
     with without_collector():
         for i in range(warm_up + count):
@@ -56,9 +57,7 @@ def cpu_times(run: Callable[[int], object], count: int, *, warm_up: int = 3) -> 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Exclude existing objects from garbage collections, as the extender does after its first
-    list.
-    """
+    """Exclude existing objects from garbage collections, as the extender does after its start."""
     gc.collect()
     gc.freeze()
     try:
@@ -68,7 +67,7 @@ def without_collector() -> Iterator[None]:
 
 
 def resident_mib(pid: int | None = None) -> float:
-    """Return the resident memory of a process in MiB; of this one without ``pid``."""
+    """Return the resident memory of a process in MiB. Without ``pid``, measure this process."""
     pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

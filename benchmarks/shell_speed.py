@@ -1,8 +1,7 @@
-"""Measures the CPU time of commands that people wait for, compared with an empty Python program.
+"""Measures the CPU time of commands that users wait for, compared with an empty Python program.
 
-Whole processes are measured. On an otherwise idle machine, people wait for this time, and for the
-API server. Here the API server is a plain HTTP server with prepared objects, so that only the
-command's own process is measured.
+The benchmark measures complete processes. A plain HTTP server with prepared objects is the API
+server, so that only the command's own work is measured.
 """
 
 import http.server
@@ -67,7 +66,7 @@ def _children() -> float:
 
 @contextmanager
 def _api_server() -> Iterator[str]:
-    """Serve a cluster; yield the path of a kubeconfig for it."""
+    """Serve a cluster. Yield the path of a kubeconfig for it."""
     engine, _ = filled(NODES, PODS)
     lists = {
         "/api/v1/nodes": _list(node_items(NODES)),

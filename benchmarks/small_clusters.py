@@ -1,8 +1,8 @@
 """Compares packing with binpack on 1,000 random clusters of 1 to 12 nodes.
 
-The measure is GPUs allocated, as on a trace: a pod of four GPUs that is placed takes the place of
-several small ones, so a count of pods would call the better placement worse. The counts of pods are
-printed too. No policy that sees one pod at a time beats another one on every cluster.
+The measure is the number of allocated GPUs, as on a trace. The number of placed pods would be
+misleading, because a pod with four GPUs uses the GPUs of several small pods. This number is printed
+too. No policy that decides about one pod at a time is better than another policy on every cluster.
 """
 
 from collections.abc import Iterator
@@ -59,8 +59,9 @@ def _shape(rng: np.random.Generator, *, tight: bool) -> PodShape:
 
 
 def placed(policy: str, seed: int) -> dict[str, float]:
-    """Return what a policy places on the cluster of a seed: GPUs, pods, and the percentage of
-    the GPUs.
+    """Place the pods on the cluster of a seed.
+
+    Return the GPUs and the pods that were placed, and the percentage of the GPUs.
     """
     nodes, workload, arrivals = cluster(seed)
     curve = replay(make_placer(policy, nodes, workload, arrivals, 1), workload, arrivals)

@@ -1,8 +1,7 @@
-"""Measures the extender's time from start to ready, and its memory, with 5,000 nodes and 50,000
-pods.
+"""Measures the extender's start with 5,000 nodes and 50,000 pods, and its memory.
 
 The API server is a plain HTTP server that serves pages of prepared objects, so that only the
-extender's own process is measured. Its initial list is compared with a client that reads the same
+extender's own work is measured. The initial list is compared with a client that reads the same
 bytes and discards them.
 """
 
@@ -49,10 +48,11 @@ def run() -> Iterator[Result]:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start of the extender: wall-clock and CPU seconds until it is ready, then resident memory
-    in MiB.
+    """A start of an extender.
 
-    ``reading`` are the seconds that a client needs to read the same lists and discard them.
+    ``ready`` and ``cpu`` are wall-clock and CPU seconds until the extender is ready, and
+    ``resident`` is its memory in MiB. ``reading`` are the seconds in which a client reads the same
+    lists and discards them.
     """
 
     ready: float
@@ -100,14 +100,12 @@ def node_items(count: int) -> list[bytes]:
 
 
 def pod_items(ledger: Ledger) -> list[bytes]:
-    """Return the pods of the ledger's bookings as JSON, as the API server serves them: about 3
-    kB each.
-    """
+    """Return the pods of the ledger's bookings as JSON of about 3 kB each, like an API server."""
     return [msgspec.json.encode(_with_noise(pod)) for pod in bound_pods(ledger)]
 
 
 def _with_noise(found: Any) -> Any:
-    """Add fields that the API server serves and gputile does not read."""
+    """Add fields that the API server serves but gputile does not read."""
     body = msgspec.to_builtins(found)
     body["metadata"]["managedFields"] = [
         {"manager": "kubelet", "fieldsV1": {f"f:field-{i}": {} for i in range(80)}}

@@ -1,9 +1,9 @@
-"""Measures pods per second through the real kube-scheduler: with gputile, an idle extender, and
-none.
+"""Measures pods per second with the real kube-scheduler and gputile, an idle extender or no
+extender.
 
-The variants alternate in one run on the same control plane, since everything shares the machine's
-cores. The idle extender answers filter with all names and prioritize with zeros, and binds with a
-plain Binding. The pods exist before the scheduler starts.
+The variants alternate in one run on the same control plane, because all programs share the
+machine's cores. The idle extender returns all names for filter and zeros for prioritize, and sends
+a plain Binding. All pods exist before the scheduler starts.
 """
 
 import statistics
@@ -37,7 +37,7 @@ nodes:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Pods bound per second, and CPU seconds of scheduler and extender for each pod."""
+    """Bound pods per second, and CPU seconds of scheduler and extender for each pod."""
 
     pods_per_second: float
     cpu_seconds: float
@@ -50,12 +50,12 @@ def _gpu_pod(plane: ControlPlane, namespace: str, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to schedule: the extender, if any, the scheduler's options, and the pods.
+    """One way to schedule pods.
 
-    ``start`` starts an extender of the given name, and returns its process and URL; the extender
-    runs only while the variant's pods are scheduled. ``create`` creates a pod by number.
-    ``settled`` returns whether other controllers have finished their work for the pods of a
-    namespace.
+    ``start`` starts an extender of the given name, and returns its process and URL. The extender
+    runs only while the variant's pods are scheduled. ``options`` are the scheduler's options.
+    ``create`` creates a pod by its number. ``settled`` returns whether other controllers have
+    finished their work for the pods of a namespace.
     """
 
     start: Callable[[str], tuple[Process, str]] | None = None
@@ -105,7 +105,7 @@ def _compared(nodes: int) -> Iterator[Result]:
 
 
 def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> Rate:
-    """Measure the time in which the share of bound pods rises from one tenth to nine tenths."""
+    """Measure the time in which the number of bound pods rises from one tenth to nine tenths."""
     namespace = plane.create_namespace(f"bench-{round_name}")
     path = f"/api/v1/namespaces/{namespace}/pods"
     with ThreadPoolExecutor(4) as pool:
@@ -128,8 +128,9 @@ def rate(plane: ControlPlane, variant: Variant, round_name: str, pods: int) -> R
 def _reached(
     plane: ControlPlane, path: str, count: int, working: list[Process]
 ) -> tuple[int, float, float]:
-    """Wait until ``count`` pods are bound; return their number, the time, and the CPU seconds of
-    ``working`` so far.
+    """Wait until ``count`` pods are bound.
+
+    Return their number, the time, and the CPU seconds of ``working`` until then.
     """
     while (bound := len(plane.api.get(path, fieldSelector="spec.nodeName!=")["items"])) < count:
         time.sleep(0.2)

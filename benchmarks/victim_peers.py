@@ -1,9 +1,9 @@
-"""Chooses victims as kube-scheduler's own preemption does, and optimally by an integer program.
+"""Chooses victims by kube-scheduler's algorithm, and optimally by an integer program.
 
-kube-scheduler (``DefaultPreemption``) removes all pods of lower priority from a node, and adds
-those back that can stay, those of the highest priority first. It compares nodes by the highest
+kube-scheduler (``DefaultPreemption``) removes all pods of lower priority from a node. It then adds
+back the pods that can stay, in descending order of priority. It compares nodes by the highest
 priority of the victims, the sum of their priorities, their number, and the latest start. Here its
-filters check GPUs, as if it knew them, and there are no PodDisruptionBudgets.
+filters check GPUs as if kube-scheduler knew them, and there are no PodDisruptionBudgets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,9 @@ _OFFSET = 2**31  # kube-scheduler adds it to each priority, so that more victims
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A running pod: (index, thousandths) of each of its GPUs, its priority, and its start in
-    seconds.
+    """A running pod.
+
+    Its fields are (index, thousandths) of each of its GPUs, its priority, and its start in seconds.
     """
 
     uid: str
@@ -33,8 +34,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request of ``pods`` equal pods: each needs ``milli`` thousandths of each of ``gpus``
-    GPUs of one node.
+    """The request of ``pods`` equal pods.
+
+    Each pod needs ``milli`` thousandths of each of ``gpus`` GPUs of one node.
     """
 
     gpus: int
@@ -45,8 +47,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """A node where the pod may lack GPUs but nothing else: free thousandths of each GPU, and the
-    running pods.
+    """A node on which the pod lacks nothing except GPUs.
+
+    Its fields are the free thousandths of each GPU, and the running pods.
     """
 
     free: tuple[int, ...]
@@ -54,8 +57,9 @@ class OpenNode:
 
 
 def scheduler_victims(nodes: Mapping[str, OpenNode], asked: Asked) -> tuple[str, list[Held]] | None:
-    """Return the node that kube-scheduler chooses for one pod, and its victims; None if no
-    victims are enough.
+    """Return the node that kube-scheduler chooses for one pod, and its victims.
+
+    Return None if no victims are enough.
     """
     found = [
         (name, victims)
@@ -96,11 +100,17 @@ def _on_node(node: OpenNode, asked: Asked) -> list[Held] | None:
 
 
 def best_victims(nodes: Mapping[str, OpenNode], asked: Asked, now: float) -> list[Held] | None:
-    """Return the victims whose highest priority is lowest; among these the fewest, then those that
-    lose the least time.
+    """Return the victims whose highest priority is lowest.
 
-    Of the asking pods, x are on a GPU and y on a node. Constraints: x milli <= free + freed by
-    victims; the x of a node add up to gpus y; x <= y; the y add up to ``asked.pods``.
+    Among these, prefer the fewest victims, and then the victims that lose the least time.
+
+    The program has the variables x, the number of requesting pods on a GPU, and y, their number on
+    a node. These are the constraints:
+
+    - x milli <= free + freed by victims
+    - the x of a node add up to gpus y
+    - x <= y
+    - the y add up to ``asked.pods``
     """
     levels = sorted(
         {

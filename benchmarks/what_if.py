@@ -1,8 +1,8 @@
-"""Measures the CPU time of ``gputile simulate`` on large clusters where each pod is a separate
-object.
+"""Measures the CPU time of ``gputile simulate`` on large clusters in which each pod is an object.
 
-Whole processes are measured. The pods' requests are like those of the openb trace: mostly a part of
-a GPU or one GPU, sometimes several or none, with many different amounts of CPU and memory.
+The benchmark measures complete processes. The requests resemble those of the openb trace. Most pods
+request a part of a GPU or one GPU, and some request several GPUs or none. CPU and memory vary
+widely.
 """
 
 import json
@@ -49,9 +49,7 @@ def run() -> Iterator[Result]:
 
 
 def simulated(nodes: int, documents: Sequence[str]) -> tuple[float, float]:
-    """Return the CPU seconds and the memory in MiB that the whole command needs for these
-    manifests.
-    """
+    """Return the CPU seconds and the memory in MiB of the command for these manifests."""
     with tempfile.TemporaryDirectory() as directory:
         cluster, manifests = Path(directory) / "cluster.yaml", Path(directory) / "pods.yaml"
         cluster.write_text(_cluster(nodes), encoding="utf-8")
@@ -83,7 +81,7 @@ def _cluster(count: int) -> str:
 
 
 def documents_of(count: int) -> list[str]:
-    """Return the manifests of ``count`` pods, one for each pod."""
+    """Return the manifests of ``count`` pods, one manifest for each pod."""
     return [json.dumps(each) for each in _pods(count)]
 
 

@@ -1,3 +1,1 @@
-"""What a release consists of, and how each artefact is made: the container image and the list of
-what is in it.
-"""
+"""Builds the artefacts of a release, such as the container image and its bill of materials."""

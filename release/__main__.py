@@ -1,5 +1,6 @@
-"""Builds what a release consists of: ``python -m release all``, which `make release` runs, or a
-part of it.
+"""Runs ``python -m release``, which builds the artefacts of a release.
+
+`make release` runs ``python -m release all``. Other commands build one artefact.
 """
 
 import argparse
@@ -20,8 +21,9 @@ PROJECT: Final = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what the command line names; return 2 where a tool is missing, a step fails or a
-    file is not right.
+    """Build the artefacts that the command line names.
+
+    Return 2 if a tool is missing, a step fails, or a file does not pass its check.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -52,13 +54,13 @@ def _parser() -> argparse.ArgumentParser:
             "--repository",
             type=_repository,
             default="localhost/gputile",
-            help="the image, without its tag",
+            help="the name of the image without a tag",
         )
         command.add_argument(
             "--url",
             type=_address,
             default="",
-            help="where people will load the files from; without it, none for krew",
+            help="the download address; without it, no krew manifests are built",
         )
     return parser
 

@@ -1,5 +1,6 @@
-"""Archives of directories that are the same bytes for the same content: sorted names, one time,
-no owner.
+"""Writes archives of directories. The same content always gives the same bytes.
+
+Names are sorted, all entries have the same time, and entries have no owner.
 """
 
 import gzip
@@ -10,11 +11,11 @@ from pathlib import Path
 
 
 def pack(content: Mapping[str, Path | str], epoch: int) -> bytes:
-    """Return a gzipped tar archive of ``content``: by its name in the archive a file, a directory,
-    or a script's text.
+    """Return a gzipped tar archive of ``content``.
 
-    ``epoch`` is the time of every entry, in seconds of Unix time. Of directories, what Python
-    compiles is left out.
+    The keys of ``content`` are the names in the archive. The values are files, directories, or the
+    texts of scripts. ``epoch`` is the time of every entry, in seconds of Unix time. Compiled Python
+    files in directories are omitted.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:

@@ -1,4 +1,4 @@
-"""All files of a release in one directory, with their checksums."""
+"""Builds all files of a release in one directory, with their checksums."""
 
 import hashlib
 import platform
@@ -16,7 +16,7 @@ from release.image import build_image
 from release.python_packages import build_distribution, console_scripts, environment, install, slim
 from release.sources import Sources
 
-# kubectl finds plugins by their file's name; krew's names have no "kubectl-".
+# kubectl finds plugins by their file name. The names in krew omit "kubectl-".
 PLUGINS: Final = {
     "gputile": ("kubectl-gputile", "Share GPUs: why pods wait, what fits where, what the nodes do"),
     "inspect-cgpu": (
@@ -41,14 +41,16 @@ _CAVEATS: Final = (
 
 
 class NotAsPromised(RuntimeError):
-    """A file of a release does not do what it is for; the message says which, and what it did."""
+    """A file of a release does not work. The message names the file and describes the failure."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """What a release is built from: its sources, ``machine`` the processor as ``uname -m`` says it,
-    ``repository`` the image's name without tag, ``url`` where people will load the files from, ""
-    if nobody knows.
+    """The inputs of a release.
+
+    ``machine`` is the processor as printed by ``uname -m``. ``repository`` is the name of the image
+    without a tag. ``url`` is the address from which users will download the files, or "" if it is
+    unknown.
     """
 
     sources: Sources
@@ -58,16 +60,15 @@ class Release:
 
     @property
     def reference(self) -> str:
-        """The image's name with its tag."""
+        """The name of the image with its tag."""
         return f"{self.repository}:{VERSION}"
 
 
 def build_release(release: Release, output: Path) -> Iterator[Path]:
-    """Write each artefact into ``output``, and at last their checksums; yield their paths as they
-    are written.
+    """Write each artefact into ``output``, and then the checksums. Yield the path of each file.
 
     Raises:
-        NotAsPromised: the changelog says nothing of this version.
+        NotAsPromised: the changelog has no section for this version.
         ToolMissing: mmdebstrap, strip or a C compiler is not installed.
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
@@ -87,14 +88,14 @@ def build_release(release: Release, output: Path) -> Iterator[Path]:
 
 
 def write_sums(output: Path, files: Iterable[Path]) -> Path:
-    """Write the checksums of ``files`` as sha256sum(1) reads them; return their path."""
+    """Write the checksums of ``files`` in the format of sha256sum(1). Return the path."""
     sums = output / "SHA256SUMS"
     sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(files)))
     return sums
 
 
 def build_notes(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the notes: what the changelog says of this version."""
+    """Yield the release notes, which are the changelog's section for this version."""
     changelog = (release.sources.project / "CHANGELOG.md").read_text(encoding="utf-8")
     for section in changelog.split("\n## ")[1:]:
         if section.startswith(f"{VERSION} ("):
@@ -108,7 +109,7 @@ def build_notes(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_python(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the wheel and the archive of the sources."""
+    """Yield the wheel and the source archive."""
     for kind in ("wheel", "sdist"):
         with tempfile.TemporaryDirectory() as directory:
             found = build_distribution(
@@ -118,7 +119,7 @@ def build_python(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_chart(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the chart's archive, as ``helm package`` names it."""
+    """Yield the chart's archive, with the file name that ``helm package`` gives it."""
     path = output / f"gputile-{VERSION}.tgz"
     path.write_bytes(
         pack({"gputile": release.sources.project / "charts" / "gputile"}, release.sources.epoch)
@@ -127,7 +128,7 @@ def build_chart(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_plugins(release: Release, output: Path) -> Iterator[Path]:
-    """Yield the archive of the kubectl plugins, with all that they import."""
+    """Yield the archive of the kubectl plugins, with all modules that the plugins import."""
     archive = _plugins_archive(release, output)
     with tempfile.TemporaryDirectory() as directory:
         settings, library = environment(release.sources.epoch), Path(directory, "lib")
@@ -152,9 +153,7 @@ def build_plugins(release: Release, output: Path) -> Iterator[Path]:
 
 
 def build_krew_manifests(release: Release, output: Path) -> Iterator[Path]:
-    """Yield krew's manifest of each plugin in the archive; none where nobody knows where krew
-    could load it from.
-    """
+    """Yield the krew manifest of each plugin. Yield nothing if the download address is unknown."""
     archive = _plugins_archive(release, output)
     for plugin in PLUGINS if release.url else ():
         path = output / f"{plugin}.krew.yaml"
@@ -177,8 +176,9 @@ def build_container_image(release: Release, output: Path) -> Iterator[Path]:
 
 
 def krew_manifest(release: Release, plugin: str, archive: Path) -> Mapping[str, Any]:
-    """Return krew's manifest of a plugin in ``archive``
-    (krew.googlecontainertools.github.com/v1alpha2).
+    """Return the krew manifest of a plugin in ``archive``.
+
+    The format is krew.googlecontainertools.github.com/v1alpha2.
     """
     program, description = PLUGINS[plugin]
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(release.machine, release.machine)

@@ -1,5 +1,6 @@
-"""gputile's container image: one for every component; the chart starts each with its own
-arguments.
+"""Builds gputile's container image, which contains all components.
+
+The chart starts each component with its own arguments.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +22,8 @@ CONFIG: Final = ImageConfig(
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     },
-    # Nobody's number. The agent alone runs as root, as its DaemonSet says: the kubelet's sockets
-    # are root's.
+    # An unprivileged user. Only the agent runs as root, by its DaemonSet, because the kubelet's
+    # sockets belong to root.
     user=f"{USER}:{USER}",
     labels={
         "org.opencontainers.image.title": "gputile",
@@ -35,8 +36,9 @@ CONFIG: Final = ImageConfig(
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """The files that were written, and what they are of. ``components`` counts the bill's
-    entries.
+    """The files that were written.
+
+    ``components`` is the number of entries in the bill of materials.
     """
 
     archive: Path
@@ -47,11 +49,11 @@ class BuiltImage:
 
 
 def configuration(epoch: int, revision: str) -> ImageConfig:
-    """Return how containers of the image start, with the labels that say when and of which commit
-    it was made.
+    """Return how containers of the image start, and the labels of the image.
 
-    ``epoch`` is in seconds of Unix time. Sources that are no commit's have the ``revision`` "", and
-    no label of it (https://specs.opencontainers.org/image-spec/annotations/).
+    The labels contain the time ``epoch``, in seconds of Unix time, and the commit ``revision``. If
+    ``revision`` is "", its label is omitted
+    (https://specs.opencontainers.org/image-spec/annotations/).
     """
     made = {
         "org.opencontainers.image.created": datetime.fromtimestamp(epoch, UTC).strftime(
@@ -66,11 +68,10 @@ def configuration(epoch: int, revision: str) -> ImageConfig:
 def build_image(
     sources: Sources, work: Path, output: Path, reference: str, machine: str
 ) -> BuiltImage:
-    """Build the image ``reference`` of ``sources``; write it and its bill of materials into
-    ``output``.
+    """Build the image ``reference`` of ``sources``.
 
-    ``work`` is an empty directory for what is unpacked. ``machine`` is the processor as ``uname
-    -m`` says it.
+    Write the image and its bill of materials into ``output``. ``work`` is an empty directory for
+    temporary files. ``machine`` is the processor as printed by ``uname -m``.
 
     Raises:
         ToolMissing: mmdebstrap or a C compiler is not installed.

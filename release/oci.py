@@ -1,9 +1,8 @@
-"""An OCI image as an archive of an image layout: the same bytes for the same content (OCI image
-specification 1.1).
+"""Writes an OCI image as an archive of an image layout (OCI image specification 1.1).
 
-Nothing of a tool's own goes into it: layers are plain tar files with sorted names and one time, so
-two builds have one digest, and containerd, podman, skopeo and crane load it (``ctr images import``,
-``podman load``).
+The same content always gives the same bytes and the same digest, because layers are plain tar files
+with sorted names and one time. containerd, podman, skopeo and crane can load the archive (``ctr
+images import``, ``podman load``).
 """
 
 import gzip
@@ -24,7 +23,9 @@ _BLOBS: Final = "blobs/sha256"
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """How containers of the image start. ``labels`` are OCI's annotation keys with their values."""
+    """How containers of the image start. ``labels`` contains OCI's annotation keys and their
+    values.
+    """
 
     entrypoint: tuple[str, ...]
     command: tuple[str, ...] = ()
@@ -35,7 +36,11 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class WrittenImage:
-    """``digest`` is the manifest's; ``layer_bytes`` the unpacked size of each layer."""
+    """The result of writing an image.
+
+    ``digest`` is the digest of the manifest. ``layer_bytes`` contains the unpacked size of each
+    layer.
+    """
 
     digest: str
     layer_bytes: tuple[int, ...]
@@ -49,11 +54,11 @@ def write_image(
     epoch: int,
     machine: str,
 ) -> WrittenImage:
-    """Write the image of ``layers`` (directories, lowest first) under the name ``reference``.
+    """Write the image of ``layers`` under the name ``reference``.
 
-    All files belong to root and have the time ``epoch`` (seconds of Unix time); what they permit
-    does not depend on the umask they were made under. ``machine`` is the processor as ``uname -m``
-    says it.
+    ``layers`` are directories, the lowest layer first. All files in the image belong to root and
+    have the time ``epoch``, in seconds of Unix time. Their permissions do not depend on the umask
+    at build time. ``machine`` is the processor as printed by ``uname -m``.
     """
     blobs: dict[str, bytes] = {}
     plain = [_layer(layer, epoch) for layer in layers]
@@ -83,7 +88,7 @@ def write_image(
         "annotations": dict(sorted(config.labels.items())),
     }
     described = _add(blobs, f"{_MEDIA}.manifest.v1+json", _json(manifest))
-    # containerd reads the whole name from its own key, the specification's holds a tag.
+    # containerd reads the whole name from its own key. The key of the specification contains a tag.
     names = {
         "io.containerd.image.name": reference,
         "org.opencontainers.image.ref.name": reference.rpartition(":")[2],
@@ -105,11 +110,11 @@ def write_image(
 
 
 def _layer(root: Path, epoch: int) -> bytes:
-    """Return the tar file of a directory; hard links become files of their own."""
+    """Return the tar file of a directory. Hard links become separate files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
-            # What would make the second name of a file a link.
+            # With this record, tarfile would write the second name of a file as a hard link.
             archive.inodes.clear()  # type: ignore[attr-defined]
             entry = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
             entry.uid = entry.gid = 0

@@ -1,6 +1,4 @@
-"""The Python packages of a release: gputile's own wheel, and the locked wheels that it needs, as
-they lie on a disk.
-"""
+"""Builds the Python packages of a release: gputile's wheel and the locked wheels that it needs."""
 
 import hashlib
 import os
@@ -20,8 +18,9 @@ class ToolMissing(RuntimeError):
 
 
 def environment(epoch: int) -> dict[str, str]:
-    """Return the environment of what builds: ``epoch``, in seconds of Unix time, goes into the
-    files.
+    """Return the environment variables of a build.
+
+    ``epoch``, in seconds of Unix time, becomes the time of the built files.
     """
     return {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0"}
 
@@ -29,8 +28,7 @@ def environment(epoch: int) -> dict[str, str]:
 def build_distribution(
     project: Path, kind: str, directory: Path, settings: Mapping[str, str]
 ) -> Path:
-    """Build the wheel (``kind`` "wheel") or the archive of the sources ("sdist") into
-    ``directory``; return its path.
+    """Build the wheel (``kind`` "wheel") or the source archive ("sdist"). Return its path.
 
     Raises:
         ToolMissing: no C compiler is installed.
@@ -60,10 +58,11 @@ def build_distribution(
 
 
 def install(target: Path, what: Sequence[str | Path], settings: Mapping[str, str]) -> None:
-    """Install wheels, given as arguments of ``uv pip install``, into the directory ``target``.
+    """Install wheels into the directory ``target``. They are given as arguments of ``uv pip
+    install``.
 
     Raises:
-        subprocess.CalledProcessError: one cannot be fetched.
+        subprocess.CalledProcessError: a wheel cannot be fetched.
     """
     command: list[str | Path] = [
         own_tool("uv"),
@@ -77,18 +76,21 @@ def install(target: Path, what: Sequence[str | Path], settings: Mapping[str, str
     ]
     options = ["--link-mode=copy", "--only-binary=:all:", f"--python={sys.executable}"]
     subprocess.run([*command, *options, *what], check=True, env=dict(settings))
-    # The first line of each script names the Python that installed it.
+    # The first line of each script contains the path of the Python that installed the script.
     shutil.rmtree(target / "bin", ignore_errors=True)
     for name in (".lock", ".gitignore", "CACHEDIR.TAG"):
         (target / name).unlink(missing_ok=True)
     for recorded in target.glob("*.dist-info"):
         for name in ("direct_url.json", "uv_cache.json", "RECORD", "REQUESTED"):
-            (recorded / name).unlink(missing_ok=True)  # they tell paths and times of this machine
+            (recorded / name).unlink(
+                missing_ok=True
+            )  # they contain paths and times of this machine
 
 
 def console_scripts(installed: Path) -> dict[str, tuple[str, str]]:
-    """Return the module and the function of each of gputile's commands, as its wheel in
-    ``installed`` declares them.
+    """Return the module and the function of each of gputile's commands.
+
+    They are read from the metadata of the wheel in ``installed``.
     """
     (declared,) = installed.glob("gputile-*.dist-info/entry_points.txt")
     parser = ConfigParser(delimiters=("=",))
@@ -98,8 +100,9 @@ def console_scripts(installed: Path) -> dict[str, tuple[str, str]]:
 
 
 def slim(directory: Path) -> None:
-    """Remove what wheels carry beside the code that runs: tests, headers, debug symbols, a
-    library's second copy.
+    """Remove files of wheels that are not needed at run time.
+
+    These are tests, headers, debug symbols, and second copies of libraries.
 
     Raises:
         ToolMissing: strip is not installed.
@@ -122,13 +125,13 @@ def slim(directory: Path) -> None:
         if (first := seen.setdefault(key, library)) != library:
             library.unlink()
             library.symlink_to(first.name)
-        # strip damages libraries that patchelf has changed, which are in directories *.libs.
+        # strip damages libraries that patchelf has changed. They are in directories named *.libs.
         elif not library.parent.name.endswith(".libs"):
             subprocess.run([strip, "--strip-unneeded", library], check=True)
 
 
 def remove_empty(root: Path, keep: Collection[Path] = ()) -> None:
-    """Remove the directories below ``root`` that are empty, but those to ``keep``."""
+    """Remove the empty directories below ``root``, except the directories ``keep``."""
     for path in sorted(
         (each for each in root.rglob("*") if each.is_dir() and not each.is_symlink()), reverse=True
     ):
@@ -137,16 +140,17 @@ def remove_empty(root: Path, keep: Collection[Path] = ()) -> None:
 
 
 def own_tool(name: str) -> Path:
-    """Return a program of the environment that this Python is of."""
+    """Return the path of a program in the environment of the running Python."""
     return Path(sys.executable).with_name(name)
 
 
 def compile_all(directory: Path, shown: str, settings: Mapping[str, str]) -> None:
-    """Compile all modules in ``directory``, which lies at ``shown`` where they run: file systems of
-    containers are read-only. None is checked at the start, since nothing changes in an image.
+    """Compile all modules in ``directory``, because the file systems of containers are read-only.
 
-    A process of its own compiles each directory: what a process has interned before shows in the
-    compiled bytes.
+    ``shown`` is the path of the directory in the container. Python does not check the compiled
+    files for changes at start, because an image does not change. Each directory is compiled by a
+    separate process, because the strings that a process has interned before influence the compiled
+    bytes.
     """
     mode = ["-m", "compileall", "-q", "-f", "--invalidation-mode=unchecked-hash"]
     command = [sys.executable, "-S", *mode, "-s", str(directory), "-p", shown, str(directory)]

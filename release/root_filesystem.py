@@ -1,9 +1,9 @@
-"""The image's root file system: Python from Debian's packages, the locked wheels, and gputile; no
-shell, no compiler.
+"""Builds the image's root file system, with Python, the locked wheels and gputile.
 
-`mmdebstrap` fetches and unpacks the packages with what they depend on. No script of a package runs,
-so what is there is what the packages carry, less what only a person at a terminal or a package
-manager would use.
+Python comes from Debian's packages. The image contains no shell and no compiler. `mmdebstrap`
+fetches and unpacks the packages and their dependencies. It runs no scripts of packages, so the
+image contains only files of packages. Files that only users of a terminal or a package manager need
+are removed.
 """
 
 import os
@@ -31,8 +31,8 @@ from release.python_packages import (
 
 SUITE: Final = "bookworm"
 DEBIAN_PACKAGES: Final = ("base-files", "python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")
-# Packages depend on them for installing and for a terminal: what is unpacked here has no use for
-# either.
+# Other packages depend on these for their installation or for a terminal, neither of which the
+# image needs.
 WITHOUT: Final = ("dpkg", "mawk", "tar", "readline-common")
 _WITHOUT_PATHS: Final = (
     "etc/alternatives",
@@ -40,7 +40,7 @@ _WITHOUT_PATHS: Final = (
     "etc/cron.daily",
     "etc/default",
     "etc/fstab",
-    "etc/hostname",  # this one and the next are the building machine's
+    "etc/hostname",  # this file and the next one are copied from the build machine
     "etc/resolv.conf",
     "etc/logrotate.d",
     "usr/lib/python3.11/ensurepip",
@@ -90,8 +90,10 @@ class DebianPackage:
 
 @dataclass(frozen=True)
 class RootFilesystem:
-    """What was built: the directories that become layers, lowest first, and the Debian packages
-    of the first.
+    """The result of a build.
+
+    It contains the directories that become layers, the lowest layer first, and the Debian packages
+    of the first layer.
     """
 
     layers: tuple[Path, ...]
@@ -105,11 +107,11 @@ class RootFilesystem:
 
 
 def build(project: Path, directory: Path, epoch: int) -> RootFilesystem:
-    """Build the root file system of the sources in ``project`` below ``directory``, which must be
-    empty.
+    """Build the root file system of the sources in ``project`` below the empty ``directory``.
 
-    Each layer has what changes about as often: Debian's packages, the locked wheels, gputile
-    itself. ``epoch`` is the time that goes into what is built, in seconds of Unix time.
+    There is one layer for Debian's packages, one for the locked wheels, and one for gputile,
+    because they change at different rates. ``epoch`` is the time of the built files, in seconds of
+    Unix time.
 
     Raises:
         ToolMissing: mmdebstrap or a C compiler is not installed.
@@ -186,8 +188,9 @@ def _unpack_debian(root: Path, settings: Mapping[str, str]) -> tuple[DebianPacka
 
 
 def _licenses(documents: Path) -> tuple[str, ...]:
-    """Return the licences that a copyright file names, by its fields (DEP 5), else by the texts
-    that it refers to.
+    """Return the licences that a copyright file names.
+
+    They are read from its fields (DEP 5), or else from the licence texts that it refers to.
     """
     text = (documents / "copyright").read_text(encoding="utf-8")
     named = (
@@ -200,8 +203,8 @@ def _licenses(documents: Path) -> tuple[str, ...]:
 
 
 def _remove(root: Path, surplus: Sequence[str]) -> None:
-    """Remove the files of surplus packages, what nobody reads in a container, and directories
-    that are empty then.
+    """Remove the files of surplus packages, files that containers do not need, and empty
+    directories.
     """
     for name in surplus:
         path = root / name.removeprefix("./")
@@ -220,7 +223,7 @@ def _remove(root: Path, surplus: Sequence[str]) -> None:
 
 
 def _write_virtual_environment(root: Path) -> None:
-    """Write a virtual environment's frame: Python finds what lies beside ``pyvenv.cfg``."""
+    """Write ``pyvenv.cfg``, by which Python finds the packages next to it."""
     prefix = root / PREFIX.lstrip("/")
     (prefix / "bin").mkdir(parents=True)
     for name in ("python", "python3"):
@@ -242,8 +245,9 @@ def _write_entry_points(layer: Path) -> None:
 
 
 def main() -> int:
-    """Build into the directory that the command line names: a step of the Dockerfile, with
-    nothing but uv installed.
+    """Build into the directory that the command line names.
+
+    A step of the Dockerfile runs this, where only uv is installed.
     """
     (output,) = sys.argv[1:]
     build(Path.cwd(), Path(output), int(os.environ.get("SOURCE_DATE_EPOCH", "0")))

@@ -1,5 +1,6 @@
-"""The image's bill of materials, as CycloneDX: every Debian package and every Python
-distribution that is in it.
+"""Writes the image's bill of materials in the format of CycloneDX.
+
+It lists every Debian package and every Python distribution in the image.
 """
 
 import uuid
@@ -18,10 +19,12 @@ from packageurl import PackageURL
 
 from release.root_filesystem import SUITE, DebianPackage
 
-# The namespace of the UUIDs of gputile's bills of materials.
+# The namespace of the UUIDs of bills of materials.
 _NAMESPACE: Final = uuid.UUID("7d1c8a56-3f0e-5b52-9d5b-2b6f6f2f2c11")
 
-_LONGEST_NAME: Final = 80  # characters of a licence's name; some packages put its whole text there
+_LONGEST_NAME: Final = (
+    80  # characters of a licence's name. Some packages declare the whole text instead.
+)
 
 
 def bill_of_materials(
@@ -34,7 +37,8 @@ def bill_of_materials(
     """Return the bill of the image ``reference`` with this manifest digest, as JSON (CycloneDX
     1.6).
 
-    ``epoch`` is when it was built, in seconds of Unix time. The same image gives the same text.
+    ``epoch`` is the time of the build, in seconds of Unix time. The same image always gives the
+    same text.
     """
     image = Component(name=reference, version=digest, type=ComponentType.CONTAINER, bom_ref="image")
     bom = Bom(
@@ -74,8 +78,9 @@ def _component(
 
 
 def _licenses(found: Distribution) -> Iterable[License]:
-    """Return the licences that a distribution declares: an SPDX expression (PEP 639), else a
-    name or classifiers.
+    """Return the licences that a distribution declares.
+
+    They are an SPDX expression (PEP 639), or else a name or classifiers.
     """
     factory, metadata = LicenseFactory(), found.metadata
     if declared := metadata.get_all("License-Expression"):

@@ -1,4 +1,4 @@
-"""What a release is made of: the sources, their time, and the commit that they are."""
+"""Finds the sources of a release, their time, and their commit."""
 
 import os
 import subprocess
@@ -8,8 +8,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Sources:
-    """The ``project``'s directory, its time in seconds of Unix time, and the commit that it is,
-    "" if it is none.
+    """The directory of the sources, their time, and their commit.
+
+    The time is in seconds of Unix time. The commit is "" if the sources are not exactly a commit.
     """
 
     project: Path
@@ -20,8 +21,8 @@ class Sources:
 def sources_of(project: Path) -> Sources:
     """Return the sources in a directory.
 
-    Their time is SOURCE_DATE_EPOCH, else the last commit's, 0 in an unpacked archive. What differs
-    from the commit, or has files beside it, is no commit.
+    Their time is SOURCE_DATE_EPOCH, or else the time of the last commit, or 0 in an unpacked
+    archive. Sources that differ from the commit, or that contain untracked files, have no commit.
     """
     given = os.environ.get("SOURCE_DATE_EPOCH")
     epoch = int(given or _git(project, "log", "-1", "--format=%ct") or 0)
@@ -34,7 +35,7 @@ def sources_of(project: Path) -> Sources:
 
 
 def _git(project: Path, *arguments: str) -> str | None:
-    """Return what git prints; None where there is no git, or no repository."""
+    """Return the output of git, or None if there is no git or no repository."""
     try:
         output = subprocess.check_output(
             ["git", *arguments], cwd=project, stderr=subprocess.DEVNULL, text=True

@@ -1,5 +1,6 @@
-"""Tries what people install of a release: the plugins start, and the wheel runs the demo in an
-empty environment.
+"""Checks the files of a release in the way in which users install them.
+
+The plugins must start, and the wheel must run the demo in an empty environment.
 """
 
 import json
@@ -15,14 +16,14 @@ from gputile.version import VERSION
 from release.artefacts import PLUGINS, NotAsPromised, Release
 from release.python_packages import own_tool
 
-_FITS_NOT: Final = 3  # exit code of a simulation in which a pod has no place
+_FITS_NOT: Final = 3  # exit code of a simulation in which a pod was not placed
 
 
 def verify_release(release: Release, output: Path) -> Iterator[str]:
-    """Yield a line on each archive in ``output`` that works.
+    """Yield a line for each archive in ``output`` that works.
 
     Raises:
-        NotAsPromised: one does not.
+        NotAsPromised: an archive does not work.
     """
     (plugins,) = output.glob(f"gputile-kubectl-{VERSION}-*.tar.gz")
     with tempfile.TemporaryDirectory() as directory, tarfile.open(plugins) as packed:
@@ -42,7 +43,7 @@ def verify_release(release: Release, output: Path) -> Iterator[str]:
 def _run_demo(project: Path, wheel: Path, directory: Path) -> None:
     python = directory / "bin" / "python"
     _run([own_tool("uv"), "venv", "--quiet", "--python", sys.executable, directory], project)
-    # As people install it, without the locks: those the image has, and the archive of the plugins.
+    # Without the locked versions, like a user's installation. Image and plugins use the locks.
     _run([own_tool("uv"), "pip", "install", "--quiet", "--python", python, wheel], project)
     examples = project / "examples"
     demo: list[str | Path] = [

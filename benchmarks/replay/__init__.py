@@ -2,6 +2,6 @@
 
 The protocol is that of "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent" (USENIX ATC 2023), on the files of the Alibaba
-cluster-trace-gpu-v2023: pods arrive one at a time until 130 % of the cluster's GPUs have been
-requested, no pod leaves, and a pod that fits nowhere has failed.
+cluster-trace-gpu-v2023. Pods arrive one at a time until 130 % of the cluster's GPUs have been
+requested. No pod leaves. A pod that fits no node has failed.
 """

@@ -1,5 +1,5 @@
-"""``python -m benchmarks.replay --trace DIR``: how much each placement policy gets onto the same
-GPUs.
+"""Runs ``python -m benchmarks.replay --trace DIR``, which compares placement policies on one
+cluster.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SEEDS = (42, 43, 44, 45, 46)
 
 
 def lines(results: Sequence[ReplayResult]) -> Iterator[str]:
-    """Yield a line for each workload and policy: the means of the seeds."""
+    """Yield a line with the means over the seeds for each workload and policy."""
     points = "".join(f"{f'{point} %':>8}" for point in POINTS)
     yield f"{'workload':<24} {'policy':<8}{points}{'failed pods':>13}{'CPU s':>8}"
     for workload, policy in dict.fromkeys((each.workload, each.policy) for each in results):
@@ -37,8 +37,9 @@ def lines(results: Sequence[ReplayResult]) -> Iterator[str]:
 
 
 def _mean(values: Iterable[float | None]) -> str:
-    """Return the mean; "-" if a replay never reached the demand exactly, as with few and large
-    pods.
+    """Return the mean, or "-" if a replay never reached the demand exactly.
+
+    This happens with few and large pods.
     """
     found = list(values)
     known = [value for value in found if value is not None]
@@ -46,7 +47,7 @@ def _mean(values: Iterable[float | None]) -> str:
 
 
 def lines_of_stays(stays: Sequence[Stay]) -> Iterator[str]:
-    """Yield a line for each workload and policy: the means of the seeds."""
+    """Yield a line with the means over the seeds for each workload and policy."""
     yield (
         f"{'workload':<24} "
         f"{'policy':<8}{'GPU-hours':>11}{'of asked':>10}{'waited':>9}{'mean wait':>11}{'failed':>9}"

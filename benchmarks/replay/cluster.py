@@ -1,7 +1,7 @@
 """Builds a trace's cluster on the ledger and the placement engine of a live cluster.
 
-A trace has shares and whole GPUs on one node. So all nodes are in mode ``cgpu``, a GPU has 1,000
-memory units, and a pod for n whole GPUs requests all units of n GPUs.
+A trace has shares and whole GPUs on one node. Therefore all nodes are in mode ``cgpu``, a GPU has
+1,000 memory units, and a pod for n whole GPUs requests all units of n GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,11 +59,12 @@ MOST_PODS_PER_GPU = 1024
 
 
 class ReplayCluster:
-    """The nodes of a trace, without pods at first. Of equal nodes the one in the lowest row wins.
+    """The nodes of a trace, which have no pods at first. Among equal nodes, the lowest row is
+    chosen.
 
-    ``gpus`` is the number of GPUs of each node [nodes], ``allowed`` whether a node has a GPU model
-    that a shape accepts [shapes, nodes]. With ``claims`` the nodes serve claims, so kube-scheduler
-    chooses GPUs.
+    ``gpus`` is the number of GPUs of each node [nodes]. ``allowed`` states whether a node has a GPU
+    model that a shape accepts [shapes, nodes]. With ``claims`` the nodes serve claims, so
+    kube-scheduler chooses the GPUs.
     """
 
     def __init__(
@@ -116,9 +117,7 @@ class ReplayCluster:
         return self.ledger.node_arrays.host_mib[: len(self.gpus)]
 
     def free(self, rows: Int64 | slice = slice(None)) -> Int64:
-        """Return the free milli-GPU of each GPU of ``rows``: shape [rows, GPUs], 0 for missing
-        GPUs.
-        """
+        """Return the free milli-GPU of each GPU of ``rows`` [rows, GPUs]. A missing GPU has 0."""
         arrays, count = self.ledger.node_arrays, len(self.gpus)
         free: Int64 = (arrays.total[:count][rows] - arrays.used[:count][rows]) // SMALLEST_UNIT_MIB
         return free
@@ -135,10 +134,9 @@ class ReplayCluster:
         return msgspec.structs.replace(pod, metadata=meta, spec=spec)
 
     def admits(self, index: int) -> Bool:
-        """Return which nodes pass kube-scheduler's filters for a pod of ``shapes[index]``: shape
-        [nodes].
+        """Return which nodes pass kube-scheduler's filters for a pod of ``shapes[index]`` [nodes].
 
-        They check models, CPU and memory, but not free GPUs.
+        The filters check models, CPU and memory, but not free GPUs.
         """
         shape = self.shapes[index]
         admits: Bool = self.allowed[index] & (self.cpu >= shape.cpu) & (self.memory >= shape.memory)
@@ -187,12 +185,11 @@ class ReplayCluster:
 
 
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:
-    """Return the free amounts after each possible placement of the pod, and which placements are
-    possible.
+    """Return the free amounts after each placement of the pod, and which placements are possible.
 
-    ``free`` has the shape [nodes, GPUs], the results [nodes, placements, GPUs] and [nodes,
-    placements]. A pod with one GPU has a placement for each GPU. Other pods have one: no GPU, or
-    the first ones that are free enough.
+    ``free`` has the shape [nodes, GPUs]. The results have the shapes [nodes, placements, GPUs] and
+    [nodes, placements]. A pod with one GPU has one placement for each GPU. Other pods have one
+    placement: no GPU, or the first GPUs that are free enough.
     """
     if shape.gpus == 1:
         ways = free[:, None, :] - shape.milli * np.eye(free.shape[1], dtype=np.int64)

@@ -1,9 +1,10 @@
-"""Replays pods that leave again, with the trace's creation and deletion times, scaled to a load.
+"""Replays pods that leave again, with the creation and deletion times of the trace.
 
 The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay
-takes several copies of the trace, each shifted cyclically by a random part of its span. It then
-compresses the creation times until the peak demand, counted as if no pod were ever refused, is
-``load`` times the GPUs. A pod runs as long as in the trace, from its start on.
+takes several copies of the trace, and shifts each copy cyclically by a random part of its span. It
+then compresses the creation times until the peak demand is ``load`` times the number of GPUs. The
+peak demand is computed as if no pod were ever refused. A pod runs as long as in the trace, counted
+from its start.
 """
 
 import heapq
@@ -26,7 +27,7 @@ TURNOVER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pods in the order of arrival: arrays of shape [arrivals]."""
+    """Pods in the order of arrival, as arrays of shape [arrivals]."""
 
     pods: Int64
     """Index of each pod's shape."""
@@ -58,10 +59,10 @@ class Stay:
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
-    """Draw the order and times of arrivals; ``load`` is the peak demand as a multiple of all GPUs.
+    """Draw the order and times of arrivals. ``load`` is the peak demand as a multiple of all GPUs.
 
     Raises:
-        TraceError: the workload has no times, asks for no GPU, or needs too many arrivals.
+        TraceError: the workload has no times, requests no GPU, or needs too many arrivals.
     """
     if workload.lifetime is None:
         raise TraceError(
@@ -89,7 +90,7 @@ def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedu
 
 
 def _squeeze(come: Float64, runtime: Float64, demand: Int64, wanted: float) -> float:
-    """Return the factor for creation times with which the peak demand is ``wanted`` milli-GPU."""
+    """Return the factor for creation times at which the peak demand is ``wanted`` milli-GPU."""
     low, high = 1e-9, 1.0
     for _ in range(50):
         middle = float(np.sqrt(low * high))
@@ -106,11 +107,10 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
 
 
 def replay(placer: Placer, schedule: Schedule) -> Float64:
-    """Return the start of each pod in seconds; infinity if it had not started when the last pod
-    arrived.
+    """Return the start of each pod in seconds, or infinity for a pod that did not start.
 
-    A pod that fits nowhere waits. When another pod leaves, waiting pods are tried on its node in
-    the order of their arrival.
+    A pod that fits no node waits. When another pod leaves, waiting pods are tried on its node in
+    the order of their arrival. The replay ends when the last pod arrives.
     """
     return _Run(placer, schedule).play()
 
@@ -156,7 +156,10 @@ class _Run:
 
 
 class _FittingShapes:
-    """Computes which shapes fit a node; ``ReplayCluster.fits`` computes which nodes fit a shape."""
+    """Computes which shapes fit a node.
+
+    ``ReplayCluster.fits`` computes the reverse: which nodes fit a shape.
+    """
 
     def __init__(self, cluster: ReplayCluster) -> None:
         self._cluster = cluster
@@ -164,7 +167,7 @@ class _FittingShapes:
         self._cpu, self._memory, self._milli, self._gpus = np.array(asked, np.int64).T
 
     def fits(self, row: int) -> npt.NDArray[np.bool_]:
-        """Return which shapes fit the node in ``row``: shape [shapes]."""
+        """Return which shapes fit the node in ``row`` [shapes]."""
         cluster = self._cluster
         gpus = (cluster.free(np.array([row]))[0] >= self._milli[:, None]).sum(axis=1) >= self._gpus
         room = (self._cpu <= cluster.cpu[row]) & (self._memory <= cluster.memory[row])
@@ -175,7 +178,7 @@ class _FittingShapes:
 def summary(
     workload: Workload, policy: str, seed: int, load: float, schedule: Schedule, started: Float64
 ) -> Stay:
-    """Summarise a replay, up to the arrival of the last pod. ``started`` is the result of
+    """Summarise a replay up to the arrival of the last pod. ``started`` is the result of
     ``replay``.
     """
     end = float(schedule.created[-1])

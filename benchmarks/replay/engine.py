@@ -1,6 +1,7 @@
-"""Replays arrivals with gputile's policies and with published ones.
+"""Replays arrivals with gputile's policies and with published policies.
 
-A pod is placed on the best node that it fits, and on the lowest row of equal ones; no pod leaves.
+A pod is placed on the best node that it fits. Among equal nodes, the lowest row is chosen. No pod
+leaves.
 """
 
 from collections import Counter
@@ -35,19 +36,19 @@ class Placer(Protocol):
         ...
 
     def place(self, uid: str, index: int) -> int | None:
-        """Book a pod of ``cluster.shapes[index]``; return the row of its node, None if it fits
-        nowhere.
+        """Book a pod of ``cluster.shapes[index]``. Return the row of its node, or None if none
+        fits.
         """
         ...
 
 
 class LivePlacer:
-    """Places pods as a live cluster does: kube-scheduler's filters, then the extender's scores,
-    GPUs and booking.
+    """Places pods as a live cluster does.
 
-    If ``ranked``, the extender ranks nodes for pods without GPUs too
-    (``PlacementEngine.rank_without_gpus``); otherwise kube-scheduler's own scores spread them. The
-    policy packing learns from each pod before it is placed.
+    It applies kube-scheduler's filters, and then the extender's scores, GPUs and booking. If
+    ``ranked`` is set, the extender also ranks nodes for pods without GPUs
+    (``PlacementEngine.rank_without_gpus``). Otherwise kube-scheduler's own scores spread these
+    pods. The policy packing learns from each pod before the pod is placed.
     """
 
     def __init__(self, cluster: ReplayCluster, *, ranked: bool = True) -> None:
@@ -63,7 +64,7 @@ class LivePlacer:
                 engine.reprice(prices(engine.demand.demand()))
 
     def place(self, uid: str, index: int) -> int | None:
-        """Book a pod on the best node; return its row."""
+        """Book a pod on the best node. Return the row of the node."""
         cluster, engine = self.cluster, self.cluster.engine
         request, shape = cluster.request(index), cluster.shapes[index]
         host = HostResources(shape.cpu, shape.memory)
@@ -80,10 +81,10 @@ class LivePlacer:
 
 
 def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
-    """Return kube-scheduler's default scores of each node for a pod without GPUs: shape [nodes].
+    """Return kube-scheduler's default scores of each node for a pod without GPUs [nodes].
 
-    The scores of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation, 0 to 100
-    each, as of v1.36.
+    These are the scores of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation as
+    of v1.36, from 0 to 100 each.
     """
     arrays, count = cluster.ledger.node_arrays, len(cluster.gpus)
     cpu = np.clip((cluster.cpu - shape.cpu) / np.maximum(arrays.all_cpu[:count], 1), 0, 1)
@@ -99,7 +100,7 @@ def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
 class ReferencePolicy(Protocol):
     """A published policy, which orders the nodes that a pod fits.
 
-    ``lasting``: a node's score stays the same until something on the node changes.
+    ``lasting`` states whether a node's score stays the same until something on the node changes.
     """
 
     lasting: bool
@@ -114,8 +115,9 @@ class ReferencePolicy(Protocol):
 
 
 class ReferencePlacer:
-    """Places pods by a published policy; scores only nodes that changed since the last pod of
-    the same shape.
+    """Places pods by a published policy.
+
+    It scores only the nodes that have changed since the last pod of the same shape.
     """
 
     def __init__(self, cluster: ReplayCluster, policy: ReferencePolicy) -> None:
@@ -130,7 +132,7 @@ class ReferencePlacer:
         """Do nothing: published policies do not learn from arrivals."""
 
     def place(self, uid: str, index: int) -> int | None:
-        """Book a pod on the best node; return its row."""
+        """Book a pod on the best node. Return the row of the node."""
         self._look_again(index)
         scores, shape = self._scores[index], self.cluster.shapes[index]
         row = int(scores.argmax())
@@ -165,7 +167,7 @@ class ReferencePlacer:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Demand and allocation after each arrival: arrays of shape [arrivals], in milli-GPU."""
+    """Demand and allocation after each arrival, as arrays of shape [arrivals] in milli-GPU."""
 
     arrived: Int64
     used: Int64
@@ -191,7 +193,7 @@ def replay(placer: Placer, workload: Workload, arrivals: Arrivals) -> Curve:
 
 
 def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[int]:
-    """Place one pod after the other; yield the row of its node, or -1 if it failed."""
+    """Place one pod after the other. Yield the row of its node, or -1 if the pod failed."""
     for number, index in enumerate(workload.shape[arrivals.pods].tolist()):
         placer.arrive(str(number), index)
         row = placer.place(str(number), index)
@@ -199,7 +201,7 @@ def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[in
 
 
 class Random:
-    """A random node that the pod fits, and a random GPU of it."""
+    """Chooses a random node that the pod fits, and a random GPU of this node."""
 
     lasting = False
 
@@ -214,14 +216,15 @@ class Random:
 
 
 class BestFit:
-    """The node with the least remainder: int(100 (1 - (left CPU / 128000 + left milli-GPU /
-    8000) / 2)).
+    """Chooses the node with the least remainder.
+
+    The score is int(100 (1 - (left CPU / 128000 + left milli-GPU / 8000) / 2)).
     """
 
     lasting = True
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return the published score; the GPU is the fullest one that the pod fits."""
+        """Return the published score. The GPU is the fullest GPU that the pod fits."""
         left_cpu = cluster.cpu[rows] - shape.cpu
         free = cluster.free(rows)
         left_gpu = free.sum(axis=1) - shape.demand
@@ -231,11 +234,10 @@ class BestFit:
 
 
 class Fgd:
-    """Fragmentation gradient descent: the placement after which the node's fragmentation grows
-    least.
+    """Fragmentation gradient descent: chooses the placement that increases fragmentation least.
 
-    score = int(100 sigmoid((F before - F after) / 1000)), the best GPU of the node by the same
-    score.
+    The score is int(100 sigmoid((F before - F after) / 1000)), where F is the node's fragmentation.
+    The GPU of the node is chosen by the same score.
     """
 
     lasting = True
@@ -265,8 +267,8 @@ class Fgd:
 class Fragments:
     """Computes how much of a node's free GPUs the typical pods of a workload cannot use.
 
-    Typical pods are the most frequent (CPU, milli-GPU, GPUs, models) that cover ``TYPICAL_COVER``
-    of the pods, with their shares normalised.
+    Typical pods are the most frequent combinations of CPU, milli-GPU, GPUs and models that cover
+    ``TYPICAL_COVER`` of the pods. Their shares are normalised.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -298,7 +300,7 @@ class Fragments:
         return self._cache[1]
 
     def of(self, cpu: Int64, free: Int64, allowed: Bool) -> Float64:
-        """Return the fragmentation F of each node in milli-GPU; ``free`` is milli-GPU [nodes,
+        """Return the fragmentation F of each node in milli-GPU. ``free`` is milli-GPU [nodes,
         GPUs].
         """
         total = free.sum(axis=1)

@@ -41,8 +41,10 @@ POINTS = (95, 100, 130)
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """One replay. ``allocated`` has the percentage of allocated GPUs at each of ``POINTS``; None
-    if never reached.
+    """The result of one replay.
+
+    ``allocated`` contains the percentage of allocated GPUs at each of ``POINTS``, or None if the
+    point was not reached.
     """
 
     workload: str
@@ -54,8 +56,9 @@ class ReplayResult:
 
 
 def allocated(curve: Curve, point: int) -> float | None:
-    """Return the mean allocated % over arrivals whose total demand rounds to ``point`` %; None
-    if there are none.
+    """Return the mean allocated % over arrivals whose total demand rounds to ``point`` %.
+
+    Return None if there are no such arrivals.
     """
     at = np.rint(100 * curve.arrived / curve.total) == point
     return round(float(100 * curve.used[at].mean() / curve.total), 3) if at.any() else None
@@ -82,9 +85,9 @@ def make_placer(
 ) -> Placer:
     """Return a placer with a policy on an empty cluster.
 
-    gputile's own policies see only the nodes, and ``packing`` learns the workload as pods arrive;
-    FGD knows the whole workload. If ``ranked``, gputile's policies rank nodes for pods without GPUs
-    too.
+    gputile's own policies know only the nodes, and ``packing`` learns the workload as pods arrive.
+    FGD knows the whole workload. If ``ranked`` is set, gputile's policies also rank nodes for pods
+    without GPUs.
     """
     if name in _LIVE:
         return LivePlacer(
@@ -99,7 +102,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One replay to run. It is sent to a process, which reads the trace itself."""
+    """One replay to run. The task is sent to a process, which reads the trace itself."""
 
     trace: Path
     workload: str
@@ -123,8 +126,9 @@ def _placer(task: Task, nodes: Nodes, workload: Workload, arrivals: Arrivals) ->
 
 
 def measure(task: Task) -> ReplayResult:
-    """Replay arrivals without departures; ``seconds`` is CPU time, which is independent of other
-    processes.
+    """Replay arrivals without departures.
+
+    ``seconds`` is CPU time, which other processes do not affect.
     """
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
@@ -146,6 +150,6 @@ def measure_departures(task: Task) -> Stay:
 
 
 def side_by_side(work: Callable[[Task], Outcome], tasks: Sequence[Task]) -> Iterator[Outcome]:
-    """Run the tasks in one process for each CPU; yield the outcomes in the order of the tasks."""
+    """Run the tasks in one process for each CPU. Yield the outcomes in the order of the tasks."""
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         yield from pool.map(work, tasks)

@@ -1,6 +1,4 @@
-"""Reads the files of a trace: nodes, pods, the order of arrivals, and the order that breaks
-ties.
-"""
+"""Reads the files of a trace: nodes, pods, orders of arrivals, and orders that break ties."""
 
 import csv
 import io
@@ -35,12 +33,12 @@ _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
 class TraceError(Exception):
-    """The trace cannot be read; the text names the file and the expected content."""
+    """The trace cannot be read. The message names the file and the expected content."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
-    """The requests of a pod; policies do not distinguish pods of the same shape."""
+    """The requests of a pod. Policies do not distinguish pods of the same shape."""
 
     cpu: int
     """Milli-CPU."""
@@ -60,7 +58,7 @@ class PodShape:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes, sorted by name: arrays of shape [nodes]."""
+    """The nodes, sorted by name, as arrays of shape [nodes]."""
 
     cpu: Int64
     memory: Int64
@@ -75,7 +73,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The pods of one file, sorted by name: arrays of shape [pods]."""
+    """The pods of one file, sorted by name, as arrays of shape [pods]."""
 
     name: str
     shapes: tuple[PodShape, ...]
@@ -88,7 +86,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """An order of arrivals, and the order in which nodes win ties."""
+    """An order of arrivals, and the order in which equal nodes are chosen."""
 
     pods: Int64
     """Indices of pods, in the order of their arrival."""
@@ -115,7 +113,7 @@ def workloads(directory: Path) -> list[str]:
     """Return the names of the workloads in a trace's directory.
 
     Raises:
-        TraceError: there is no such directory, or no list of pods in it.
+        TraceError: the directory does not exist, or contains no list of pods.
     """
     if not directory.is_dir():
         what = "it is there, and no directory" if directory.exists() else "no such directory"
@@ -135,7 +133,7 @@ def workloads(directory: Path) -> list[str]:
 
 
 def read_workload(directory: Path, name: str) -> Workload:
-    """Read one list of pods; models and times are optional columns.
+    """Read one list of pods. The columns for models and times are optional.
 
     Raises:
         TraceError: the file cannot be read, or breaks a rule.
@@ -174,10 +172,10 @@ def read_workload(directory: Path, name: str) -> Workload:
 
 
 def read_arrivals(directory: Path, nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
-    """Read the orders of a seed from the trace; draw those that it does not have.
+    """Read the orders of a seed from the trace. Draw an order that the trace does not contain.
 
     Raises:
-        TraceError: a file of orders is broken, or no order can be drawn.
+        TraceError: a file of orders is invalid, or no order can be drawn.
     """
     drawn = draw_arrivals(nodes, workload, seed)
     folder = directory / ARRIVALS
@@ -197,11 +195,12 @@ def read_arrivals(directory: Path, nodes: Nodes, workload: Workload, seed: int) 
 
 
 def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
-    """Draw an order: every pod once, then random pods until ``INFLATION`` of the GPUs has been
-    requested.
+    """Draw an order: first every pod once, then random pods until enough GPUs have been requested.
+
+    ``INFLATION`` is this number of GPUs, relative to the cluster.
 
     Raises:
-        TraceError: no pod requests a GPU, or they request so little that too many would arrive.
+        TraceError: no pod requests a GPU, or the requests are too small to reach ``INFLATION``.
     """
     rng = np.random.default_rng(seed)
     rank = rng.permutation(len(nodes.gpus))
@@ -236,7 +235,7 @@ def check_arrivals(workload: Workload, arrivals: float) -> None:
 
 
 def _sequence(path: Path, seed: int) -> Int64 | None:
-    """Return the integers in the line of a seed; None if the file or the line does not exist."""
+    """Return the integers in the line of a seed, or None if the file or the line does not exist."""
     if not path.is_file():
         return None
     for number, line in enumerate(_text(path).splitlines(), 1):
@@ -262,7 +261,7 @@ def _text(path: Path) -> str:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """Return the lines of a file, each with its number under "line"; the header is line 1."""
+    """Return the lines of a file, each with its number under "line". The header is line 1."""
     try:
         reader = csv.DictReader(
             io.StringIO(_text(path), newline=""), restkey="more", restval="", strict=True

@@ -1,4 +1,4 @@
-"""``python -m docs.generator``: bring every generated block up to date."""
+"""Runs ``python -m docs.generator``, which updates every generated block."""
 
 import sys
 

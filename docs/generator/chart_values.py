@@ -20,8 +20,9 @@ def render() -> str:
 
 
 def values() -> Iterator[tuple[str, str, str]]:
-    """Yield the dotted name, the default and the comment of each value, and of each section that
-    has a comment.
+    """Yield the dotted name, the default and the comment of each value.
+
+    Sections that have a comment are also yielded, without a default.
     """
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     root = yaml.compose(text, yaml.SafeLoader)
@@ -43,7 +44,7 @@ def _values(prefix: str, mapping: Any, lines: list[str]) -> Iterator[tuple[str, 
 
 
 def _comment(lines: list[str], line: int, column: int) -> str:
-    """Return the comment that stands directly above a line, at its own indentation."""
+    """Return the comment directly above a line that has the same indentation as the line."""
     marker, found = f"{' ' * column}#", []
     while line > 0 and lines[line - 1].startswith(marker):
         line -= 1
@@ -52,7 +53,7 @@ def _comment(lines: list[str], line: int, column: int) -> str:
 
 
 def _default(node: yaml.Node) -> str:
-    """Return a default as it can be given to ``--set-json``; nothing for what is empty."""
+    """Return a default in the format of ``--set-json``, or "" if the default is empty."""
     loader = yaml.SafeLoader("")
     value = loader.construct_document(node)
     return (

@@ -1,4 +1,4 @@
-"""The commands and their options, from the parsers that run them."""
+"""Lists the commands and their options, as their parsers define them."""
 
 import inspect
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def render() -> str:
 
 
 def names() -> list[str]:
-    """Return the commands as they are typed, in the order of the help."""
+    """Return the commands as users type them, in the order of the help."""
     return [path for path, _ in _commands("gputile", _root())]
 
 

@@ -1,4 +1,4 @@
-"""The fields of the configuration, from the types that read it."""
+"""Lists the fields of the configuration, from the types that decode it."""
 
 from collections.abc import Iterator
 
@@ -31,9 +31,7 @@ def render() -> str:
 
 
 def fields() -> Iterator[tuple[str, str, str, str]]:
-    """Yield the path, the type, the default as it is written in YAML, and the meaning of each
-    field.
-    """
+    """Yield the path, the type, the default in YAML, and the meaning of each field."""
     yield from _fields("", type_info(Configuration))
 
 

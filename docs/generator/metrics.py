@@ -1,4 +1,4 @@
-"""The metrics, from the calls that make them."""
+"""Lists the metrics, from the calls in the code that create them."""
 
 import ast
 from collections.abc import Iterator
@@ -19,18 +19,15 @@ _TYPES = {
     "labelled_counter": "counter",
 }
 _OF_EACH = "{component}"
-# What is made for several components has their names from the callers: of what, and as which
-# argument.
+# Shared code gets the metric's prefix from its callers: the name of the function, and the index
+# of the argument.
 _CALLERS = {"telemetry": ("LoopLag", 0), "reflector": ("export_reflectors", 1)}
-# The ledger's metrics are those of the extender's ledger; the controller and the simulator export
-# none of theirs.
+# Only the extender exports the metrics of its ledger. The controller and the simulator do not.
 _EXPORTERS = {"ledger": "extender"}
 
 
 class MetricEntry(NamedTuple):
-    """A metric as Prometheus reads it: its name, type, labels, help, and the component that
-    exports it.
-    """
+    """The name, type, labels and help of a metric, and the component that exports the metric."""
 
     name: str
     type: str
@@ -49,7 +46,7 @@ def render() -> str:
 
 
 def entries() -> list[MetricEntry]:
-    """Return all metrics, by component and name."""
+    """Return all metrics, sorted by component and name."""
     return sorted(_found(), key=lambda entry: (entry.component, entry.name))
 
 

@@ -1,6 +1,4 @@
-"""Resources, labels and annotations, from ``gputile.api.well_known``: names, and the comments
-beside them.
-"""
+"""Lists the resources, labels and annotations in ``gputile.api.well_known``, from its comments."""
 
 import re
 from typing import NamedTuple
@@ -29,7 +27,7 @@ _NAME = re.compile(r'^[A-Z_]+: Final = "([^"]+)"', re.M)
 
 
 class NameEntry(NamedTuple):
-    """A name that gputile reads or writes, whose it is, and what it means."""
+    """A name that gputile reads or writes, the project that defines the name, and its meaning."""
 
     name: str
     whose: str
@@ -54,7 +52,7 @@ def entries(section: str) -> list[NameEntry]:
 
 
 def unread() -> list[str]:
-    """Return the names above which no comment says whose the name is and what it means."""
+    """Return the names that have no comment with the defining project and the meaning."""
     text = (SOURCE / "api" / "well_known.py").read_text(encoding="utf-8")
     return [
         name

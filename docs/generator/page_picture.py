@@ -1,8 +1,7 @@
-"""The picture of the page: the demo's cluster as ``gputile simulate -o html`` writes it, in a real
-browser.
+"""Draws the picture of the web page, which shows the demo's cluster in a real browser.
 
-``make picture`` draws it anew. Unlike the other pictures it is not compared with what would be
-drawn now, since fonts and browsers of machines differ.
+The page is the output of ``gputile simulate -o html``. ``make picture`` draws the picture again. No
+test compares this picture with the page, because fonts and browsers differ between machines.
 """
 
 import asyncio
@@ -23,10 +22,11 @@ COLOUR_BY_WORKLOAD = (
 
 
 def page() -> str:
-    """Return the page of the demo.
+    """Return the HTML page of the demo.
 
     Raises:
-        subprocess.CalledProcessError: it failed; code 3, of a pod without a place, is no failure.
+        subprocess.CalledProcessError: the command failed. Exit code 3, for a pod that was not
+            placed, is no failure.
     """
     words = demo_words()
     words = words[: words.index("--compare")]  # a page shows one policy
@@ -38,7 +38,7 @@ def page() -> str:
 
 
 async def draw(file: Path) -> bytes:
-    """Return the picture of the page in a file, as PNG."""
+    """Draw the page in a file as a PNG picture, and return the picture."""
     async with browser() as tab:
         await tab.size(WIDTH, HEIGHT)
         await tab.open(file.as_uri())

@@ -1,4 +1,4 @@
-"""The pages of docs/ that have generated blocks, and what belongs into each block."""
+"""Writes the generated blocks of the pages in docs/."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -43,10 +43,10 @@ def pages() -> list[Path]:
 
 
 def written(page: Path) -> str:
-    """Return what a page should be, by the code as it is.
+    """Return the text that a page should have according to the code.
 
     Raises:
-        KeyError: the page names a block that nothing generates.
+        KeyError: the page names a block that no generator writes.
     """
 
     def block(match: re.Match[str]) -> str:
@@ -64,5 +64,5 @@ def outdated() -> list[Path]:
 
 
 def rewrite(page: Path) -> None:
-    """Bring a page up to date."""
+    """Update the generated blocks of a page."""
     page.write_text(written(page), encoding="utf-8")

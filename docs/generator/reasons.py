@@ -1,6 +1,4 @@
-"""Writes the tables of events, conditions and exit codes: names of the code, and what
-``reasons.toml`` says of each.
-"""
+"""Writes the tables of events, conditions and exit codes, with the texts of ``reasons.toml``."""
 
 import tomllib
 from pathlib import Path

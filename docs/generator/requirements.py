@@ -1,4 +1,4 @@
-"""What gputile must do, by id, and the tests that show it, by their marker ``requirement``."""
+"""Lists the requirements by id, and the tests that verify them by the marker ``requirement``."""
 
 import ast
 import tomllib
@@ -25,8 +25,9 @@ def ids() -> list[str]:
 
 @cache
 def shown_by() -> dict[str, frozenset[Path]]:
-    """Return for each id that a marker names the files whose tests show it, as paths below
-    ``tests``.
+    """Return the test files that verify each id, as paths below ``tests``.
+
+    An id without a marker has no entry.
     """
     found: dict[str, set[Path]] = {}
     for path in TESTS.rglob("test_*.py"):
@@ -49,8 +50,9 @@ def render() -> str:
 
 
 def _folders(files: frozenset[Path]) -> str:
-    """Return the folders of ``files``: names and numbers of files would differ after every other
-    change.
+    """Return the folders of ``files``.
+
+    The names and the number of files are omitted, because they would change too often.
     """
     depths = ((file, 3 if file.parts[0] == "unit" else 1) for file in files)
     folders = {Path(*file.parent.parts[:depth]).as_posix() for file, depth in depths}
@@ -58,7 +60,9 @@ def _folders(files: frozenset[Path]) -> str:
 
 
 def _marked(module: ast.Module) -> Iterator[str]:
-    """Yield the ids of each test function; those of ``pytestmark`` are all its functions'."""
+    """Yield the ids of each test function. The ids of ``pytestmark`` belong to all functions of a
+    file.
+    """
     everywhere = {
         each
         for statement in module.body

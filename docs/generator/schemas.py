@@ -1,5 +1,6 @@
-"""JSON Schemas, from the records that are read and written; the package and docs/reference have
-the same files.
+"""Writes JSON Schemas from the types that gputile decodes and encodes.
+
+The same files are written into the package and into docs/reference.
 """
 
 import json
@@ -38,7 +39,7 @@ def render() -> str:
 
 
 def texts() -> dict[Path, str]:
-    """Return what each file should be, by the code as it is."""
+    """Return the text that each file should have according to the code."""
     written = {
         name: json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n" for name in SCHEMAS
     }
@@ -46,7 +47,7 @@ def texts() -> dict[Path, str]:
 
 
 def outdated() -> list[Path]:
-    """Return the files that differ from the code, and those that nothing describes."""
+    """Return the files that differ from the code, and the files of unknown schemas."""
     found = {path for place in PLACES for path in place.glob("*.json")}
     wanted = texts()
     stale = [
@@ -58,7 +59,7 @@ def outdated() -> list[Path]:
 
 
 def rewrite() -> None:
-    """Bring the files up to date."""
+    """Update the files."""
     for path in outdated():
         path.unlink(missing_ok=True)
     for path, text in texts().items():
@@ -67,7 +68,7 @@ def rewrite() -> None:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """Return a schema, with the first sentence of each record's docstring."""
+    """Return a schema. The description of each type is the first sentence of its docstring."""
     module, _, record_name = _RECORDS[name].rpartition(".")
     record = getattr(import_module(module), record_name)
     kind: Any = record
@@ -80,7 +81,7 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def _with_their_end(part: Any) -> Any:
-    r"""Write the end of each pattern as JSON Schema has it: `\Z` is Python's."""
+    r"""Replace `\Z` at the end of patterns, which only Python supports, by `$`."""
     if isinstance(part, list):
         return [_with_their_end(each) for each in part]
     if not isinstance(part, dict):
@@ -94,7 +95,8 @@ def _with_their_end(part: Any) -> Any:
 
 
 def _first_sentence(docstring: str) -> str:
-    """Return what a record is; the rest of its docstring speaks of fields by their names in
-    Python.
+    """Return the first sentence of a docstring.
+
+    The other sentences describe fields by their names in Python, which are not the names in JSON.
     """
     return re.split(r"(?<=\.)\s|;", docstring)[0].replace("``", "`").rstrip(".") + "."

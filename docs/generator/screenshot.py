@@ -1,4 +1,4 @@
-"""The picture of a terminal after ``make demo``: what the program prints, drawn by Rich as SVG."""
+"""Draws the picture of a terminal after ``make demo``, as SVG by Rich."""
 
 import io
 import os
@@ -17,9 +17,9 @@ CUT = "[...]"
 _TITLE = (
     "What make demo prints: each GPU as a bar with the pods on it, and how many GPUs packing saves"
 )
-# what a reader has: nothing is loaded
+# fonts that readers have, so that nothing is loaded
 _FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
-# What Rich fills in, without the fonts that its own form has a browser load from elsewhere.
+# Rich's template without its web fonts.
 _FORM = (
     """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
@@ -54,7 +54,7 @@ _FORM = (
 
 
 def demo_words() -> list[str]:
-    """Return the words of the command of ``make demo``, without the program."""
+    """Return the arguments of the command of ``make demo``, without the program."""
     make = subprocess.run(
         ["make", "-n", "demo"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
@@ -63,10 +63,11 @@ def demo_words() -> list[str]:
 
 
 def demo() -> str:
-    """Return what the command of ``make demo`` prints on a terminal with colours.
+    """Return the output of the command of ``make demo`` on a terminal with colours.
 
     Raises:
-        subprocess.CalledProcessError: it failed; code 3, of a pod without a place, is no failure.
+        subprocess.CalledProcessError: the command failed. Exit code 3, for a pod that was not
+            placed, is no failure.
     """
     run = (sys.executable, "-c", "from gputile.cli.main import main; main()", *demo_words())
     given = {
@@ -86,7 +87,7 @@ def demo() -> str:
 
 
 def shown(text: str) -> str:
-    """Return what of ``text`` is in the picture: the cluster, and the comparison of the
+    """Return the part of ``text`` that is in the picture: the cluster, and the comparison of
     policies.
     """
     paragraphs = text.rstrip("\n").split("\n\n")

@@ -1,4 +1,4 @@
-"""Reads the sources of gputile without running them."""
+"""Reads the source files of gputile without executing them."""
 
 import ast
 from functools import cache
@@ -10,7 +10,7 @@ COMPONENTS = ("extender", "controller", "webhook", "agent", "gateway", "arbiter"
 
 @cache
 def modules() -> dict[Path, ast.Module]:
-    """Return every module that people wrote, by its path below ``src/gputile``."""
+    """Return every module that is not generated, by its path below ``src/gputile``."""
     paths = sorted(
         path for path in SOURCE.rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))
     )
@@ -19,7 +19,7 @@ def modules() -> dict[Path, ast.Module]:
 
 @cache
 def strings() -> tuple[tuple[Path, str], ...]:
-    """Return each string constant that is no documentation, with its module."""
+    """Return each string constant that is not a docstring, with its module."""
     found: list[tuple[Path, str]] = []
     for path, module in modules().items():
         told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
@@ -35,7 +35,7 @@ def strings() -> tuple[tuple[Path, str], ...]:
 
 @cache
 def calls() -> tuple[tuple[Path, str, ast.Call], ...]:
-    """Return each call with its module and the last name of what is called."""
+    """Return each call with its module and the name of the called function or method."""
     return tuple(
         (path, node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node)
         for path, module in modules().items()
@@ -45,5 +45,5 @@ def calls() -> tuple[tuple[Path, str, ast.Call], ...]:
 
 
 def component(path: Path) -> str:
-    """Return the component that a module belongs to, "" for what several share."""
+    """Return the component that a module belongs to, or "" if several components share it."""
     return next((part for part in path.parts if part in COMPONENTS), "")

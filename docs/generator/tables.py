@@ -1,10 +1,10 @@
-"""Tables in Markdown."""
+"""Formats tables in Markdown."""
 
 from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; a ``|`` in a cell is escaped, and line ends become spaces."""
+    """Return a table. In cells, ``|`` is escaped, and line breaks become spaces."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
@@ -14,5 +14,5 @@ def _cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return ``text`` as code, nothing for nothing."""
+    """Return ``text`` as code, or "" if ``text`` is empty."""
     return f"`{text}`" if text else ""

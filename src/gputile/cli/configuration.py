@@ -43,7 +43,7 @@ class ClusterSource(LiveSource):
 
 @dataclass(frozen=True, slots=True)
 class GivenConfiguration:
-    """A configuration that was read. ``unit_mib`` is None if its text sets no memory unit."""
+    """A configuration that was read. ``unit_mib`` is None if the file sets no memory unit."""
 
     configuration: "Configuration"
     unit_mib: int | None
@@ -55,7 +55,7 @@ class UnknownConfiguration:
 
 
 def read_configuration(path: Path | None) -> "Configuration":
-    """Read the configuration in ``path``, or return the defaults for None. Exit on errors."""
+    """Read the configuration file, or return the defaults if ``path`` is None. Exit on errors."""
     from gputile.api.config.v1alpha1 import Configuration
 
     given = read_given(path)
@@ -63,7 +63,7 @@ def read_configuration(path: Path | None) -> "Configuration":
 
 
 def read_given(path: Path | None) -> GivenConfiguration | None:
-    """Read the configuration in ``path``, or return None for None. Exit on errors."""
+    """Read the configuration file, or return None if ``path`` is None. Exit on errors."""
     if path is None:
         return None
     from gputile.api.config.section import ConfigurationError

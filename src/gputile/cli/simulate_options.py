@@ -101,7 +101,7 @@ class SimulateOptions(LiveSource):
         typer.Option(
             "--mode",
             help="Simulate that all GPU nodes have this mode, and print how many GPUs and nodes "
-            "the running pods use then.",
+            "the running and pending pods use then.",
         ),
     ] = None
     need: Annotated[

@@ -180,7 +180,7 @@ class _Report:
         write_table(rows)
 
     def _write_refused(self) -> None:
-        """Print the pods that were not placed, by reason, with remedies for the first reasons."""
+        """Print the unplaced pods by reason, with remedies for the first ``_ADVISED`` reasons."""
         found: dict[str, list[Pod]] = {}
         for workload in self._workloads:
             for reason, pods in workload.refused.items():
@@ -245,7 +245,7 @@ def _write_comparison(result: SimulationResult, other: SimulationResult) -> None
 def _write_modes(
     result: SimulationResult, before: "Sequence[NodeSummary]", nodes: "Sequence[NodeSummary]"
 ) -> None:
-    """Compare the GPUs and nodes that the running pods use now and in the mode of ``--mode``."""
+    """Compare the GPUs and nodes that pods use now and in the mode of ``--mode``."""
     rows = [("CLUSTER", "GPUS IN USE", "NODES IN USE", "GPU MEMORY BOOKED")]
     for name, each in (("as it is", before), (f"mode {result.mode}", nodes)):
         use, total = _use(each)

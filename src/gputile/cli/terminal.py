@@ -165,7 +165,7 @@ def redraws() -> bool:
 
 
 def paper(*, plain: bool) -> "Paper":
-    """Return the surface to draw on. ``plain`` is implied if stdout cannot encode "█░╳"."""
+    """Return how to draw on stdout. If stdout cannot encode "█░╳", only ASCII is used."""
     from gputile.tools.views.gpu_bars import Paper
 
     try:
@@ -233,7 +233,7 @@ def _coloured(span: "Span") -> str:
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return a bar for each GPU, with pods grouped by namespace.
+    """Return the nodes with a bar for each GPU. Pods are grouped by namespace.
 
     If there is only one namespace, the pods are grouped by workload.
     """

@@ -103,7 +103,6 @@ class TokenFileCredentials(Credentials):
 
 
 def _bearer_of(path: Path) -> str:
-    """Return the Authorization header for the token in a file."""
     try:
         token = read_bounded(path, MIB).strip()
     except OSError as error:

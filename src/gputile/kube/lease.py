@@ -199,7 +199,6 @@ class LeaseHolder:
         return self._state.valid(self._clock.monotonic())
 
     async def observe(self) -> None:
-        """Read the Lease without writing it."""
         async with self._lock:
             await self._read()
 

@@ -57,7 +57,7 @@ _rereading: Final = ContextVar("rereading", default=False)
 
 
 class Unreadable(Exception):
-    """A cluster cannot be read again. The message states the reason."""
+    """A cluster that was read before cannot be read now. The message states the reason."""
 
 
 @asynccontextmanager

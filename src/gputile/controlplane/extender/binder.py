@@ -347,10 +347,7 @@ class Binder:
         await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
-        """Resolve a Binding that no other call is resolving.
-
-        Return False if the result is not known yet.
-        """
+        """Resolve a Binding unless another call does. Return False if the result is unknown."""
         uid = binding.pod.metadata.uid
         if uid in self._under_way or self._unconfirmed.get(uid) is not binding:
             return True

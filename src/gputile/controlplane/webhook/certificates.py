@@ -78,12 +78,11 @@ class ServingCertificate:
     def load_into(self, context: ssl.SSLContext) -> None:
         """Load the certificate into ``context``, for new connections.
 
-        Python's ssl can load certificates only from files.
-
         Raises:
             ssl.SSLError: OpenSSL rejects the certificate, for example because the key is weak or
                 belongs to another certificate.
         """
+        # Python's ssl can load certificates only from files.
         with tempfile.TemporaryDirectory() as directory:
             files = Path(directory, "tls.crt"), Path(directory, "tls.key")
             for file, content in zip(files, (self.certificate, self.key), strict=True):
