@@ -1,4 +1,4 @@
-"""Runs the loops that keep the machine, the kubelet and the API server in agreement."""
+"""Runs the loops that reconcile the machine, the kubelet and the API server with each other."""
 
 import asyncio
 import contextlib
@@ -44,21 +44,21 @@ from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
 
-# how long registration waits for the list of pods; admission reads missing ones
+# How long registration waits for the list of pods. Admission reads the pods that are missing.
 SYNC_WITHIN_S = 2.0
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
-ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has sent no message for 90 s
-AGAIN_S = 1.0  # pause before a retry if a pod changed while it was being corrected
+ROUND_WITHIN_S = 40.0  # less than the 90 s of silence after which the gateway ends an agent
+AGAIN_S = 1.0  # the pause before a retry if a pod changed while it was corrected
 PROBE_STEP_S = 5.0
-LAG_EVERY_S = 1.0  # four measurements a second would be a quarter of an idle agent's CPU time
+LAG_EVERY_S = 1.0  # four measurements a second would use a quarter of an idle agent's CPU time
 PUBLISH_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """An agent's machine: its node's name, its paths, the monitor of its GPUs, its MPS daemons."""
+    """The machine of an agent: the node's name, paths, the monitor of GPUs, and MPS daemons."""
 
     node_name: str
     paths: HostPaths
@@ -67,11 +67,11 @@ class Host:
 
 
 class Agent:
-    """One node's agent: its components, wired together, and the loops that drive them.
+    """The agent of a node, which connects the components and runs their loops.
 
-    The components start from the files of the previous agent. The caller feeds ``news`` from the
-    API server and awaits ``run``. ``closed_for`` is the number of seconds for which a node accepts
-    no pods before its mode changes.
+    The components start from the files of the previous agent. The caller passes watch events to
+    ``news``, and awaits ``run``. ``closed_for`` is the number of seconds for which a node is closed
+    to new pods before its mode changes.
     """
 
     def __init__(
@@ -125,23 +125,22 @@ class Agent:
     # -- probes, called from any thread
 
     def not_healthy(self) -> str | None:
-        """Return why the process should be restarted; None if it is healthy."""
+        """Return why the process should be restarted, or None if it is healthy."""
         quiet = time.monotonic() - max(self._compared, self.hand_over.looked)
         return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else None
 
     def not_ready(self) -> str | None:
-        """Return why the node is not served yet; None if it is."""
+        """Return why the node is not served yet, or None if it is served."""
         if not self.kubelet.registered.is_set():
-            return "the kubelet has not taken the device plugins"
-        return None if self._published else "the node has not been told what it offers"
+            return "the kubelet has not registered the device plugins"
+        return None if self._published else "the agent has not written the node's status"
 
     # -- loops
 
     async def run(self) -> None:
         """Serve until cancelled.
 
-        Raises:
-            ExceptionGroup: with a ``GatewayGoneError`` if the gateway has closed the connection.
+        Raises an ExceptionGroup with a ``GatewayGoneError`` if the gateway closes the connection.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -154,7 +153,7 @@ class Agent:
                 tasks.create_task(self._forever(self._publish_status))
                 tasks.create_task(self.slices.watch_kubelet())
         finally:
-            # The worker runs this after its current step, which still uses what ``close`` frees.
+            # The worker closes the monitor after its current step, which still uses the monitor.
             self._worker.submit(self.host.monitor.close)
             self._worker.shutdown(wait=False)
             await self.arbiter.stop()

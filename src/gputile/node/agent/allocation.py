@@ -9,14 +9,14 @@ fullest GPUs with enough room, and the reconciler writes its annotation later. T
 of any GPU to a response with too few IDs. So ``preferred`` returns the full number of IDs on the
 right number of GPUs, unless this is impossible.
 
-A pod whose ``Allocate`` is refused fails permanently, and its controller creates another one. So
+A pod whose ``Allocate`` is refused fails permanently, and its controller creates another pod. So
 ``Allocate`` refuses only IDs that can never be served: of a GPU that does not exist, or of too many
 GPUs. ``PreStartContainer``, which the kubelet retries, checks all conditions that may change.
 
 The response always names the GPUs of the kubelet's device IDs, so that a container sees exactly
 these GPUs. Both resources of a core_mem container get the same response, because the kubelet merges
-the two. The environment of a client of NVIDIA's MPS is in NVIDIA's "Multi-Process Service",
-chapters "Environment Variables" and "Device Memory Limit".
+the two. NVIDIA's "Multi-Process Service" describes the environment of a client of MPS (chapters
+"Environment Variables" and "Device Memory Limit").
 """
 
 import contextlib

@@ -63,7 +63,7 @@ def _next(
     resource: str,
     size: int,
 ) -> Caller | None:
-    """Return the next container of ``pod`` to be admitted, which is after all with devices."""
+    """Return the container of ``pod`` to be admitted next, after the containers with devices."""
     containers = pod.request.containers if pod.request is not None else ()
     reached = max(
         (place for place, each in enumerate(containers) if listed.containers.get(each.name)),

@@ -1,9 +1,9 @@
-"""Describes the GPUs as CDI devices, for runtimes with the Container Device Interface.
+"""Describes the GPUs as CDI devices, for container runtimes with the Container Device Interface.
 
-A runtime with CDI needs no NVIDIA runtime class and does not trust the environment variables of an
-image, so a container gets exactly the devices that the kubelet allocated. NVIDIA's own
-specification (``nvidia-ctk cdi generate --format=json``) covers more of the driver than this one,
-and takes precedence. Format: CDI specification 0.5.0.
+A runtime with CDI needs no NVIDIA runtime class. It does not trust the environment variables of an
+image, so a container gets exactly the devices that the kubelet has allocated. NVIDIA's own
+specification (``nvidia-ctk cdi generate --format=json``) covers more of the driver, and takes
+precedence. The format is that of the CDI specification 0.5.0.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ SHARED_NODES: Final = (
     "/dev/nvidia-uvm-tools",
     "/dev/nvidia-modeset",
 )
-# The libraries of the driver that a CUDA program needs; the rest comes with the image.
+# The libraries of the driver that a CUDA program needs. Images contain other libraries.
 LIBRARIES: Final = (
     "libcuda",
     "libcudadebugger",
@@ -45,7 +45,7 @@ LIBRARIES: Final = (
     "libnvidia-opencl",
 )
 
-# CDI specification 0.5.0; drivers before R470 have "/" in the UUIDs of MIG instances.
+# The names in CDI specification 0.5.0. Drivers before R470 have "/" in UUIDs of MIG instances.
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
@@ -57,8 +57,8 @@ def specification(
 ) -> dict[str, Any]:
     """Return the CDI specification of the machine's GPUs and MIG instances.
 
-    ``nodes`` are the existing ones of ``SHARED_NODES``, ``libraries`` are the host's paths of the
-    driver's libraries, and ``capabilities`` is the result of ``read_capabilities``.
+    ``nodes`` are the device nodes in ``SHARED_NODES`` that exist. ``libraries`` are the host's
+    paths of the driver's libraries. ``capabilities`` is the result of ``read_capabilities``.
     """
     edits: dict[str, Any] = {"deviceNodes": [{"path": node} for node in nodes]}
     if libraries:
@@ -90,7 +90,7 @@ class _Spec(msgspec.Struct):
 
 
 def names(text: bytes) -> frozenset[str]:
-    """Return the qualified names of the devices in a specification; none if it is invalid."""
+    """Return the qualified names of the devices in a specification, or none if it is invalid."""
     try:
         spec = msgspec.json.decode(text, type=_Spec)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -99,7 +99,10 @@ def names(text: bytes) -> frozenset[str]:
 
 
 def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
-    """Return each device's qualified name, NVIDIA's if there is one; empty if one has no name."""
+    """Return the qualified names of all devices, or () if a device has no known name.
+
+    NVIDIA's name of a device takes precedence.
+    """
     found: list[str] = []
     for uuid in uuids:
         name = next((n for kind in (NVIDIA_KIND, KIND) if (n := f"{kind}={uuid}") in known), None)
@@ -112,8 +115,9 @@ def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
 def read_capabilities(text: str) -> dict[str, int]:
     """Return the minor numbers of the MIG capabilities by name, such as ``gpu0/gi3/ci0/access``.
 
-    ``text`` is ``/proc/driver/nvidia-caps/mig-minors`` (NVIDIA's MIG User Guide, "Device Nodes and
-    Capabilities"), which names a GPU by its minor number. Other lines are ignored.
+    ``text`` is the content of ``/proc/driver/nvidia-caps/mig-minors``, which names a GPU by its
+    minor number (NVIDIA's MIG User Guide, "Device Nodes and Capabilities"). Other lines are
+    ignored.
     """
     found = {}
     for line in text.splitlines():
@@ -124,7 +128,7 @@ def read_capabilities(text: str) -> dict[str, int]:
 
 
 def _devices(gpu: ProbedGpu, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the GPU's device; in MIG mode those of its instances, since only they are usable."""
+    """Yield the device of the GPU, or the devices of its instances if the GPU is in MIG mode."""
     node = f"/dev/nvidia{gpu.minor}"
     if gpu.mig is not Mig.ON:
         yield _device(gpu.uuid, node)
@@ -144,13 +148,13 @@ def _device(name: str, *nodes: str) -> Mapping[str, Any]:
 
 
 def _soname(path: str) -> str:
-    """Return the name that programs load a library by: libcuda.so.1 for libcuda.so.570.133.20."""
+    """Return the name that programs load: libcuda.so.1 for libcuda.so.570.133.20."""
     directory, _, file = path.rpartition("/")
     stem, _, _ = file.partition(".so.")
     return f"{directory}/{stem}.so.1"
 
 
-MOST_BYTES = 16 * MIB  # of one file; machines with many GPUs have some ten thousand bytes
+MOST_BYTES = 16 * MIB  # of a file. A machine with many GPUs needs some ten thousand bytes.
 READABLE: Final = 0o644
 LIBRARY_DIRECTORIES = (
     "usr/lib/x86_64-linux-gnu",
@@ -161,10 +165,10 @@ LIBRARY_DIRECTORIES = (
 
 
 class CdiFiles:
-    """One CDI directory. ``root`` is the directory with the host's /usr and /proc/driver.
+    """A directory of CDI specifications.
 
-    ``devices`` is the directory in which device nodes are found: the agent's own /dev, which has
-    the nodes of all GPUs.
+    ``root`` is the directory with the host's /usr and /proc/driver. ``devices`` is the directory of
+    the device nodes, which is the agent's own /dev with the nodes of all GPUs.
     """
 
     def __init__(
@@ -183,11 +187,11 @@ class CdiFiles:
         try:
             write_changed(self.directory / FILE_NAME, spec, READABLE)
             for file in sorted(self.directory.glob("*.json")):
-                with contextlib.suppress(OSError):  # another program's, unreadable or too long
+                with contextlib.suppress(OSError):  # a file of another program may be unreadable
                     found |= names(read_whole(file, MOST_BYTES))
         except OSError as error:
             log.error(
-                "CDI directory %s: %s; containers get their devices by environment only",
+                "CDI directory %s: %s. Containers get their devices only by environment variables",
                 self.directory,
                 error,
             )
@@ -207,7 +211,7 @@ class CdiFiles:
             return {}
 
     def _libraries(self, driver: str) -> list[str]:
-        """Return the host's paths of the driver's libraries; the first directory with one wins."""
+        """Return the host's path of each of the driver's libraries, from the first directory."""
         found = []
         for library in LIBRARIES:
             paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)
@@ -218,11 +222,7 @@ class CdiFiles:
 
 
 def write_changed(path: Path, content: bytes, mode: int) -> None:
-    """Write a file unless it has this content already.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file, unless it already has this content. Raises OSError if this fails."""
     with contextlib.suppress(OSError):
         if read_whole(path, MOST_BYTES) == content:
             return

@@ -1,17 +1,17 @@
-"""Decides ``PreStartContainer``, and writes the directory, limits and mounts of a container.
+"""Decides about ``PreStartContainer``, and writes the directory, limits and mounts of a container.
 
-By then the kubelet has written in its checkpoint which container has the IDs, and which allocation
-directory that container mounts. If its GPUs lack capacity, or have pods that it must not share them
-with, the container waits until the earlier pods have left. After a deletion by force it also waits
-until their processes have released its GPUs. Such processes are recognized by the files of their
-containers (``UsageFiles.is_held``), not by the processes of the host.
+When the kubelet makes this call, its checkpoint already names the container of the IDs, and the
+allocation directory that the container mounts. The container waits for earlier pods if its GPUs
+lack capacity, or if it must not share them with these pods. After a forced deletion, it also waits
+until the processes of the deleted pod have released the GPUs. The agent recognizes such processes
+by the files of their containers (``UsageFiles.is_held``), not by the processes of the host.
 
-The kubelet keeps the Allocate response for the life of the pod and starts its containers with it,
-even if the node has changed meanwhile. So before each start the agent checks that the response
-contains the isolation library, and that the files in it have the right content and can be loaded.
-Otherwise a container could run without limits: if a file is missing, the container runtime creates
-a directory in its place, and the dynamic loader ignores that, as it ignores a library on a file
-system that is mounted ``noexec``.
+The kubelet starts the containers of a pod with the same Allocate response during the pod's whole
+life, even if the node has changed. So before each start, the agent checks that the response
+contains the isolation library, and that the library's files have the right content and can be
+loaded. Otherwise a container could run without limits. If a file is missing, the container runtime
+creates a directory instead of it. The dynamic loader ignores such a directory, and it also ignores
+a library on a file system that is mounted ``noexec``.
 """
 
 import asyncio
@@ -62,18 +62,16 @@ log = logging.getLogger(__name__)
 
 
 class NotYet(Exception):
-    """A container must not start yet, for the reason in the text; the kubelet retries."""
+    """A container must not start yet, for the reason in the text. The kubelet retries."""
 
 
 def prestart(
     state: AllocationState, resource: str, ids: tuple[str, ...], now_ns: int
 ) -> list[tuple[str, Limits]]:
-    """Return the allocation directory and limits of the container that the kubelet gave ``ids``.
+    """Return the allocation directory and the limits of each container that may have ``ids``.
 
-    The result has an init container and the container that reuses its IDs, each with its limits.
-
-    Raises:
-        NotYet: the container cannot be identified with certainty, or must not start yet.
+    These are an init container and the container that inherits its IDs. Raises NotYet if the
+    container cannot be identified with certainty, or must not start yet.
     """
     wanted = frozenset(ids)
     mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
@@ -86,8 +84,8 @@ def prestart(
     why = ""
     if state.unread:
         why = (
-            f": the kubelet's checkpoint cannot be read ({state.unread}), and its list has no "
-            f"init containers"
+            f": the kubelet's checkpoint cannot be read ({state.unread}), and its list has "
+            f"no init containers"
         )
         found = [
             pair
@@ -100,22 +98,22 @@ def prestart(
         if (problem := rules_of(state).given_twice(held, each)) is not None:
             raise NotYet(problem)
     pods = {held.uid: held.key for held, _ in found}
-    if len(pods) > 1:  # a container that has started before has all that it needs
+    if len(pods) > 1:  # a container that has started before needs no check
         found = [pair for pair in found if pair[1].directory not in state.started] or found
     try:
         return [(each.directory, _limits(state, held, each, now_ns)) for held, each in found]
     except NotYet as error:
         if len(pods) == 1:
             raise
-        # It is unknown which of them is to start, so each waits.
+        # Each pod waits, because it is unknown which of them the kubelet starts.
         both = ", ".join(sorted(pods.values()))
         raise NotYet(
-            f"{error}; the kubelet has given {ids[0]} to pods {both}: delete one of them"
+            f"{error}; the kubelet has allocated {ids[0]} to pods {both}: delete one of them"
         ) from error
 
 
 def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
-    """Return whether the start may be that of an init container, which may have the same IDs."""
+    """Return whether the call may be for an init container, which may have the same IDs."""
     pod = state.pod_of(held)
     inits = pod.pod.spec.init_containers if pod is not None else ()
     return any(
@@ -127,10 +125,9 @@ def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevice
 def _wait_for_others(
     state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]
 ) -> None:
-    """Apply ``check``; if it fails, apply it again to the pods with precedence only.
+    """Apply ``check`` to all other pods. If it fails, apply it only to the pods with precedence.
 
-    Raises:
-        NotYet: the second check fails too.
+    Raises NotYet if the second check also fails.
     """
     try:
         check(rules_of(state))
@@ -146,7 +143,7 @@ def _wait_for_others(
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` precedes ``other``: started pods come first, then the older one."""
+    """Return whether ``one`` comes first, as the only pod that has started, or as the older pod."""
     ran, mine = (
         any(each.directory in table.started for each in held.devices) for held in (one, other)
     )
@@ -160,11 +157,10 @@ def _limits(
         _wait_for_others(state, held, lambda rules: rules.check_others(held))
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
-        # Its IDs may count in another unit than the one in force, and its annotation may say other
-        # GPUs.
+        # The unit of the pod's IDs is unknown, and its annotation may name other GPUs.
         raise NotYet(
-            f"the API server has not said yet what pod {held.key if held.identified else held.uid} "
-            f"asks for"
+            f"the request of pod {held.key if held.identified else held.uid} is not known from the "
+            f"API server yet"
         )
     uuids = state.gpus(held, devices.container, own)
     apart = held.container_gpus[devices.container]
@@ -201,13 +197,13 @@ _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CON
 
 
 def _not_isolated(why: object) -> NotYet:
-    return NotYet(f"the container does not start, since its limits would not be enforced: {why}")
+    return NotYet(f"the container waits, because its limits would not be enforced: {why}")
 
 
 class IsolationMounts:
-    """The isolation library on this node.
+    """The mounts of the isolation library in containers.
 
-    ``state`` is the agent's state directory, with the same path on the host.
+    ``state`` is the agent's state directory, which has the same path on the host.
     """
 
     def __init__(self, state: Path, usage: UsageFiles) -> None:
@@ -217,17 +213,16 @@ class IsolationMounts:
         self._own: Installed | None = None
 
     def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
-        """Return an isolated container's mounts, apart from its allocation ``directory``.
+        """Return the mounts of an isolated container, without the mount of its ``directory``.
 
-        There are none without a library. The mounted files need not exist yet: ``prepare`` creates
-        them.
+        The result is empty without a library. ``prepare`` creates the mounted files later.
         """
         if mode not in LIBRARY_MODES:
             return []
         try:
             installed = self._place()
         except (LibraryMissing, OSError) as error:
-            log.error("%s gets no library, and will not be started: %s", directory, error)
+            log.error("%s gets no library, and will not start: %s", directory, error)
             return []
         library, preload = str(installed.library), str(installed.preload)
         return [
@@ -238,13 +233,11 @@ class IsolationMounts:
         ]
 
     def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
-        """Install the library at the paths that a container mounts; return its usage file.
+        """Install the library at the paths that a container mounts. Return its usage file.
 
-        Return None if the container is not isolated. ``mounts`` are the mounts in the container's
-        Allocate response, the host's paths by the container's.
-
-        Raises:
-            NotYet: the container must not start, because its limits would not be enforced.
+        The result is None for a container without isolation. ``mounts`` maps paths in the container
+        to paths on the host, as in the Allocate response. Raises NotYet if the container must not
+        start, because its limits would not be enforced.
         """
         if mode not in LIBRARY_MODES:
             return None
@@ -260,7 +253,7 @@ class IsolationMounts:
         own = self._state / "allocations" / directory, installed.library, installed.preload, usage
         found = tuple(mounts[path] for path in _NEEDED)
         if found != tuple(map(str, own)):
-            raise _not_isolated(f"it mounts {', '.join(found)}, which are not its own: {ANEW}")
+            raise _not_isolated(f"it mounts {', '.join(found)} and not its own files: {ANEW}")
         try:
             self._place()
             install(installed, self._content)
@@ -279,12 +272,12 @@ class IsolationMounts:
 
 
 LINGERING_AT_MOST_S: Final = 120.0
-LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
+LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # PreStartContainer times out in the kubelet after 30 s
 DAEMON_WITHIN_S = 5.0
 
 
 class ContainerPreparation:
-    """The files of all containers on the node, and the daemons that they need before they start."""
+    """Prepares the files of a container, and waits for the daemons that it needs."""
 
     def __init__(
         self,
@@ -295,7 +288,7 @@ class ContainerPreparation:
     ) -> None:
         self.store = store
         self._isolation = IsolationMounts(store.directory, store.usage)
-        # When processes were found that outlived their pod, by directory.
+        # When processes of a deleted pod were first found, by allocation directory
         self._lingering_since: dict[str, float] = {}
         self._mps = mps
         self.cdi = cdi
@@ -361,7 +354,7 @@ class ContainerPreparation:
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the container's MPS control daemon.
 
-        A daemon for several GPUs is started when the GPUs are allocated.
+        A daemon for several GPUs starts when these GPUs are allocated.
         """
         gpus = tuple(share.uuid for share in limits.gpus)
         if limits.mode != Mode.MPS.value or not gpus:
@@ -380,7 +373,7 @@ class ContainerPreparation:
         until = time.monotonic() + LEFT_WITHIN_S
         while gone := self._lingering(gpus, state.directories()):
             if time.monotonic() > until:
-                raise NotYet(f"processes of the deleted pod {gone} still hold memory of its GPUs")
+                raise NotYet(f"processes of the deleted pod {gone} still use memory of its GPUs")
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:

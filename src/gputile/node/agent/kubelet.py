@@ -1,4 +1,4 @@
-"""Connects the agent to the kubelet through the gateway: calls, device lists, list of pods."""
+"""Connects the agent to the kubelet through the gateway: calls, device IDs and the list of pods."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from gputile.node.gateway.link import (
 log = logging.getLogger(__name__)
 
 ADMISSION = ("GetPreferredAllocation", "Allocate", "NodePrepareResources")
-"""The calls by which the kubelet admits a pod or prepares its claims."""
+"""The kubelet's calls during the admission of a pod or the preparation of its claims."""
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
@@ -44,19 +44,19 @@ def devices_message(devices: Sequence[Device]) -> bytes:
 
 _MARGIN_S = 0.1
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
-# a restarted kubelet readmits its pods one by one, and lists only those readmitted so far
+# A restarted kubelet admits its pods again one by one, and lists only pods that it has admitted.
 SETTLED_AFTER_S = 10.0
 
 
 class GatewayGoneError(Exception):
-    """The gateway has closed the connection, so there is nothing left to serve."""
+    """The gateway has closed the connection, so the agent must end."""
 
 
 class KubeletLink:
     """The agent's connection to the kubelet, through the gateway.
 
     ``asked`` is the time of the kubelet's last admission call, on the monotonic clock. ``state`` is
-    the latest state that the gateway sent; ``state_received`` is set with the first one, and
+    the latest state of the gateway. ``state_received`` is set with the first state, and
     ``registered`` once the kubelet has registered all resources.
     """
 
@@ -75,10 +75,9 @@ class KubeletLink:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, answer: Answers) -> None:
-        """Handle the gateway's messages; ``answer`` answers the kubelet's calls.
+        """Handle the gateway's messages. ``answer`` answers the kubelet's calls.
 
-        Raises:
-            GatewayGoneError: the gateway has closed the connection.
+        Raises GatewayGoneError when the gateway closes the connection.
         """
         try:
             async for message in self._link.messages():
@@ -103,18 +102,15 @@ class KubeletLink:
             for task in tuple(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        raise GatewayGoneError("the gateway has hung up")
+        raise GatewayGoneError("the gateway has closed the connection")
 
     @property
     def settled(self) -> bool:
-        """Whether the kubelet has had time to admit its pods again since its start.
-
-        Only then is its list complete.
-        """
+        """Whether the kubelet has had time to admit its pods again, and so lists all of them."""
         return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
 
     async def until_quiet(self) -> None:
-        """Wait until the kubelet has made no admission call for a moment, for at most 2 seconds."""
+        """Wait until the kubelet makes no admission calls, but for at most 2 seconds."""
         for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
             quiet = time.monotonic() - self.asked
             if quiet >= QUIET_S:
@@ -122,7 +118,7 @@ class KubeletLink:
             await asyncio.sleep(QUIET_S - quiet)
 
     async def take_charge(self) -> None:
-        """Take over the node from other gateways' agents; return when they have released it."""
+        """Take over the node. Return when the agents of other gateways have released it."""
         self._link.send(TakeCharge())
         await self._in_charge.wait()
 
@@ -137,13 +133,13 @@ class KubeletLink:
             self._link.send(Advertise(tuple(devices), changed))
 
     def serve_claims(self, health: bytes | None) -> None:
-        """Serve as a DRA driver with this health of its devices; None stops serving claims."""
+        """Serve the DRA driver with this health of its devices, or stop serving if it is None."""
         if health != self._health:
             self._health = health
             self._link.send(ServeClaims(health))
 
     async def list(self, within: float) -> Listing | None:
-        """Return the kubelet's pods with devices; None if it needs more than ``within`` seconds."""
+        """Return the kubelet's list of pods, or None if there is no answer within ``within`` s."""
         self._last += 1
         number = self._last
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -165,12 +161,12 @@ class KubeletLink:
         if call.method in ADMISSION:
             self.asked = time.monotonic()
         self._link.send(await answer(call))
-        if call.method in ADMISSION:  # the next call may follow at once
+        if call.method in ADMISSION:  # because the next call may follow at once
             self.asked = time.monotonic()
 
 
 def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:
-    """Convert the kubelet's response, which may have an entry per NUMA node for a resource."""
+    """Convert the kubelet's response. A resource may have several entries, one per NUMA node."""
     listing: dict[str, ListedPod] = {}
     for pod in answer.pod_resources:
         containers: dict[str, dict[str, frozenset[str]]] = {}

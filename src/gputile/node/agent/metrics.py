@@ -1,8 +1,7 @@
 """Exports the metrics of the agent, of the node's GPUs, and of containers on these GPUs.
 
-Each scrape computes the node's metrics, in a separate thread. The data for it must only be replaced
-as a whole by other threads. Only containers of existing pods have series, so a pod's series end
-with the pod.
+Each scrape computes the node's metrics in a separate thread. Other threads must replace its data as
+a whole. Only containers of existing pods have series, so a pod's series end with the pod.
 """
 
 import copy

@@ -364,9 +364,11 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove what an agent wrote on the node. Return a message, or "" if there was nothing.
+    """Remove from the node what an agent wrote; return a message, "" if there was nothing.
 
-    Raises KubeError if the node cannot be read or written, and TimeoutError if that takes too long.
+    Raises:
+        KubeError: the node cannot be read or written.
+        TimeoutError: reading and writing takes too long.
     """
     path = f"/api/v1/nodes/{settings.node_name}"
     access = load_access(settings.kubeconfig, settings.context)
@@ -389,7 +391,7 @@ def main() -> None:
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
     except (KubeError, ConversionError, TimeoutError) as error:
-        sys.exit(f"what an agent wrote on this node cannot be removed: {error}")
+        sys.exit(f"what an agent said of this node is still there: {error}")
     if done:
         sys.stderr.write(f"{done}\n")
 

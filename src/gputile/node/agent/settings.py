@@ -14,10 +14,10 @@ NODE = msgspec.json.Decoder(Node)
 class HostPaths(msgspec.Struct, frozen=True):
     """Paths on the node.
 
-    Containers mount what is in ``state``, so it has the same path on the host, and so does
-    ``usage``, the directory for files that containers write: see ``usage_files``. If a ``cdi``
-    directory is set, containers get their devices by CDI too. ``root`` is where the agent sees the
-    host's /usr and /proc/driver.
+    ``state`` and ``usage`` must have the same paths on the host, because containers mount files in
+    them. Containers write only the files in ``usage`` (``usage_files``). If ``cdi`` is set,
+    containers also get their devices by CDI. ``root`` is the directory with the host's /usr and
+    /proc/driver.
     """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
@@ -38,9 +38,9 @@ class HostPaths(msgspec.Struct, frozen=True):
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """The command line options.
+    """The command line options of the agent.
 
-    ``config`` is reloaded when it changes. 0 as ``health_port`` means no port.
+    The file ``config`` is read again when it changes. A ``health_port`` of 0 means no port.
     """
 
     node_name: str
@@ -60,8 +60,7 @@ def encode_settings(settings: AgentSettings) -> str:
 def decode_settings(text: str) -> AgentSettings:
     """Decode the settings that the gateway passes to the agent.
 
-    Raises:
-        msgspec.MsgspecError: the text is invalid.
+    Raises msgspec.MsgspecError if the text is invalid.
     """
     return msgspec.json.decode(
         text, type=AgentSettings, dec_hook=lambda wanted, value: wanted(value)

@@ -1,1 +1,1 @@
-"""Serves GPUs by ResourceClaims: publishes ResourceSlices, prepares and unprepares claims."""
+"""Serves GPUs to ResourceClaims: publishes ResourceSlices, and prepares and unprepares claims."""

@@ -1,8 +1,8 @@
 """Answers the kubelet's calls for claims: prepares them, releases them, and writes their files.
 
-A claim holds its devices before any of its files is written, and its CDI file is written last. If
-the agent dies before that, the kubelet has no response and retries. Existing files with the same
-content are not written again.
+The devices of a claim are reserved before its files are written, and its CDI file is written last.
+If the agent ends before that, the kubelet has no response and retries. A file that already has the
+right content is not written again.
 
 The limits of a claim are in its allocation directory, with a mark that it was started, which the
 release removes. The kubelet asks again and again for the release of each claim that it has asked to
@@ -50,7 +50,7 @@ FOLLOWED: Final = "another agent serves this node by now"
 
 
 class ClaimsDriver:
-    """Prepares the claims of one node. ``compare`` wakes the reconciler."""
+    """Prepares and releases the claims of one node. ``compare`` wakes the reconciler."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClaimsDriver:
         self._store, self._cdi = preparation.store, preparation.cdi
         self._cluster = cluster
         self._compare = compare
-        # By UID, so that there is one call at a time for each claim.
+        # Locks by the UID of the claim, so that each claim has one call at a time
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
@@ -139,7 +139,7 @@ class ClaimsDriver:
         )
 
     def _cdi_devices(self, uid: str, device: str) -> list[str]:
-        """Return a result's CDI devices: the GPU's if the runtime knows it, and the claim's."""
+        """Return the CDI devices of the GPU, if the runtime knows it, and of the claim."""
         found = device_named(self._state.node_config, device)
         if found is None or self._cdi is None:
             return [cdi_name(uid)]
@@ -183,7 +183,7 @@ class ClaimsDriver:
         return found.gpus
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
-        """Return the pod for which the claim is reserved, even before the watch reports it."""
+        """Return the pod that the claim is reserved for, even before the watch reports the pod."""
         known = self._state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod
@@ -218,7 +218,7 @@ class ClaimsDriver:
         write_changed(self._cdi.claim_file(claim.uid), content, READABLE)
 
     async def _release(self, uid: str) -> str:
-        """Release a claim, even an unknown one; return the error, "" if there is none."""
+        """Release a claim, which may be unknown. Return the error, or "" after a success."""
         if not uid.replace("-", "").isalnum():
             return ""
         async with self._busy.setdefault(uid, asyncio.Lock()):

@@ -1,8 +1,8 @@
 """Decides what a prepared claim gets, and the annotations of its pod for existing tools (B9).
 
-kube-scheduler has allocated the claim's devices. The checks here catch what it cannot know: a later
-claim of the same name, an allocation that is forged or older than the node's mode, and GPUs that no
-longer exist. A refused claim is not lost, since the kubelet retries.
+kube-scheduler has allocated the claim's devices. The checks here find what kube-scheduler cannot
+know: a newer claim of the same name, an allocation that is forged or older than the node's mode,
+and GPUs that no longer exist. The kubelet retries a refused claim.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,25 +28,24 @@ CDI_KIND: Final = "gputile.io/claim"
 
 
 class ClaimRefused(Exception):
-    """The claim cannot be prepared now; the text goes into the pod's events."""
+    """The claim cannot be prepared now. The text appears in an event of the pod."""
 
 
 def prepared_claim(
     state: AllocationState, claim: ResourceClaim, node: str, now_ns: int
 ) -> PreparedClaim:
-    """Return the row of a claim without its container, see ``with_containers``.
+    """Return the row of a claim without its container, which ``with_containers`` adds.
 
-    Raises:
-        ClaimRefused: a rule is broken; the text names it.
+    Raises ClaimRefused if a rule is broken. Its text states the rule.
     """
     config, meta = state.node_config, claim.metadata
     if not config.effective_mode.claims:
-        raise ClaimRefused("this node gives its GPUs by extended resources, not by claims")
+        raise ClaimRefused("this node offers its GPUs as extended resources, not to claims")
     if config.withheld is not None:
         raise ClaimRefused(config.withheld)
     if len(claim.pods) != 1:
         raise ClaimRefused(
-            f"claim {claim.key} is reserved for {len(claim.pods)} pods; it has to be exactly one"
+            f"claim {claim.key} is reserved for {len(claim.pods)} pods, but must be for exactly one"
         )
     if not claim.gpus:
         raise ClaimRefused(f"no GPU is allocated to claim {claim.key}")
@@ -74,7 +73,7 @@ def prepared_claim(
 
 
 def claim_of(state: AllocationState, uid: str, limits: Limits) -> PreparedClaim:
-    """Return the row of a claim that an earlier agent has prepared, from its ``limits``."""
+    """Return the row of a claim that an earlier agent has prepared, from the claim's ``limits``."""
     row = PreparedClaim(
         uid,
         limits.namespace,
@@ -91,11 +90,10 @@ def claim_of(state: AllocationState, uid: str, limits: Limits) -> PreparedClaim:
 
 
 def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None) -> PreparedClaim:
-    """Return a claim's row with the container of its ``pod`` that uses it, the first of several.
+    """Return a claim's row with the first container of ``pod`` that uses the claim.
 
-    Raises:
-        ClaimRefused: the pod is not the one that the claim is reserved for, or a container uses
-            several claims.
+    Raises ClaimRefused if the claim is not reserved for this pod, or if a container uses several
+    claims.
     """
     if pod is None or pod.metadata.uid != row.owner:
         raise ClaimRefused(f"pod {row.key} with the UID {row.owner[:64]} no longer exists")
@@ -113,7 +111,7 @@ def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None)
         if both := sorted(names & others):
             text = f"container {container.name} uses the claims {row.claim} and {both[0]}"
             raise ClaimRefused(
-                f"{text}, and would have one's limits only: ask for both GPUs in one claim"
+                f"{text}, but would get the limits of only one: request both GPUs in one claim"
             )
     name, phase = (users[0][0].name, users[0][1]) if users else ("", Phase.APP)
     return row.used_by(name, phase)
@@ -121,9 +119,9 @@ def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None)
 
 def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
     if result.pool != node:
-        raise ClaimRefused(f"device {result.device} is of node {result.pool}, and this is {node}")
+        raise ClaimRefused(f"device {result.device} belongs to node {result.pool}, not to {node}")
     if result.admin_access:
-        raise ClaimRefused("gputile gives no administrative access to GPUs: leave out adminAccess")
+        raise ClaimRefused("gputile has no administrative access to GPUs: remove adminAccess")
     device = device_named(config, result.device)
     if device is None:
         raise ClaimRefused(f"device {result.device} no longer exists")
@@ -131,8 +129,8 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
         raise ClaimRefused(f"device {result.device} is unhealthy")
     if isinstance(device, MigDevice) or not config.mode.shared:
         return GpuShare(device.uuid, device.index, device.mib, CORE_PERCENT)
-    # An amount that is not set is all of the device: an API server without shares stores no
-    # amounts.
+    # A missing amount means the whole device, because an API server without shares stores no
+    # amount.
     mib = result.mib if MEMORY in result.consumed_capacity else device.mib
     percent = least = 0  # 0 percent is no limit
     if config.mode is Mode.CORE_MEM:
@@ -140,7 +138,7 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
         least = 1
     if not 0 < mib <= device.mib or not least <= percent <= CORE_PERCENT:
         text = (
-            f"{result.consumed_capacity} of device {result.device} is no amount of {device.mib} MiB"
+            f"{result.consumed_capacity} of device {result.device} is no part of {device.mib} MiB"
         )
         raise ClaimRefused(f"the allocation of {text} and {CORE_PERCENT} % of compute")
     return GpuShare(device.uuid, device.index, mib, percent)
@@ -149,16 +147,16 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
 def _together(
     one: GpuShare, other: GpuShare, config: NodeConfig, result: AllocatedDevice
 ) -> GpuShare:
-    """Return the sum of the shares of two requests in a claim for the same GPU."""
+    """Return the sum of the shares of two requests of a claim for the same GPU."""
     gpu = config.gpu(one.uuid)
     mib, percent = one.mib + other.mib, one.percent + other.percent
     if not config.mode.shared or gpu is None or mib > gpu.mib or percent > CORE_PERCENT:
-        raise ClaimRefused(f"the claim has device {result.device} twice")
+        raise ClaimRefused(f"device {result.device} is allocated to the claim twice")
     return GpuShare(one.uuid, one.index, mib, percent)
 
 
 def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateAnswer:
-    """Return the environment of a claim's containers; for ``threads`` see ``environment``."""
+    """Return the response for a claim's containers. ``environment`` describes ``threads``."""
     of_each = sum(share.mib for share in row.shares) // len(row.shares)
     uuids = tuple(share.uuid for share in row.shares)
     return AllocateAnswer(
@@ -167,22 +165,22 @@ def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateA
 
 
 def request_name(result: AllocatedDevice) -> str:
-    """Return the name by which the kubelet looks for a result.
+    """Return the name by which the kubelet finds a result.
 
-    Of an alternative, ``request/alternative``, it is the request.
+    For the result of an alternative, ``request/alternative``, this is the name of the request.
     """
     return result.request.partition("/")[0]
 
 
 def cdi_name(uid: str) -> str:
-    """Return the name of the CDI device that carries a claim's limits into containers."""
+    """Return the name of the CDI device that adds a claim's limits to containers."""
     return f"{CDI_KIND}={uid}"
 
 
 def cdi_file(
     uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]
 ) -> bytes:
-    """Return a claim's CDI file; a mount is (container path, host path, whether read-only)."""
+    """Return a claim's CDI file. A mount is (container path, host path, whether it is read-only)."""
     edits = {
         "env": [f"{name}={value}" for name, value in variables.items()],
         "mounts": [
@@ -199,7 +197,7 @@ def cdi_file(
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
-    """Yield a pod's containers that use claims, each with its phase and ResourceClaim names."""
+    """Yield a pod's containers that use claims, each with its phase and the names of the claims."""
     made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     names = {
         each.name: each.resource_claim_name or made.get(each.name, "")
@@ -214,9 +212,9 @@ def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]
 
 
 def claim_corrections(state: AllocationState) -> list[Correction]:
-    """Return the annotations for existing tools that a pod with claims lacks or has different.
+    """Return corrections of pods with claims whose annotations for existing tools are wrong.
 
-    Pods with whole GPUs get none, since these tools show units of shared GPUs.
+    Pods with whole GPUs have no such annotations, because these tools show units of shared GPUs.
     """
     claims: dict[str, list[PreparedClaim]] = {}
     for each in state.claims.values():

@@ -1,13 +1,13 @@
-"""Publishes the node's ResourceSlice while it offers its GPUs by claims.
+"""Publishes the node's ResourceSlice while the node offers its GPUs to claims.
 
-The slice is applied when it changes, and once a minute in case it was deleted; the API server
-writes nothing if it is up to date. A kubelet deletes all slices of its node when it starts
-(``pkg/kubelet/cm/dra/plugin``), possibly after it has registered the driver, so for a minute from
-then the slice is applied every two seconds.
+The slice is applied when it changes. It is also applied once a minute, because it may have been
+deleted. The API server writes nothing if the slice is up to date. A kubelet that starts deletes all
+slices of its node (``pkg/kubelet/cm/dra/plugin``), possibly after it has registered the driver. So
+the slice is applied every two seconds in the first minute of a kubelet.
 
-The API server drops fields without an error if their feature gate is disabled. So a dry run shows
-first what the API server would store. Without shares a node in a shared mode offers nothing; one in
-mode ``default`` offers whole GPUs.
+The API server drops fields without an error if their feature gate is disabled. So a dry run first
+shows what the API server would store. If it does not support shares of devices, a node in a shared
+mode offers nothing, and a node in mode ``default`` offers whole GPUs.
 """
 
 import asyncio
@@ -39,7 +39,10 @@ HEALTH_FOR_S: Final = 3600
 
 
 class SlicePublisher:
-    """The slice of one node. ``publish`` wakes the loop that calls the method of this name."""
+    """The ResourceSlice of one node.
+
+    The parameter ``publish`` wakes the loop that calls the method ``publish``.
+    """
 
     def __init__(
         self,
@@ -56,18 +59,19 @@ class SlicePublisher:
         self._publish = publish
         self._sent: ResourceSlice | None = None
         self._again_s = 0.0
-        self._may_exist = state.node_config.effective_mode.claims  # written by the previous agent
+        # The previous agent may have written a slice.
+        self._may_exist = state.node_config.effective_mode.claims
         self._problem = ""
 
     async def watch_kubelet(self) -> None:
-        """Wake the loop repeatedly while the kubelet may delete the slice."""
+        """Wake the loop again and again while the kubelet may delete the slice."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if self._by_claims and self._kubelet_starts:
                 self._publish.wish()
 
     async def publish(self, machine: ProbedMachine) -> None:
-        """Serve the kubelet and publish the slice, or neither, depending on the mode in force.
+        """Serve the DRA driver and publish the slice, or stop both, as the mode in force requires.
 
         A failure is retried.
         """
@@ -79,7 +83,7 @@ class SlicePublisher:
             self._problem = f"the API server refuses the node's ResourceSlice: {error}"
             if isinstance(error, NotFound):
                 self._problem = (
-                    f"the API server has no {RESOURCE_API}, which Kubernetes has from 1.34 on"
+                    f"the API server has no {RESOURCE_API}, which needs Kubernetes 1.34 or later"
                 )
         except KubeError as error:
             log.warning("cannot write the node's ResourceSlice; retrying: %s", error)
@@ -87,7 +91,7 @@ class SlicePublisher:
 
     def condition(self) -> NodeCondition:
         kind = ConditionType.CLAIMS_REFUSED
-        if self._problem and self._by_claims:  # on other nodes the kubelet deletes the slice
+        if self._problem and self._by_claims:  # on another node, the kubelet deletes the slice
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
         text = (
             "GPUs are offered by claims"
@@ -116,7 +120,7 @@ class SlicePublisher:
             offered = self._slice(machine, taints="taints" not in dropped)
         self._problem = problem
         if offered is not None and not problem:
-            self._may_exist = True  # the answer may be lost
+            self._may_exist = True  # even if the response is lost
             await self._cluster.apply_slice(offered)
         elif self._may_exist and node is not None:
             await self._cluster.delete_slice(slice_name(node))
@@ -124,16 +128,14 @@ class SlicePublisher:
         self._sent, self._again_s = wanted, now + APPLY_EVERY_S
 
     def _unable(self) -> str:
-        """Return why this node cannot offer its GPUs to claims; "" if it can or need not."""
+        """Return why this node cannot offer its GPUs to claims, or "" if it can or need not."""
         if not self._by_claims:
             return ""
         registry = self._paths.plugin_registry
         if not registry.is_dir():
-            return f"the agent does not see the kubelet's directory {registry}"
+            return f"the kubelet's directory {registry} is not mounted in the agent"
         if self._paths.cdi is None:
-            return (
-                "claims need the container runtime's CDI: give the agent its directory (--cdi-dir)"
-            )
+            return "claims need CDI: set the agent's directory for CDI specifications (--cdi-dir)"
         return ""
 
     def _lacking(self, dropped: Set[str]) -> str:
@@ -141,13 +143,13 @@ class SlicePublisher:
         if not lacking or not self._state.node_config.mode.shared:
             return ""
         return (
-            f"the API server drops {', '.join(lacking)} of ResourceSlices, so that claims cannot "
-            "share a GPU: that needs Kubernetes 1.36 with the feature gate DRAConsumableCapacity; "
-            "in mode default the node gives whole GPUs"
+            f"the API server drops {', '.join(lacking)} of ResourceSlices, so claims cannot share "
+            "a GPU: use Kubernetes 1.36 with the feature gate DRAConsumableCapacity, or mode "
+            "default, in which the node offers whole GPUs"
         )
 
     def _slice(self, machine: ProbedMachine, *, taints: bool = True) -> ResourceSlice | None:
-        """Return the slice that this node offers; None if it offers nothing by claims."""
+        """Return the slice that this node offers, or None if it offers nothing to claims."""
         state = self._state
         offers = self._by_claims and state.node_config.withheld is None
         if state.node is None or not offers or state.advertised.decided.closing:

@@ -1,9 +1,9 @@
 """Builds the ResourceSlice that offers a node's GPUs to claims.
 
-kube-scheduler takes the first device that fits, in the order of the slice. A slice does not depend
-on the use of the GPUs: each change makes kube-scheduler retry all pods that wait for devices, and
-an autoscaler copies the slice of an existing node for new nodes of its group. In the modes with
-isolation, claims share a GPU; in all others a device has only one claim.
+kube-scheduler allocates the first device of the slice that fits. A slice must not depend on the use
+of the GPUs, for two reasons. Each change makes kube-scheduler retry all pods that wait for devices.
+An autoscaler copies the slice of an existing node for new nodes of the same group. In the modes
+with isolation, several claims may share a GPU. In all other modes, a device has only one claim.
 """
 
 import re
@@ -42,7 +42,7 @@ _MOST_WITH_TAINTS: Final = 64
 
 
 def instance_name(instance: MigDevice) -> str:
-    """Return the name of a MIG instance in a ResourceSlice: its GPU and UUID, as a DNS label."""
+    """Return the name of a MIG instance in a ResourceSlice, a DNS label of its GPU and UUID."""
     name = f"{device_name(instance.index)}-{instance.uuid.lower()}"
     return re.sub(r"[^a-z0-9-]", "-", name)[:_LONGEST_NAME].strip("-")
 
@@ -52,7 +52,7 @@ def slice_name(node: Node) -> str:
 
 
 def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
-    """Return the GPU or MIG instance of this name in a ResourceSlice; None if it does not exist."""
+    """Return the GPU or MIG instance with this name in a ResourceSlice, or None."""
     index = gpu_index(name)
     gpu = next((gpu for gpu in config.inventory.gpus if gpu.index == index), None)
     return gpu or next((each for each in config.instances if instance_name(each) == name), None)
@@ -61,10 +61,10 @@ def device_named(config: NodeConfig, name: str) -> Gpu | MigDevice | None:
 def slice_of(
     node: Node, config: NodeConfig, machine: ProbedMachine, most_pods: int, *, taints: bool = True
 ) -> ResourceSlice:
-    """Build the slice of a node; at most ``most_pods`` claims may share a GPU.
+    """Build the slice of a node. At most ``most_pods`` claims may share a GPU.
 
-    Unhealthy devices have a taint. They are omitted if the API server does not support ``taints``
-    or would refuse that many devices with taints.
+    Unhealthy devices have a taint. They are omitted if the API server does not support ``taints``,
+    or accepts no slice with taints and so many devices.
     """
     meta = node.metadata
     owner = OwnerReference(
@@ -85,7 +85,7 @@ def slice_of(
 
 
 def dropped_fields(wanted: ResourceSlice, stored: ResourceSlice) -> frozenset[str]:
-    """Return the fields that the API server dropped because their feature gate is disabled."""
+    """Return the names of fields that the API server has dropped, without their feature gates."""
     there, lost = {each.name: each for each in stored.spec.devices}, set()
     for device in wanted.spec.devices:
         kept = there.get(device.name, SliceDevice(name=device.name))
@@ -164,7 +164,7 @@ def _attributes(
 
 
 def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
-    """Return a shared GPU's capacity. A claim without limits gets all; each counts as 1 pod."""
+    """Return the capacity of a shared GPU. By default a claim gets all, and counts as a pod."""
     size, whole = binary_quantity(gpu.mib), str(CORE_PERCENT)
     memory = CapacityPolicy(
         default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi")
@@ -203,7 +203,10 @@ def binary_quantity(mib: int) -> str:
 
 
 def _version(text: str) -> str:
-    """Convert a version to semver.org: three numbers, no leading zeros; "" if all would be 0."""
+    """Convert a version to semver.org's three numbers, without leading zeros.
+
+    The result is "" if all numbers would be 0.
+    """
     numbers = [str(int(number)) for number in re.findall(r"[0-9]+", text)[:3]]
     return (
         ".".join([*numbers, "0", "0"][:3])
@@ -213,6 +216,6 @@ def _version(text: str) -> str:
 
 
 def _bus_id(text: str) -> str:
-    """Convert nvidia-smi's bus ID to the kernel's: ``00000000:3B:00.0`` to ``0000:3b:00.0``."""
+    """Convert nvidia-smi's bus ID ``00000000:3B:00.0`` to the kernel's ``0000:3b:00.0``."""
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}" if rest else ""

@@ -145,13 +145,13 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
         (allocated("c", Given("nic-0", {}, driver="net.example")), "no GPU is allocated"),
         (allocated("c", share(0, "1Gi"), pods=()), "reserved for 0 pods"),
         (allocated("c", share(0, "1Gi"), pods=("a", "b")), "reserved for 2 pods"),
-        (allocated("c", Given("gpu-0", {"memory": "1Gi"}, pool="other")), "of node other"),
+        (allocated("c", Given("gpu-0", {"memory": "1Gi"}, pool="other")), "belongs to node other"),
         (allocated("c", Given("gpu-0", {"memory": "1Gi"}, admin=True)), "adminAccess"),
         (allocated("c", share(7, "1Gi")), "gpu-7 no longer exists"),
-        (allocated("c", share(0, "9Gi")), "no amount of 8192 MiB"),
-        (allocated("c", share(0, "-1Gi")), "no amount"),
-        (allocated("c", share(0, "0")), "no amount"),
-        (allocated("c", share(0, "lots")), "no amount"),
+        (allocated("c", share(0, "9Gi")), "no part of 8192 MiB"),
+        (allocated("c", share(0, "-1Gi")), "no part"),
+        (allocated("c", share(0, "0")), "no part"),
+        (allocated("c", share(0, "lots")), "no part"),
         (allocated("c", share(0, "5Gi"), share(0, "5Gi")), "twice"),
     ],
 )
@@ -162,7 +162,7 @@ def test_what_is_refused(claim: ResourceClaim, text: str) -> None:
 @pytest.mark.parametrize("cores", ["101", "0", "-5", "lots", "1e300", ""])
 def test_compute_that_is_none_or_more_than_there_is_is_refused(cores: str) -> None:
     """A limit of 0 percent would be no limit."""
-    assert "no amount" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores=cores)))
+    assert "no part" in refusal(claims_node(Mode.CORE_MEM, MACHINE), allocated("c", share(0, "1Gi", cores=cores)))
 
 
 def test_a_node_of_extended_resources_prepares_nothing() -> None:
