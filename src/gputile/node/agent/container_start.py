@@ -197,7 +197,7 @@ _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CON
 
 
 def _not_isolated(why: object) -> NotYet:
-    return NotYet(f"the container waits, because its limits would not be enforced: {why}")
+    return NotYet(f"the container does not start, because its limits would not be enforced: {why}")
 
 
 class IsolationMounts:
