@@ -32,7 +32,7 @@ def metrics_path(node: str) -> str:
 def metrics_text(used: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> bytes:
     """Return the metrics of a node with one GPU: bytes used and seconds had, by ``namespace/name``."""
     lines = [
-        "# HELP gputile_agent_gpu_info 1, with the GPU's UUID and model",
+        "# HELP gputile_agent_gpu_info Always 1. The labels are the GPU's UUID and model",
         "# TYPE gputile_agent_gpu_info gauge",
         'gputile_agent_gpu_info{gpu="0",uuid="GPU-a",model="NVIDIA \\"A10\\", 24 GiB"} 1.0',
         f'gputile_agent_gpu_memory_used_bytes{{gpu="0"}} {sum(used.values()) + (1 << 20)}.0',

@@ -198,7 +198,7 @@ class CdiFiles:
         self._known = found
 
     def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
-        """Return the qualified names of devices; empty if the runtime does not know one of them."""
+        """Return the qualified names of devices, or () if the runtime does not know one of them."""
         return choose(uuids, self._known)
 
     def claim_file(self, uid: str) -> Path:

@@ -16,8 +16,8 @@ running container, or from an Allocate response that the checkpoint does not con
 
 The kubelet's calls name no pod, but its checkpoint does. A ``KubeletEntry`` is the checkpoint's
 entry for one resource of a container. ``Limits`` is the record that the agent wrote into the
-directory that the container mounts. Each memory ID of a pod stands for ``unit_mib``, the unit of the
-pod, which never changes.
+directory that the container mounts. Each memory ID of a pod stands for ``unit_mib``, the unit of
+the pod, which never changes.
 """
 
 import hashlib

@@ -31,7 +31,7 @@ def get(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-@pytest.mark.parametrize("problem", [None, "the kubelet has not taken the device plugins"])
+@pytest.mark.parametrize("problem", [None, "the kubelet has not registered the device plugins"])
 def test_a_probe_says_what_is_wrong(problem: str | None) -> None:
     registry = CollectorRegistry()
     Gauge("gputile_agent_pods", "Pods", registry=registry).set(3)

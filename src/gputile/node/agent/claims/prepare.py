@@ -180,7 +180,7 @@ def cdi_name(uid: str) -> str:
 def cdi_file(
     uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]
 ) -> bytes:
-    """Return a claim's CDI file. A mount is (container path, host path, whether it is read-only)."""
+    """Return a claim's CDI file. A mount is (container path, host path, whether read-only)."""
     edits = {
         "env": [f"{name}={value}" for name, value in variables.items()],
         "mounts": [

@@ -46,7 +46,7 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in order (mountinfo in proc(5)). A mount hides earlier mounts below it."""
+    """Return all mounts in order (proc(5), mountinfo). The last at a mount point hides the others."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
