@@ -239,7 +239,7 @@ def test_the_clusters_own_scheduler_reaches_the_extender_on_loopback() -> None:
         ({"scheduler.mode": "third"}, "value must be one of 'second', 'own'"),
         (
             {"web.enabled": True, "web.tlsSecret": "page", "web.port": 8086},
-            "web.healthPort and web.port are both 8086: give each a port of its own",
+            "web.healthPort and web.port are both 8086: use a different port for each",
         ),
         (
             {"scheduler.extender.healthPort": 10259, "scheduler.mode": "own"},
@@ -495,7 +495,7 @@ def test_the_notes_say_what_is_left_to_do(values: dict[str, Any], said: list[str
 @pytest.mark.requirement("B7")
 def test_the_page_is_there_where_it_is_asked_for_and_serves_by_https_alone() -> None:
     assert "gputile-web" not in pod_specs(render())
-    with pytest.raises(HelmFailed, match=r"web\.tlsSecret is not set: viewers show tokens"):
+    with pytest.raises(HelmFailed, match=r"web\.tlsSecret is not set: viewers log in with tokens"):
         render({"web.enabled": True})
     objects = render(PAGE)
     (container,) = pod_specs(objects)["gputile-web"]["containers"]

@@ -9,21 +9,21 @@
 {{- fail (printf "gpuMemoryUnit is %s: the largest valid unit is %dMiB" .Values.gpuMemoryUnit $most) }}
 {{- end }}
 {{- if and .Values.features.batch (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
-{{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook holds the pods of a gang, the controller lets the whole gang go; enable both, or set features.batch=false" }}
+{{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook adds scheduling gates to the pods of a gang, and the controller removes them; enable both, or set features.batch=false" }}
 {{- end }}
 {{- if .Values.features.claims }}
 {{- if not (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "features.claims needs Kubernetes 1.34, and 1.36 for shares; this is %s: set features.claims=false" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and .Values.agent.enabled (not .Values.agent.cdiDir) }}
-{{- fail "features.claims needs agent.cdiDir: a container gets the devices of its claims by CDI; set agent.cdiDir=/var/run/cdi, or features.claims=false" }}
+{{- fail "features.claims needs agent.cdiDir, because containers get the devices of claims by CDI; set agent.cdiDir=/var/run/cdi, or features.claims=false" }}
 {{- end }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
-{{- fail "autoscaling.enabled needs webhook.enabled and controller.enabled: the controller asks for nodes, the webhook keeps pods off node types that could never take them; enable both, or set autoscaling.enabled=false" }}
+{{- fail "autoscaling.enabled needs webhook.enabled and controller.enabled: the controller requests nodes, and the webhook keeps pods off node types that they can never fit; enable both, or set autoscaling.enabled=false" }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (not .Values.autoscaling.nodeTypes) }}
-{{- fail "autoscaling.nodeTypes is empty: no node would be asked for; describe the GPU nodes that the autoscaler can add, as `gputile nodepool` prints them, or set autoscaling.enabled=false" }}
+{{- fail "autoscaling.nodeTypes is empty, so no node would be requested; describe the GPU nodes that the autoscaler can add, as `gputile nodepool` prints them, or set autoscaling.enabled=false" }}
 {{- end }}
 {{- $unit := .Values.gpuMemoryUnit -}}
 {{- $labels := list -}}
@@ -60,7 +60,7 @@
 {{- end }}
 {{- end }}
 {{- if and .Values.web.enabled (not .Values.web.tlsSecret) }}
-{{- fail "web.tlsSecret is not set: viewers show tokens, so the page serves by HTTPS alone; name a Secret of the type kubernetes.io/tls, as cert-manager makes them" }}
+{{- fail "web.tlsSecret is not set: viewers log in with tokens, so the page needs HTTPS; name a Secret of the type kubernetes.io/tls, such as cert-manager creates" }}
 {{- end }}
 {{- with .Values.webhook }}
 {{- if .enabled }}{{ include "gputile.distinctPorts" (dict "webhook.port" .port "webhook.healthPort" .healthPort) }}{{ end }}
@@ -130,7 +130,7 @@
 {{- range $name, $port := . }}
 {{- $number := $port | int | toString }}
 {{- if hasKey $taken $number }}
-{{- fail (printf "%s and %s are both %s: give each a port of its own" (get $taken $number) $name $number) }}
+{{- fail (printf "%s and %s are both %s: use a different port for each" (get $taken $number) $name $number) }}
 {{- end }}
 {{- $_ := set $taken $number $name }}
 {{- end }}
