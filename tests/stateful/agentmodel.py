@@ -477,7 +477,7 @@ class ModelAgent:
         files = ContainerPreparation(store, mps, None, arbiter)
         self.advertiser = Advertiser(self.state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
         self.advertiser.closed_for = CLOSED_FOR_S
-        self.handler = AllocationHandler(self.advertiser, files, self.wakeups.compare, self.metrics)
+        self.handler = AllocationHandler(self.advertiser, NODE, files, self.wakeups.compare, self.metrics)
         self.reconciler = Reconciler(self.advertiser, self.metrics, arbiter)
         self.news = NodeInformer(self.state, self.wakeups, NODE)
         self.running: asyncio.Task[None] | None = None

@@ -366,6 +366,44 @@ def test_the_next_agent_holds_what_a_claim_has_unless_its_pod_is_gone(node: Clai
     assert node.state.claims == {}
 
 
+def test_a_pod_that_is_deleted_while_its_claims_are_prepared_leaves_none(
+    node: ClaimingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet cancels its call, and releases the claims in any order, the second one first here."""
+    claims = [allocated(name, share(0, "4Gi"), pods=("pod",)) for name in ("c1", "c2")]
+    node.cluster.claims |= {each.key: each for each in claims}
+    node.known = {
+        e.metadata.uid: dra.Claim(namespace="default", name=e.metadata.name, uid=e.metadata.uid) for e in claims
+    }
+    node.write_down()
+    asked, waits, left = list(node.known.values()), asyncio.Event(), asyncio.Event()
+
+    async def start(*_: Any) -> None:
+        waits.set()
+        await left.wait()
+
+    async def pod(*_: Any) -> Pod:
+        return claiming_pod("pod", {"one": ["c1"], "two": ["c2"]})
+
+    monkeypatch.setattr(node.cluster, "pod", pod)
+    monkeypatch.setattr(node.preparation, "start", start)
+
+    async def kubelet() -> None:
+        body = dra.NodePrepareResourcesRequest(claims=asked).SerializeToString()
+        prepare = asyncio.ensure_future(node.driver.answer(Call(1, "NodePrepareResources", DRIVER, body)))
+        await waits.wait()
+        body = dra.NodeUnprepareResourcesRequest(claims=asked[::-1]).SerializeToString()
+        release = asyncio.ensure_future(node.driver.answer(Call(2, "NodeUnprepareResources", DRIVER, body)))
+        await asyncio.sleep(0.01)
+        left.set()
+        await asyncio.gather(prepare, release)
+
+    node.do(kubelet())
+    assert node.state.claims == {}
+    node.known.clear()
+    node.write_down()
+
+
 def test_an_agent_that_is_followed_while_it_prepares_promises_nothing(
     node: ClaimingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,12 +240,31 @@ class PodStatusOnNode(PodStatus):
     init_container_statuses: tuple[StartedContainer, ...] = ()
 
 
+class HostPathVolume(WireObject):
+    """core/v1 HostPathVolumeSource."""
+
+    path: str = ""
+
+
+class VolumeOnNode(WireObject):
+    """core/v1 Volume, to find out which of the node's directories a pod mounts."""
+
+    host_path: HostPathVolume | None = None
+
+
+class PodSpecOnNode(PodSpec):
+    """A pod's spec with the volumes, which only the node's agent needs."""
+
+    volumes: tuple[VolumeOnNode, ...] = ()
+
+
 class PodOnNode(Pod):
-    """A pod as its node's agent reads it, with the states of the containers.
+    """A pod as its node's agent reads it, with the volumes and the states of the containers.
 
     The control plane stores tens of thousands of pods, and so reads the smaller ``Pod``.
     """
 
+    spec: PodSpecOnNode = msgspec.field(default_factory=PodSpecOnNode)
     status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
 
 

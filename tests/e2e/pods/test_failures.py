@@ -85,7 +85,8 @@ def test_a_webhook_without_the_right_to_its_certificates_is_named(release: PodRe
 def test_another_device_plugin_on_the_node_is_named(release: PodRelease) -> None:
     """Both would hand out the same GPUs, so gputile offers none until the other one has left."""
     labels, tolerations = {"name": "nvidia-device-plugin-ds"}, [{"operator": "Exists"}]
-    spec = {"nodeName": GPU_NODE, "hostNetwork": False, "tolerations": tolerations}
+    volumes = [{"name": "plugins", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}]
+    spec = {"nodeName": GPU_NODE, "hostNetwork": False, "tolerations": tolerations, "volumes": volumes}
     release.cluster.create(probe_pod("nvidia-device-plugin-x7k2p", {}, labels=labels, **spec))
     told = "pod default/nvidia-device-plugin-x7k2p belongs to it"
     release.cluster.wait(lambda: "OtherPluginFound" in release.status().stdout, "the node's row to name the plugin")

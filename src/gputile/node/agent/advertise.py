@@ -111,7 +111,7 @@ class Advertiser:
             > self.state.advertised.decided.effective_mode.unit_mib
         ):
             try:
-                await self.read_bound_pods()
+                await self._read_bound_pods()
             except KubeError as error:
                 log.warning(
                     "the larger memory unit waits until the pods on this node can be read: %s",
@@ -189,10 +189,10 @@ class Advertiser:
             return False
         if listing is None:
             return False
-        await self.read_bound_pods()
+        await self._read_bound_pods()
         return not has_unknown_holders(self.state, listing)
 
-    async def read_bound_pods(self) -> None:
+    async def _read_bound_pods(self) -> None:
         """Read the pods that are bound to this node, because the watch may be late.
 
         Raises KubeError if the pods cannot be read.

@@ -107,7 +107,7 @@ class Agent:
         advertiser.closed_for, self.advertiser = closed_for, advertiser
         preparation = ContainerPreparation(store, mps, cdi, self.arbiter)
         self.handler = AllocationHandler(
-            advertiser, preparation, self.wakeups.compare, self.metrics
+            advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics
         )
         self.claims = ClaimsDriver(
             host.node_name, state, preparation, cluster, self.wakeups.compare

@@ -281,6 +281,7 @@ def allocate(
 
     Raises AllocationConflict if the IDs can never be served.
     """
+    state.expected_call = None
     handed_on = {
         device_id
         for held in state.device_table.holders(resource, ids)

@@ -1,10 +1,11 @@
 """Defines the state of the node on which all decisions of the agent are based.
 
-The state is plain data: pods, devices, and the advertised resources. Functions that decide receive
-the state as an argument. They must never wait or do I/O.
+The state is plain data: pods, devices, the advertised resources, and the call that the kubelet is
+expected to make next. Functions that decide receive the state as an argument. They must never wait
+or do I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -92,16 +93,30 @@ class Caller:
 UNKNOWN_CALLER: Final = Caller("", "")
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedAllocation:
+    """The ``Allocate`` call that probably follows the last ``GetPreferredAllocation``.
+
+    Both calls have the same caller. ``epoch`` is the epoch of the kubelet that made the call.
+    """
+
+    resource: str
+    ids: frozenset[str]
+    caller: Caller
+    epoch: float
+
+
 @dataclass(slots=True)
 class KubeletStatus:
     """The state of the kubelet.
 
     ``listing`` is the latest list of pods. The list is not ``complete`` while the kubelet does not
     answer, and for some time after the kubelet's start, when it admits its pods one by one.
-    ``silent`` is True while the kubelet does not answer.
+    ``epoch`` is when the kubelet was first seen. ``silent`` is True while it does not answer.
     """
 
     complete: bool = False
+    epoch: float = 0.0
     silent: bool = False
     listing: Listing = field(default_factory=dict)
 
@@ -130,6 +145,7 @@ class AllocationState:
     kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
     # directories of Allocate responses that the kubelet's checkpoint may not contain yet
     answered: set[str] = field(init=False, default_factory=set)
+    expected_call: ExpectedAllocation | None = field(init=False, default=None)
     last_uid: str = field(init=False, default="")  # of the pod that was last seen in admission
     advertised: Advertised = field(init=False)  # what was sent to the kubelet
 
@@ -145,10 +161,14 @@ class AllocationState:
         self.configuration = configuration
         read_again(self.pods, configuration)
 
-    def record_listing(self, listing: Listing | None, *, settled: bool) -> None:
-        """Record the kubelet's list, or None if the kubelet did not answer."""
+    def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
+        """Record the list of the kubelet of an ``epoch``, or None if it did not answer."""
+        if self.kubelet.epoch not in (0.0, epoch):
+            # The checkpoint has all responses to the previous kubelet that are not lost.
+            self.answered.clear()
         known = self.kubelet.listing if listing is None else listing
-        self.kubelet = KubeletStatus(settled and listing is not None, listing is None, known)
+        complete = settled and listing is not None
+        self.kubelet = KubeletStatus(complete, epoch, listing is None, known)
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod of a row, or None if it is unknown or another pod has the same name."""
@@ -221,3 +241,26 @@ class AllocationState:
 
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
+
+    def expect(self, resource: str, ids: Iterable[str], caller: Caller) -> None:
+        self.expected_call = ExpectedAllocation(
+            resource, frozenset(ids), caller, self.kubelet.epoch
+        )
+        self.last_uid = caller.uid
+
+    def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
+        """Return the caller of the expected allocation if this call matches it, else None.
+
+        It does not match if the caller's pod no longer exists.
+        """
+        found = self.expected_call
+        if found is None or (found.resource, found.ids, found.epoch) != (
+            resource,
+            frozenset(ids),
+            epoch,
+        ):
+            return None
+        asked = found.caller.pod
+        now = self.pods.get(asked.key) if asked is not None else None
+        gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
+        return None if gone else found.caller

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -10,7 +10,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import decode
-from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.core import Node, ObjectReference, Pod, PodOnNode
 from gputile.api.resource_claims import (
     RESOURCE_SLICES_PATH,
     ResourceClaim,
@@ -43,10 +43,9 @@ class NodeApi:
     async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
         return await read_pod(self._connection, namespace, name, within=within)
 
-    async def bound_pods(self) -> list[Pod]:
-        return await list_all(
-            self._connection, "/api/v1/pods", Pod, {"fieldSelector": f"spec.nodeName={self._node}"}
-        )
+    async def bound_pods(self) -> Sequence[Pod]:
+        of_node = {"fieldSelector": f"spec.nodeName={self._node}"}
+        return await list_all(self._connection, "/api/v1/pods", PodOnNode, of_node)
 
     async def claim(self, namespace: str, name: str, within: float) -> ResourceClaim | None:
         try:

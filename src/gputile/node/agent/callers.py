@@ -55,6 +55,19 @@ def callers(
     return [caller for _, caller in (*found, *again)]
 
 
+def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
+    """Return the keys of the pods to read from the API server to identify an uncertain caller."""
+    found = callers(state, listing, resource, size)
+    if sum(caller.sure for caller in found) == 1:
+        return []
+    unlike = [
+        key
+        for key, listed in (listing or {}).items()
+        if (pod := state.pods.get(key)) is not None and pod.alive and _unlike(listed, pod, resource)
+    ]
+    return list(dict.fromkeys([*(caller.key for caller in found if not caller.sure), *unlike]))
+
+
 def _next(
     state: AllocationState,
     listed: ListedPod,
@@ -89,3 +102,25 @@ def _first_bare(listed: ListedPod, resource: str) -> str:
         (place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0
     )
     return next(iter(names[reached:]), "")
+
+
+def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
+    """Return whether the listed pod may be a later pod of the same name than the cached one.
+
+    It may be if it has a container without devices, and the cached pod requests no GPUs, lacks this
+    container, or requests the resource for it.
+    """
+    bare = [name for name, resources in listed.containers.items() if not resources]
+    if pod.request is None:
+        return bool(bare)
+    names = {
+        container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
+    }
+    return any(
+        name not in names
+        or (
+            (container := pod.container_request(name)) is not None
+            and pod.demand(container, resource) > 0
+        )
+        for name in bare
+    )

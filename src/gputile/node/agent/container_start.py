@@ -177,6 +177,8 @@ def _limits(
         )
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
+    # An agent that was upgraded between two responses mounts another release of the library.
+    mounts = {(each.directory, each.resource): each.mounts for each in state.written}
     return Limits(
         namespace=held.namespace,
         pod=held.name,
@@ -188,7 +190,7 @@ def _limits(
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
-        mounts={e.directory: e.mounts for e in state.written}.get(devices.directory) or (),
+        mounts=mounts.get((devices.directory, devices.resource)) or (),
     )
 
 

@@ -20,11 +20,12 @@ from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation import allocate, preferred, record_mounts
 from gputile.node.agent.allocation_state import UNKNOWN_CALLER, Caller
 from gputile.node.agent.api_server import Wakeup
-from gputile.node.agent.callers import callers
+from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import mounts_of
 from gputile.node.agent.holdings import derive, forget_unwritten
+from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway import kubelet_pb2 as pb
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 FETCH_WITHIN_S, NEEDED_WITHIN_S = 0.45, 3.0
 READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
-_NOTHING = ("", frozenset[str](), 0.0), UNKNOWN_CALLER
+MOST_LOOKUPS = 8
 
 
 class AllocationHandler:
@@ -43,6 +44,7 @@ class AllocationHandler:
     def __init__(
         self,
         advertiser: Advertiser,
+        node: str,
         files: ContainerPreparation,
         compare: Wakeup,
         metrics: AgentMetrics,
@@ -51,11 +53,11 @@ class AllocationHandler:
         self._kubelet = advertiser.kubelet
         self._records = advertiser.records
         self._advertiser = advertiser
+        self._node = node
         self._files = files
         self._compare = compare
         self._metrics = metrics
-        # The Allocate call that probably follows GetPreferredAllocation, and the caller of both
-        self._expected = _NOTHING
+        self._lists = True  # whether the kubelet answered the last List request
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         """Answer a call to the plugin of one resource."""
@@ -89,7 +91,7 @@ class AllocationHandler:
             try:
                 caller = await self._find_caller(resource, size)
                 ids = preferred(self._state, caller, resource, available, must, size)
-                self._expected = (resource, frozenset(ids), self._kubelet.state.epoch), caller
+                self._state.expect(resource, ids, caller)
             except Exception:
                 log.exception("no preference for %d of %s", size, resource)
             answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
@@ -102,11 +104,8 @@ class AllocationHandler:
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         state, now_ns = self._state, time.time_ns()
-        asked, caller = self._expected
-        call = resource, frozenset(ids), self._kubelet.state.epoch
-        if asked != call or caller.pod is not state.pods.get(caller.key):
-            caller = await self._find_caller(resource, len(ids))
-        self._expected = _NOTHING
+        expected = state.expected_caller(resource, ids, self._kubelet.state.epoch)
+        caller = expected or await self._find_caller(resource, len(ids))
         try:
             allocated = allocate(state, caller, resource, ids, now_ns)
         except AllocationConflict as error:
@@ -151,32 +150,40 @@ class AllocationHandler:
 
     async def _list(self) -> Listing | None:
         """Update the state from the kubelet's list. Return the list, or None without an answer."""
-        silent = self._state.kubelet.silent
-        listing = await self._kubelet.list(FETCH_WITHIN_S if silent else NEEDED_WITHIN_S)
-        self._state.record_listing(listing, settled=self._kubelet.settled)
+        listing = await self._kubelet.list(NEEDED_WITHIN_S if self._lists else FETCH_WITHIN_S)
+        self._lists = listing is not None
+        self._state.record_listing(
+            listing, self._kubelet.state.epoch, settled=self._kubelet.settled
+        )
         self._records.read(self._state, time.time_ns())
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller:
-        """Find the calling container. If it is uncertain, read the node's pods from the API server.
+        """Find the calling container. If it is uncertain, read candidates from the API server.
 
         ``callers`` describes how the container is found.
         """
-        state, listing = self._state, await self._list()
-        forget_unwritten(state, resource)
+        listing = await self._list()
+        forget_unwritten(self._state, resource)
         until = time.monotonic() + PATIENCE_S
-        while listing is not None:
-            found = callers(state, listing, resource, size)
-            if sum(each.sure for each in found) == 1:
-                break
-            try:
-                async with asyncio.timeout(READ_WITHIN_S):
-                    await self._advertiser.read_bound_pods()
-                break
-            except (KubeError, TimeoutError) as error:
-                log.warning("cannot read the pods of this node: %s", error)
-            if all(each.key in state.pods for each in found) or time.monotonic() > until:
+        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
+            answered = await asyncio.gather(*(self._read_pod(key) for key in keys))
+            known = all(key in self._state.pods for key in keys)
+            if known or all(answered) or time.monotonic() > until:
                 break
             await asyncio.sleep(READ_AGAIN_S)
-        derive(state, time.time_ns())
-        return next(iter(callers(state, listing, resource, size)), UNKNOWN_CALLER)
+        derive(self._state, time.time_ns())
+        return next(iter(callers(self._state, listing, resource, size)), UNKNOWN_CALLER)
+
+    async def _read_pod(self, key: str) -> bool:
+        """Read a pod from the API server. Return whether the API server answered."""
+        namespace, _, name = key.partition("/")
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                pod = await self._advertiser.cluster.pod(namespace, name, READ_WITHIN_S)
+        except (KubeError, TimeoutError) as error:
+            log.warning("cannot read pod %s: %s", key, error)
+            return False
+        if pod is not None and pod.spec.node_name == self._node:
+            answered_pod(self._state.pods, pod, self._state.configuration)
+        return True

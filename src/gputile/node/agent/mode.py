@@ -19,7 +19,7 @@ from dataclasses import replace
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration, Features
-from gputile.api.core import Node, NodeCondition, node_condition
+from gputile.api.core import Node, NodeCondition, Pod, PodOnNode, node_condition
 from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
 from gputile.api.well_known import (
     CLAIMS_LABEL,
@@ -286,9 +286,7 @@ def find_other_plugin(
     for resource in resources_of_others(state.of_other_plugins, uuids, node):
         return f"it offers this node's GPUs as {resource}"
     for pod in (known.pod for known in state.pods.values()):
-        if pod.status.phase == "Running" and any(
-            pod.metadata.labels.get(name) == value for name, value in _POD_LABELS
-        ):
+        if pod.status.phase == "Running" and _is_plugin(pod):
             return f"pod {pod.key} belongs to it"
     if node is None:
         return None
@@ -302,4 +300,17 @@ def find_other_plugin(
         f"the node has {count} {WHOLE_GPU} that gputile does not offer"
         if count and not is_ours
         else None
+    )
+
+
+def _is_plugin(pod: Pod) -> bool:
+    """Return whether a pod has the labels of a known plugin, and mounts the kubelet's directory.
+
+    Anyone who may create pods can set the labels. Only plugins need the mount, which the Pod
+    Security Standards forbid to other users.
+    """
+    labelled = any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS)
+    volumes = pod.spec.volumes if isinstance(pod, PodOnNode) else ()
+    return labelled and any(
+        "kubelet" in each.host_path.path for each in volumes if each.host_path is not None
     )

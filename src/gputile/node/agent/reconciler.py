@@ -60,7 +60,7 @@ class Reconciler:
         if not self._store.mine:
             return False
         await advertiser.renew(listing)
-        state.record_listing(listing, settled=self._kubelet.settled)
+        state.record_listing(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         if self._kubelet.registered.is_set():
             self._records.read(state, time.time_ns())
         if listing is None:

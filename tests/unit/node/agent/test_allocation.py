@@ -10,8 +10,8 @@ from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.allocation import AllocateAnswer, allocate, preferred
-from gputile.node.agent.allocation_state import UNKNOWN_CALLER, AllocationState
-from gputile.node.agent.callers import callers
+from gputile.node.agent.allocation_state import UNKNOWN_CALLER, AllocationState, Caller
+from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import NotYet, prestart
 from gputile.node.agent.device_table import KubeletEntry, Limits, ListedPod, part_id
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
@@ -77,7 +77,7 @@ class Here:
             )
             for name, containers in pods.items()
         }
-        self.state.record_listing(listing, settled=settled)
+        self.state.record_listing(listing, 1.0, settled=settled)
         if self.records is not None:
             self.records.read(self.state, self.now)
         derive(self.state, self.now)
@@ -111,6 +111,28 @@ class Here:
 
     def held(self) -> dict[str, set[str]]:
         return {each.uid: {i for part in each.devices for i in part.ids} for each in self.state.device_table}
+
+
+def test_what_the_known_pod_does_not_ask_for_may_be_for_the_next_of_its_name() -> None:
+    here = Here(Mode.CGPU, known("a", container(mem=2)), known("plain", container()))
+    here.lists({"a": {"main": {}}, "plain": {"main": {}}, "new": {"main": {}}})
+    assert unclear(here.state, here.state.kubelet.listing, GPU_MEMORY, 7) == [
+        "default/new",
+        "default/a",
+        "default/plain",
+    ]
+
+
+def test_what_was_expected_counts_for_nothing_once_the_kubelet_or_the_pod_is_another() -> None:
+    pod = known("a", container(mem=2))
+    here = Here(Mode.SHARE, pod)
+    here.lists({"a": {"main": {}}})
+    here.state.expect(GPU_MEMORY, TWO, Caller(pod.key, "main", pod))
+    assert here.state.expected_caller(GPU_MEMORY, TWO, 1.0) is not None
+    assert here.state.expected_caller(GPU_MEMORY, TWO, 2.0) is None
+    for other in (known("a", container(mem=2), uid="another"), known("a", container(mem=2), phase="Succeeded")):
+        here.know(other)
+        assert here.state.expected_caller(GPU_MEMORY, TWO, 1.0) is None
 
 
 def test_both_resources_of_a_container_have_one_directory() -> None:
@@ -208,10 +230,19 @@ def test_a_pod_joins_those_of_its_trust_group_as_it_is_now(trust: Configuration,
             here.starts(GPU_MEMORY, NEXT)
 
 
+def test_responses_that_a_kubelet_lost_are_forgotten_with_it() -> None:
+    here = Here(Mode.CGPU, known("a", container(mem=2)))
+    here.lists({"a": {"main": {}}})
+    here.answers(GPU_MEMORY, TWO)
+    assert here.state.answered
+    here.state.record_listing({}, 2.0, settled=False)
+    assert not here.state.answered
+
+
 def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
     """Nobody knew who asked for memory and compute, and the kubelet chose two GPUs."""
     here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-1", slot) for slot in range(10))
-    here.state.record_listing(None, settled=True)
+    here.state.record_listing(None, 1.0, settled=True)
     for resource, ids in ((GPU_CORE, core), (GPU_MEMORY, TWO)):
         here.writes("uid-a", "main", resource, ids, here.answers(resource, ids))
     here.know(known("a", container(mem=2, core=10)))

@@ -13,7 +13,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import ContainerEnd, Pod, PodOnNode, PodStatusOnNode, StartedContainer, StartedContainerState
+from gputile.api.core import (
+    ContainerEnd,
+    Pod,
+    PodOnNode,
+    PodSpecOnNode,
+    PodStatusOnNode,
+    StartedContainer,
+    StartedContainerState,
+)
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
@@ -234,7 +242,8 @@ def test_what_a_namespace_has_is_counted_once(tmp_path: Path) -> None:
     assert found["gpu_time_share_ratio", labels()] == 1, "the init container does not run beside it"
     ended = StartedContainer(name="init", state=StartedContainerState(terminated=ContainerEnd()))
     status = PodStatusOnNode(init_container_statuses=(ended,))
-    node.put(PodOnNode(metadata=pod.metadata, spec=pod.spec, status=status))
+    spec = PodSpecOnNode(containers=pod.spec.containers, init_containers=pod.spec.init_containers)
+    node.put(PodOnNode(metadata=pod.metadata, spec=spec, status=status))
     found = node.samples()
     assert ("container_memory_limit_bytes", labels(container="init")) not in found
     assert ("container_memory_limit_bytes", labels()) in found

@@ -2,10 +2,11 @@
 
 from fnmatch import fnmatch
 
+import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, NodeStatus, Pod, PodStatus
+from gputile.api.core import Node, NodeStatus, Pod, PodOnNode
 from gputile.api.well_known import WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.allocation_state import AllocationState
@@ -73,11 +74,24 @@ def test_koordinator_has_no_plugin_and_is_known_by_its_resource(core: str, *, fo
     assert ("Koordinator" in evidence_of(node=node)) == found
 
 
-@pytest.mark.parametrize("phase", ["Running", "Pending", "Failed"])
-def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
-    pod = simple_pod("nvdp", container(), labels={"name": "nvidia-device-plugin-ds"})
-    pod.status = PodStatus(phase=phase)
-    assert bool(evidence_of(pod=pod, served_before=False)) == (phase == "Running")
+def pod_of(labels: dict[str, str], phase: str = "Running", path: str = "/var/lib/kubelet/device-plugins") -> PodOnNode:
+    made = simple_pod("theirs", container(), labels=labels)
+    body = {"spec": {"volumes": [{"hostPath": {"path": path}}]}, "status": {"phase": phase}}
+    return msgspec.structs.replace(msgspec.convert(body, PodOnNode), metadata=made.metadata)
+
+
+@pytest.mark.parametrize(
+    ("phase", "path", "found"),
+    [
+        ("Running", "/var/lib/k0s/kubelet/device-plugins", True),
+        ("Pending", "/var/lib/kubelet", False),
+        ("Failed", "/var/lib/kubelet", False),
+        ("Running", "/data", False),  # anyone can set the label
+    ],
+)
+def test_a_plugin_pod_is_while_it_runs(phase: str, path: str, *, found: bool) -> None:
+    pod = pod_of({"name": "nvidia-device-plugin-ds"}, phase, path)
+    assert bool(evidence_of(pod=pod, served_before=False)) == found
 
 
 @pytest.mark.parametrize(
@@ -90,9 +104,7 @@ def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
     ids=["gpushare", "hami", "NVIDIA's DRA driver"],
 )
 def test_plugins_of_other_projects_are_known_by_their_pods(label: dict[str, str]) -> None:
-    pod = simple_pod("theirs", container(), labels=label)
-    pod.status = PodStatus(phase="Running")
-    assert "theirs belongs to it" in evidence_of(pod=pod)
+    assert "theirs belongs to it" in evidence_of(pod=pod_of(label))
 
 
 @pytest.mark.requirement("G6")

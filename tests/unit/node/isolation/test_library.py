@@ -19,6 +19,7 @@ from gputile.node.gateway.link import NodeLock
 from gputile.node.isolation.library import NAME, install, library_path, place_in
 from gputile.node.native_layouts import USAGE_BYTES
 from tests.localcluster.nosuid import nosuid_directory
+from tests.unit.node.agent.test_node_metrics import lock_slot
 
 
 @dataclass
@@ -170,6 +171,12 @@ def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
     assert "card GPU-1 4096 20" in lines
     assert lines[-1] == "end"
     assert usage.read_bytes() == bytes(USAGE_BYTES)  # a container that is restarted begins anew
+    held = lock_slot(usage)
+    usage.write_bytes(b"\1")
+    store.write_limits("uid-main", limits, usage)
+    assert usage.read_bytes() == b"\1"  # another container with the same directory runs
+    os.close(held)
+    store.write_limits("uid-main", limits, usage)
     assert usage.stat().st_blocks * 512 >= USAGE_BYTES  # a full file system does not kill who writes into it
     assert usage.stat().st_mode & 0o777 == 0o666
     assert (path / "limits").stat().st_mode & 0o777 == 0o644

@@ -86,7 +86,10 @@ class ClaimsDriver:
 
     async def _prepare_all(self, body: bytes) -> bytes:
         asked = dra.NodePrepareResourcesRequest.FromString(body).claims
-        answers = {each.uid: await self._prepare_answer(each) for each in asked}
+        # All claims are locked at once: if the pod is deleted, the kubelet cancels this call and
+        # releases the claims in any order.
+        done = await asyncio.gather(*(self._prepare_answer(each) for each in asked))
+        answers = dict(zip((each.uid for each in asked), done, strict=True))
         return dra.NodePrepareResourcesResponse(claims=answers).SerializeToString()
 
     async def _release_all(self, body: bytes) -> bytes:
@@ -202,6 +205,7 @@ class ClaimsDriver:
             mode=claim.mode,
             unit_mib=claim.unit_mib,
             gpus=claim.shares,
+            phase=claim.devices[0].phase,
             since_ns=claim.since_ns,
             mounts=mounts_of(response),
             claim=claim.claim,

@@ -159,10 +159,11 @@ class NodeFiles:
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write the limits of a container before its creation, and clear its ``usage`` file.
 
-        The library, people and tools read the limits.
+        A usage file that a process has locked is that of a running container, and stays. The
+        library, people and tools read the limits.
         """
         path = self.prepare(directory)
-        if usage is not None:
+        if usage is not None and not self.usage.is_held(directory):
             self.usage.make(usage)
         write_whole(path / LIMITS_FILE, limits.encode())
         if Mode(limits.mode) in LIBRARY_MODES:
