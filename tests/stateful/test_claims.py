@@ -375,7 +375,6 @@ def test_a_pod_that_is_deleted_while_its_claims_are_prepared_leaves_none(
     node.known = {
         e.metadata.uid: dra.Claim(namespace="default", name=e.metadata.name, uid=e.metadata.uid) for e in claims
     }
-    node.write_down()
     asked, waits, left = list(node.known.values()), asyncio.Event(), asyncio.Event()
 
     async def start(*_: Any) -> None:
@@ -401,7 +400,6 @@ def test_a_pod_that_is_deleted_while_its_claims_are_prepared_leaves_none(
     node.do(kubelet())
     assert node.state.claims == {}
     node.known.clear()
-    node.write_down()
 
 
 def test_an_agent_that_is_followed_while_it_prepares_promises_nothing(
