@@ -18,7 +18,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 class Entry:
     """A command whose module is not imported yet.
 
-    ``name`` is a function or typer group in ``module``. ``examples`` are the end of the help.
+    ``name`` is a function or typer group in ``module``. The help ends with ``examples``.
     """
 
     module: str
@@ -159,14 +159,14 @@ class _Sections(TyperGroup):
         self.commands = _Commands(self._entries)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace ``help`` and ``help COMMAND`` by ``--help``, as kubectl and helm do."""
+        """Treat ``help`` and ``help COMMAND`` as ``--help``, as kubectl and helm do."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, _ctx: Any) -> list[str]:
         return list(self._entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command. Completion gets a stand-in, so that no module is imported."""
+        """Return the command. For shell completion, return a dummy that imports no module."""
         if self._naming:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
         if cmd_name not in self._entries and get_close_matches(cmd_name, ["help"]):

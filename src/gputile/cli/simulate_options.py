@@ -71,7 +71,7 @@ class SimulateOptions(LiveSource):
         list[str] | None,
         option(
             "FILE",
-            "Count how many more copies of the pods in FILE fit, and why the next does not fit.",
+            "Count how many more copies of the pods in FILE fit. Print why no further copy fits.",
         ),
     ] = None
     unit: Annotated[

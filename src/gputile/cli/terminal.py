@@ -177,7 +177,7 @@ def paper(*, plain: bool) -> "Paper":
 
 
 def write_table(rows: Sequence[Sequence[str]], most: int | None = None) -> int:
-    """Print a table that is no wider than the terminal; return the number of omitted rows.
+    """Print a table no wider than the terminal. Return the number of omitted rows.
 
     If ``most`` is not None, at most ``most`` lines are printed, and each row is shortened to one
     line. Otherwise all rows are printed.
@@ -255,7 +255,7 @@ def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> No
 
 
 def write_remedies(changes: "Sequence[Remedy]") -> None:
-    """Print the changes, each of which would be enough. Print nothing if there are no changes."""
+    """Print alternative changes, each of which is enough. Print nothing without changes."""
     if changes:
         write("It would fit if\n")
     for remedy in changes:

@@ -33,7 +33,7 @@ class Instance(Protocol):
 
 
 class ConfigReloader:
-    """Passes requests to the current instance, and replaces the instance on changes.
+    """Passes requests to the current instance, and replaces the instance when the file changes.
 
     ``build`` creates an instance. ``path`` is the configuration file to watch, or None.
     """

@@ -115,7 +115,7 @@ class EvictablePods:
         return EvictionBudget(key, budgets[0].status.disruptions_allowed)
 
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
-        """Return the budgets that select a pod and whose status does not yet count its eviction.
+        """Return the budgets that select a pod and do not yet count its eviction in their status.
 
         If the namespace has too many budgets, return two arbitrary budgets.
         """

@@ -7,7 +7,7 @@ replica does not list again, because no other replica has acted.
 
 The extender's Lease follows the requests (``LeaderGate``). Each kube-scheduler calls its own
 extender, and only the leading kube-scheduler sends requests. The replica that gets requests takes
-the Lease, and renews it while requests arrive. After that, it lets the Lease lapse. A replica that
+the Lease, and renews it while requests arrive. Without requests, the Lease lapses. A replica that
 takes over first fences off the Bindings of its predecessor (``extender.fence``), unless the
 predecessor has released the Lease. A replica releases the Lease only if none of its Bindings is
 unconfirmed.
@@ -37,7 +37,7 @@ class NotReady(Exception):
 
 
 class NoLease:
-    """Replaces the Lease if there is only one replica.
+    """A substitute for the Lease if there is only one replica.
 
     ``vacated`` is always False, because writes of an earlier process may still be in progress.
     """
@@ -67,7 +67,7 @@ class LeaderElection:
 
     ``catch_up`` lists the cluster. Its argument is True if the predecessor has not released the
     Lease, so that some of its writes may still be in progress. ``leading`` is called whenever this
-    replica becomes the leader, also after its own Lease had lapsed.
+    replica becomes the leader, also if it resumes its own lapsed Lease.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class LeaderElection:
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Take or renew the Lease, then list the cluster if another replica may have acted since.
 
-        The Lease is taken first, so that the list contains every write of the predecessor. During
-        the list, the Lease is renewed as long as ``wanted`` returns True.
+        The Lease is taken first, so that the list contains every write of the predecessor. While
+        listing, the Lease is renewed as long as ``wanted`` returns True.
 
         Raises:
             NotReady: another replica holds or has taken the Lease, or this replica has given it up.
@@ -118,7 +118,7 @@ class LeaderElection:
         self._leading()
 
     async def renew(self, *, wanted: bool) -> None:
-        """Renew the Lease if it is valid and ``wanted``. Otherwise only read the Lease."""
+        """Renew the Lease if it is valid and ``wanted``. Otherwise, read it without renewing it."""
         try:
             if not (wanted and self._lease.valid()):
                 await self._lease.observe()
@@ -143,7 +143,7 @@ class LeaderElection:
             await asyncio.sleep(seconds)
 
     async def keep_renewing(self, seconds: float, wanted: Callable[[], bool]) -> NoReturn:
-        """Renew the Lease every ``seconds`` if ``wanted`` returns True. Otherwise only read it."""
+        """Call ``renew`` every ``seconds``, with the result of ``wanted``."""
         while True:
             await asyncio.sleep(seconds)
             await self.renew(wanted=wanted())

@@ -1,7 +1,7 @@
 """Defines all rules by which requests, pods or nodes are refused, and the record of a refusal.
 
-Filter, bind, admission, node types, gangs, preemption and the repeated checks of kube-scheduler all
-use this record. Each text that users see is written in one place, where the rule is applied.
+Filter, bind, admission, node types, gangs, preemption and ``kube_predicates`` all use this record.
+Each text that users see is written in one place, where the rule is applied.
 """
 
 import heapq
@@ -87,8 +87,8 @@ class NodeTypeRule(Enum):
     )
     OTHER_PODS = "the pod's affinity or anti-affinity to other pods rules out a new node"
     PAUSED = (
-        "such nodes were requested, but the pod still fits none: no node was added, its GPUs "
-        "cannot be used, or other pods use them; another node is requested later"
+        "such nodes were requested, but the pod fits none of them: no node was added, or its GPUs "
+        "are unusable or in use by other pods; another node is requested later"
     )
     NOT_AS_DESCRIBED = "node {node} has this label, but could not run the pod even if it were empty"
     TOO_LITTLE = (
@@ -122,11 +122,11 @@ Rule_co = TypeVar("Rule_co", bound=Enum, covariant=True)
 
 
 class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
-    """A broken rule and its text for people. A text with extremely long names is cut.
+    """A broken rule and its text for people. A text with extremely long names is truncated.
 
-    ``node`` and ``gpu`` (an index) are where the rule is broken. ``about`` is the pod, resource,
-    taint or reserved GPU concerned. The rule compares the requested amount ``wanted`` with the
-    existing amount ``there``.
+    The rule is broken on ``node`` and, if it concerns one GPU, on the GPU with the index ``gpu``.
+    ``about`` is the pod, resource, taint or reserved GPU concerned. The rule compares the requested
+    amount ``wanted`` with the existing amount ``there``.
     """
 
     rule: Rule_co
@@ -142,7 +142,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler finds too little of a GPU resource. gputile knows more."""
+        """Whether kube-scheduler reports too little of a GPU resource. ``fit`` explains why."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 
@@ -167,7 +167,7 @@ def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]
     """Return a text for each of the first ``most`` distinct reasons.
 
     ``said`` are pairs of a node and its reason. Reasons are in the order of their first nodes.
-    ``asked`` is the number of all nodes. If nodes remain, a last text has their number.
+    ``asked`` is the number of all nodes. If nodes are left out, a last text states how many.
     """
     names: dict[str, list[str]] = {}
     for name, why in said:

@@ -374,7 +374,7 @@ async def list_pages(
     """Return the resourceVersion of the list and all its objects.
 
     The list is read from a quorum of etcd, in pages of ``page_size`` objects. ``seconds`` is the
-    time limit of one page. None stands for the connection's default.
+    time limit of one page. None means the connection's default.
 
     Raises:
         KubeError: the list cannot be read.

@@ -282,7 +282,7 @@ def _impersonation(user: _KubeconfigUser) -> Iterator[tuple[str, str]]:
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
-    """Return the access of a pod, by the service account that Kubernetes mounts into the pod."""
+    """Return the access with the service account that Kubernetes mounts into this pod."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_bounded(service_account / "namespace", MIB).decode().strip()

@@ -54,7 +54,7 @@ class Credentials(ABC):
         """
 
     def invalidate(self, credential: Credential) -> bool:
-        """Discard ``credential`` after a 401. Return whether ``current`` may return another one."""
+        """Discard ``credential`` after a 401. Return whether a new credential may be available."""
         del credential
         return False
 
@@ -297,9 +297,9 @@ class ClusterTls:
         self._insecure = insecure
 
     def with_client(self, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
-        """Return the TLS settings with a client certificate and key in PEM, if they are set.
+        """Return the TLS settings, or None for plain HTTP.
 
-        Return None for plain HTTP.
+        ``certificate`` and ``key`` are a client certificate in PEM, or empty for no certificate.
 
         Raises:
             ssl.SSLError: the certificate, the key or the CA is not PEM.

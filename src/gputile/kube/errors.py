@@ -37,7 +37,7 @@ class ConnectionFailed(KubeError):
 
 
 class AnswerLost(KubeError):
-    """The request has no complete response, as after a timeout. It may have been executed."""
+    """The response is missing or incomplete. The request may have been executed."""
 
     may_have_been_executed = True
 

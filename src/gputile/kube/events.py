@@ -42,7 +42,7 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event. ``stored_as`` is the name of the Event object after a send."""
+    """The occurrences of one event. ``stored_as`` is the name of its Event object once sent."""
 
     first: datetime
     last: datetime
@@ -94,7 +94,7 @@ class EventBuffer:
             self.dropped += 1
 
     def pop(self) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event of the next namespace. There must be an event."""
+        """Remove and return the oldest event of the next namespace. The queue must not be empty."""
         namespace = next(iter(self._waiting))
         oldest = self._pop_oldest(namespace)
         if namespace in self._waiting:

@@ -7,7 +7,7 @@ the standby knows whether the holder is alive as soon as it wants to take over.
 A replica never compares a timestamp of another machine with its own clock. It measures on its
 monotonic clock how long the stored Lease has been unchanged. It takes the Lease over when that time
 exceeds both the duration in the Lease and its own configured duration. The configured duration
-counts because a shorter one may have been written by hand, without the holder's knowledge. The
+counts because a shorter duration may have been written by hand, without the holder's knowledge. The
 holder counts the duration from before it sent its last successful renewal. No replica can have
 observed the renewal earlier. So while clocks run at the same rate, no two replicas believe that
 they hold the Lease, however long requests take.

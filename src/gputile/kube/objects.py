@@ -64,7 +64,7 @@ class Applied(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Generic[T]):
-    """An object was deleted. Only the identity in ``metadata`` is set if it was unreadable."""
+    """An object was deleted. If the object was unreadable, only its identity is set."""
 
     object: T
 

@@ -59,7 +59,7 @@ class ReflectorSettings:
 
     The duration of a watch is random, so that the agents of a cluster do not reconnect at the same
     time. If ``absent_seconds`` is 0, a kind that is not installed is an error. Otherwise the
-    reflector reports no objects, and lists again after ``absent_seconds``.
+    reflector reports an empty list, and lists again after ``absent_seconds``.
     """
 
     query: Query = field(default_factory=dict)  # a fieldSelector or labelSelector
@@ -270,7 +270,7 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume. After a 504 its version may be ahead of the server's."""
+    """Return whether the watch can resume. After a 504, the watch's version may be too new."""
     return isinstance(error, _RESUMABLE) and not (
         isinstance(error, ServerError) and error.status == 504
     )

@@ -16,8 +16,8 @@ class UnusableFileError(OSError):
 def read_bounded(path: str | Path, most: int) -> bytes:
     """Return the content of a file, pipe or device with at most ``most`` bytes.
 
-    ``most`` must be whole MiB. A pipe, such as a shell's ``<(...)``, is read to its end. A pipe
-    without a writer is an error.
+    ``most`` must be a multiple of 1 MiB. A pipe, such as a shell's ``<(...)``, is read to its end.
+    A pipe without a writer is an error.
 
     Raises:
         OSError: the file does not exist, cannot be read, or is too large. ``strerror`` is the

@@ -46,7 +46,7 @@ _HEAD_END: Final = b"\r\n\r\n"
 class ServerLimits:
     """The limits of a server.
 
-    Go's HTTP client closes an idle connection after 90 s. The server must not close it earlier.
+    Go's HTTP client closes an idle connection after 90 s. The server must keep it open longer.
     """
 
     connections: int = 512  # open at the same time
@@ -205,7 +205,7 @@ class Server:
                 await requests.shutdown()
         except TimeoutError:
             log.warning(
-                "requests were aborted that took longer than %g s to finish",
+                "aborted the requests that took longer than %g s to finish",
                 self.limits.answer_seconds,
             )
         finally:
@@ -214,7 +214,7 @@ class Server:
                 connection.end()
 
     async def _accept(self, listener: socket.socket, requests: web.Server) -> None:
-        """Accept connections. The server of asyncio would not count connections in a handshake."""
+        """Accept connections. asyncio's own server would not count connections in a handshake."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -319,7 +319,7 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return routes of probes and metrics. ``not_ready`` returns a reason, or None if ready."""
+    """Return routes of probes and metrics. ``not_ready`` returns None if the server is ready."""
 
     async def healthz(_: web.BaseRequest) -> web.Response:
         return web.Response(text="ok")

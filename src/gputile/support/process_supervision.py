@@ -27,7 +27,7 @@ class Restarts:
         self._started = 0.0
 
     async def supervise(self, run: Callable[[], Awaitable[str]]) -> NoReturn:
-        """Restart ``run`` whenever it ends. It returns how the process ended, for the log."""
+        """Restart ``run`` whenever it ends. ``run`` returns how it ended, as a text for the log."""
         while True:
             self.start()
             try:
@@ -56,7 +56,7 @@ class RunningProcess(Protocol):
 
 
 async def end(process: RunningProcess, ask: Callable[[], None], within: float) -> None:
-    """Call ``ask`` to stop a process, kill it after ``within`` seconds, and await its end."""
+    """Call ``ask`` and wait until the process ends. Kill it if ``within`` seconds have passed."""
     ask()
     try:
         async with asyncio.timeout(within):

@@ -1,1 +1,1 @@
-"""Runs the commands, one module each."""
+"""Contains the modules of the commands."""

@@ -121,7 +121,7 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Set the fields of ``--set`` in the description, and return it. Their values are YAML."""
+    """Return the description, changed by the fields of ``--set``. Values are parsed as YAML."""
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:

@@ -108,7 +108,7 @@ def _nowhere(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The nodes to show, and in ``missing`` the requested names that match no node."""
+    """The nodes to show. ``missing`` contains the requested names that match no node."""
 
     nodes: "list[NodeSummary]"
     unit_mib: int

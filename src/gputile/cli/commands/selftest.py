@@ -1,4 +1,4 @@
-"""Runs ``gputile selftest``, which tests on this machine that limits of containers hold."""
+"""Runs ``gputile selftest``, which tests whether this machine enforces the limits of containers."""
 
 import math
 import os
@@ -56,11 +56,11 @@ def isolation(
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
-    """Test the limits of containers on the first GPU.
+    """Test whether the limits of containers are enforced on the first GPU.
 
-    Allocates memory in every supported way, and shares the GPU's time by an arbiter.
+    Allocates memory in every supported way, and shares the GPU's time through an arbiter.
 
-    Exit code: 0 if every limit held, or 1 if a limit did not hold.
+    Exit code: 0 if every limit was enforced, or 1 otherwise.
     """
     from gputile.node.isolation.library import LibraryMissing
     from gputile.node.isolation.selftest import memory_rows, time_rows

@@ -338,7 +338,7 @@ class WebhookOptions:
     service: Annotated[
         str, option("NAME", "The Service through which the API server reaches the webhook.")
     ]
-    secret: Annotated[str, option("NAME", "The Secret of the certificate. Created if missing.")]
+    secret: Annotated[str, option("NAME", "The certificate's Secret. It is created if missing.")]
     configuration: Annotated[
         str,
         option(
@@ -369,7 +369,7 @@ class WebhookOptions:
 
 @takes(WebhookOptions)
 def webhook(options: WebhookOptions) -> None:
-    """Complete and validate GPU pods before they are stored, and convert old forms.
+    """Complete and validate GPU pods before they are stored, and convert legacy settings.
 
     The webhook serves HTTPS with the certificate in its Secret. If there is no certificate, the
     webhook creates one. SIGTERM ends the service after the reviews in progress.

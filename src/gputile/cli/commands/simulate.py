@@ -58,9 +58,9 @@ def simulate(options: SimulateOptions) -> None:
     not placed and what would help. With --from-cluster or --validate=server, the API server
     validates each object by a dry run. Nothing is stored in any cluster.
 
-    Exit code: 0 if every pod was placed, 3 if a pod was not placed or not even one copy of --fit
-    fits, 2 if the input is invalid or the API server would refuse it, 1 if the API server does not
-    answer.
+    Exit code: 0 if every pod was placed, 3 if a pod was not placed or the pods of --fit do not fit
+    even once, 2 if the input is invalid or the API server would refuse it, 1 if the API server does
+    not answer.
     """
     from gputile.cli.simulation_report import write_result
     from gputile.tools.simulator.manifests import merged_notes
@@ -141,7 +141,7 @@ def _is_unplaced(result: "SimulationResult") -> bool:
 def _simulated(
     configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]"
 ) -> "SimulationResult":
-    """Simulate the scenario. If ``more`` is not empty, count how many copies fit afterwards."""
+    """Simulate the scenario. Then count how many copies of the pods in ``more`` still fit."""
     from gputile.cli.answers import SimulationResult
     from gputile.tools.simulator.simulation import Simulation
 
@@ -199,7 +199,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
 
 
 def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
-    """Apply the live cluster's PriorityClasses, and its labels of namespaces, to admission."""
+    """Make admission use the live cluster's PriorityClasses and its namespaces' labels."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
     admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))

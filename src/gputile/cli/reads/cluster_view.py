@@ -49,7 +49,7 @@ class ClusterObjects:
         """Read the cluster again, but reuse the configuration. Exit if the cluster is unreadable.
 
         Raises:
-            Unreadable: within ``rereading``, or for files, instead of exiting.
+            Unreadable: raised instead of exiting within ``rereading``, and for files.
         """
         from gputile.cli.configuration import GivenConfiguration
 
@@ -63,7 +63,7 @@ def read_state(
 ) -> ClusterObjects:
     """Read the cluster that the options select. Exit if the cluster cannot be read.
 
-    ``given`` is the configuration of an earlier read. After an earlier read, no notes are printed.
+    ``given`` is the configuration of an earlier read. Only the first read prints notes.
     """
     from gputile.core.ledger.node_info import unit_in_force
 
@@ -114,7 +114,7 @@ def read_state(
 
 
 def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
-    """Add the GPUs of nodes that gputile does not serve. If ``told``, print notes about them."""
+    """Add the GPUs of nodes that gputile does not serve. If ``told`` is True, print notes."""
     from gputile.tools.simulator.foreign_cluster import adopted
 
     found = adopted(state.nodes, state.pods, state.configuration.unit_mib)

@@ -77,7 +77,7 @@ class Question:
 
 
 def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
-    """Yield the dry runs for manifests, except descriptions of clusters and running pods."""
+    """Yield the dry runs. Skip manifests that describe the cluster, and pods that already run."""
     for manifest in manifests:
         if manifest.described or manifest.runs:
             continue
@@ -111,13 +111,13 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
 
 
 def _claims(beside: Any) -> Json:
-    """Return the ``volumeClaimTemplates`` field of the object that contains a pod template."""
+    """Return the ``volumeClaimTemplates`` of ``beside``, which also contains a pod template."""
     found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
 
 def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
-    """Build the pod of a template as a controller does, with volumes for its claim templates."""
+    """Build the pod of a template as a controller does, with a volume per claim template."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
     kept = {key: given[key] for key in ("labels", "annotations") if key in given}
@@ -158,7 +158,7 @@ def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
 
 
 def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
-    """Return a line for each cause of a refusal. ``details`` is a field of its Status."""
+    """Return a line for each cause of a refusal. ``details`` comes from the API server's Status."""
     before = f"{question.path}." if question.path else ""
     origin = question.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None
@@ -287,7 +287,7 @@ class _Inquiry:
 def ask_server(
     reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
 ) -> ServerVerdict:
-    """Have the API server validate manifests and pods of their templates. Exit if it fails.
+    """Have the API server validate manifests and their pod templates. Exit if requests fail.
 
     ``strictness`` is the value of the query parameter ``fieldValidation``.
     """

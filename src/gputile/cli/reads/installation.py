@@ -97,7 +97,7 @@ def _unread_configuration(
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
-    """Read the traces of services outside of pods. Kinds that the user may not list are omitted."""
+    """Return signs of services outside of pods, in Leases and webhooks that the user may list."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     leases, configurations = await asyncio.gather(
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),

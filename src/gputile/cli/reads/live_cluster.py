@@ -107,7 +107,7 @@ async def listed(
 async def readable(
     connection: Connection, path: str, kind: type[T], query: Query = NO_QUERY
 ) -> Sequence[T]:
-    """List the objects at ``path``, or none if that is forbidden or ``path`` is not served.
+    """List the objects at ``path``. Return () if listing is forbidden or ``path`` is not served.
 
     Raises:
         KubeError: the API server fails.
@@ -120,7 +120,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
     """Run ``reading``, and return its result. If the cluster is unreadable, exit with the reason.
 
     Raises:
-        Unreadable: within ``rereading``, instead of exiting.
+        Unreadable: raised instead of exiting within ``rereading``.
     """
     try:
         return asyncio.run(reading)
@@ -196,8 +196,8 @@ def read_cluster(
 ) -> Live:
     """Read the objects of the cluster. Exit if the cluster cannot be read.
 
-    The configuration is ``given``. If that is None, the configuration is read from the namespace
-    ``installed_in``. With ``groups``, also read PodGroups, namespaces, PriorityClasses and
+    The configuration is ``given``, or is read from the namespace ``installed_in`` if ``given`` is
+    None. With ``groups``, also read PodGroups, namespaces, PriorityClasses and
     PodDisruptionBudgets.
     """
 
@@ -265,7 +265,7 @@ def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
 
 
 def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
-    """Return a message for each of the first ``_MOST_NAMED`` objects, and the number of others."""
+    """Return messages about the first ``_MOST_NAMED`` objects, and one that counts the others."""
     names = [f"{each.namespace}/{each.name}" if each.namespace else each.name for each in objects]
     found = [
         f"{kind} {name} cannot be read: {each.why}"
@@ -305,7 +305,7 @@ def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
 
 
 async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
-    """Return the PodGroups, and the reason if they are unknown.
+    """Return the PodGroups and None, or no PodGroups and the reason why they are unknown.
 
     The PodGroups are empty if the kind PodGroup is not installed.
 

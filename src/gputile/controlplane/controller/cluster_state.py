@@ -109,7 +109,7 @@ class ClusterState:
         )
 
     def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
-        """Return the input of a search for victims that excludes the nodes in ``closed``."""
+        """Return the input of a victim search. The nodes in ``closed`` are not searched."""
         placement, empty = self.placement, self.empty_placement.predicates
         return VictimSearchInput(placement.engine, placement.predicates, empty, self._pods, closed)
 
@@ -127,7 +127,7 @@ class ClusterState:
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return the end of an unbound pod's reservation in Unix ns, or 0. It may have passed."""
+        """Return when an unbound pod's reservation ends or ended (Unix ns), or 0 without one."""
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -217,7 +217,7 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the time to ``now_ns`` (Unix), also to an earlier time, and expire reservations."""
+        """Set the current Unix time, which may also go back, and expire reservations."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.set_time(self.now_ns)
@@ -232,7 +232,7 @@ class ClusterState:
     # -- the controller's own writes
 
     def has_changed(self, pod: Pod) -> bool:
-        """Return whether the pod is gone, or its known version is not the version of ``pod``."""
+        """Return whether the pod is gone, or has another version than ``pod``."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
@@ -323,7 +323,7 @@ class ClusterState:
         )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Set the state of the pod with this UID in the empty cluster. None removes the pod."""
+        """Set the state of the pod with this UID in the empty cluster, or remove the pod."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -375,6 +375,6 @@ def _is_on_every_node(pod: Pod) -> bool:
 
 
 def version_of(pod: Pod) -> int:
-    """Return a pod's resourceVersion as a number that grows with each change, or 0."""
+    """Return a pod's resourceVersion as an increasing number, or 0 if it is not a number."""
     text = pod.metadata.resource_version
     return int(text) if text.isdecimal() else 0

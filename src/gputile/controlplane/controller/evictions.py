@@ -119,10 +119,9 @@ class Evictions:
     ) -> EvictionRules:
         """Return the rules of evictions.
 
-        The victims of preemptors other than ``preemptor`` count as gone. Terminating pods also
-        count as gone. With a ``preemptor``, whose GPUs are reserved, all terminating pods count.
-        Without a ``preemptor``, only pods that leave soon count. ``refused_too`` allows pods whose
-        eviction was refused recently.
+        The victims of preemptors other than ``preemptor`` count as gone. Terminating pods count as
+        gone if they end within ``SOON_S``. If ``preemptor`` is set, its GPUs are already reserved,
+        and the limit is ``MOST_GRACE_S``. ``refused_too`` allows recently refused evictions.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
@@ -195,10 +194,10 @@ class Evictions:
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return when the terminating pods on ``gpus`` of a node must be gone.
+        """Return the times at which the terminating pods on GPUs of a node must be gone.
 
-        The times are Unix time in seconds. ``gpus`` contains UUIDs. With ``below``, only pods of a
-        lower priority are considered.
+        The times are in Unix seconds. ``gpus`` contains the UUIDs of the GPUs. If ``below`` is set,
+        only pods with a lower priority than ``below`` are considered.
         """
         facts = self._state.evictable.facts
         return [
@@ -221,7 +220,7 @@ class Evictions:
     def _leaves_whole(
         self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str
     ) -> None:
-        """Record that a gang must leave as a whole if all of its remaining pods are ``chosen``."""
+        """Record that a gang must leave as a whole if all its remaining pods are in ``chosen``."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
         staying = [uid for uid in members if not rules.is_being_removed(uid)]
@@ -242,7 +241,7 @@ class Evictions:
     def rest_of_gangs(self) -> list[list[Eviction]]:
         """Return the due evictions of gangs that must leave as a whole, as a list for each gang.
 
-        A gang with victims of a preemptor is excluded, because it is evicted for that preemptor.
+        Gangs that contain a preemptor's victim are excluded, because they are evicted as victims.
         """
         leaving = {
             uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)

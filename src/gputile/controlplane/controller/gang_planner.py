@@ -175,7 +175,7 @@ class GangPlanner:
         return False
 
     def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
-        """Report why a gang waits. Reserve the GPUs that fit once others may not pass the gang."""
+        """Report why a gang waits. If it has waited too long, reserve the GPUs that are free."""
         if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
             text = (
                 f"{gang.together} wait for gang {turn.head.name}, which has waited longer than "

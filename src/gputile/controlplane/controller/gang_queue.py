@@ -60,7 +60,7 @@ class Gang:
 
     @property
     def together(self) -> str:
-        """The unreserved pods that start together, as the subject of a sentence."""
+        """A noun phrase for messages that describes the unreserved pods that start together."""
         return together_text(self.name, self.needed, self.running + len(self.reserved))
 
     @property
@@ -87,7 +87,7 @@ class Gang:
 
 
 def gang_of_one(pod: Pod) -> Gang:
-    """Wrap a single pod that preempts in a ``Gang``, whose namespace is empty."""
+    """Return a ``Gang`` for a single preempting pod. The gang's namespace is empty."""
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
@@ -151,9 +151,9 @@ def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> G
 
 
 def _reserved_since_ns(cluster_state: ClusterState, unbegun: Sequence[Reservation]) -> int:
-    """Return since when (Unix ns) GPUs have been reserved in vain for the gang, or 0.
+    """Return the Unix time in ns since which GPUs have been reserved in vain for the gang, or 0.
 
-    Only the time after the latest pause counts (see ``GangPatience``).
+    Reservations from before the gang's latest pause do not count (see ``GangPatience``).
     """
     settings, now_ns = cluster_state.ledger.configuration.gangs, cluster_state.now_ns
     longest_ns = (
@@ -278,7 +278,7 @@ def _is_available(cluster_state: ClusterState, pod: Pod, reservation: Reservatio
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
     """Return whether the pod may use its reservation now.
 
-    In a started plan, the reservation is also usable if a closed node is the only obstacle.
+    In a started plan, the reservation is also usable if its only problem is a closed node.
     """
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if _is_available(cluster_state, pod, reservation):

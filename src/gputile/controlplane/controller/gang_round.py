@@ -42,9 +42,9 @@ class GangEvent:
 class GangRound:
     """The result of a round.
 
-    ``gates`` contains pods with reservations of earlier rounds, whose scheduling gates are removed.
-    ``evictions`` also belong to reservations of earlier rounds. They are grouped by preemptor, or
-    by gang if the gang has partly left.
+    ``gates`` contains pods that lose their scheduling gates, because an earlier round stored their
+    reservations. ``evictions`` also belong to reservations of earlier rounds. Evictions are grouped
+    by preemptor, or by gang if the gang has partly left.
 
     If ``unfinished`` is True, another round must follow at once: some gangs or pods were not
     searched, or victims will be due. ``contradictions`` names gangs that were skipped because the
@@ -77,10 +77,11 @@ class GangTurns:
     closed: frozenset[str] = frozenset()
 
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
-        """Write the reservations of ``plan``, with which ``pod_count`` pods start together.
+        """Write the reservations of ``plan``.
 
-        Unreserved pods that are not in the plan lose their reservations. If ``starts`` is False,
-        the extender binds no pods of the plan.
+        ``pod_count`` is the number of pods that start together. Unreserved pods that are not in the
+        plan lose their reservations. If ``starts`` is False, the extender binds none of the plan's
+        pods.
         """
         name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())
@@ -121,9 +122,9 @@ class GangTurns:
         )
 
     def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
-        """Reserve the GPUs that fit for a gang that has waited too long.
+        """Reserve the available GPUs for a gang that has waited too long.
 
-        Reservations are written only if there are more than before, or if some old ones expire.
+        Reservations are written only if their number grows, or if stored reservations expire.
         """
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
@@ -131,7 +132,7 @@ class GangTurns:
             self.plan(gang, plan, gang.needed, starts=False)
 
     def remove(self, gang: Gang) -> None:
-        """Remove the reservations of ``gang.unreserved``, even expired ones: clocks may differ."""
+        """Remove the reservations of ``gang.unreserved``, including expired reservations."""
         self._add(
             [
                 ReservationPatch(pod, None)
@@ -190,7 +191,7 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return the start of the longest wait of a gang in Unix seconds, or 0 without a wait."""
+        """Return when the longest-waiting gang began to wait (Unix seconds), or 0 for no gang."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:

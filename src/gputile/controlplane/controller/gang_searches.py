@@ -36,8 +36,8 @@ class _FailedSearch:
     def stands(self, now_ns: int) -> bool:
         """Return whether the result is still valid.
 
-        If ``room`` fits, the result expires after ``_ROOM_STANDS``, because other pods may use that
-        room.
+        If ``room`` has GPUs for all needed pods, the result expires after ``_ROOM_STANDS``, because
+        other pods may use these GPUs.
         """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
 
@@ -108,7 +108,7 @@ class GangSearches:
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:
-        """Return the plan in the empty cluster if the gang does not fit even there, or None."""
+        """Return the incomplete plan in the empty cluster, or None if the gang fits there."""
         alone = self._alone.get(gang.name)
         return alone[-1] if alone is not None and not alone[-1].fits else None
 
@@ -120,7 +120,7 @@ class GangSearches:
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
         """Return the pods for which the latest searches found no room.
 
-        Of each gang, only as many pods are returned as must start together. A gang is excluded if
+        Of each gang, at most the pods that must start together are returned. A gang is excluded if
         ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []

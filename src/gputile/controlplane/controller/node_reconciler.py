@@ -139,14 +139,14 @@ def condition_patch(
 
 
 class SilentNodes:
-    """Records since when nodes have been AgentSilent. Each scrape of metrics updates the record."""
+    """Records when nodes became AgentSilent. Each scrape of metrics updates the record."""
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
         self._nodes, self._unix_time = nodes, unix_time
         self._since: dict[str, float] = {}
 
     def since(self) -> list[float]:
-        """Return the Unix times of the first scrapes that found the silent nodes to be silent."""
+        """Return, for each silent node, the Unix time of the first scrape that found it silent."""
         now, silent = self._unix_time(), ConditionType.AGENT_SILENT
         self._since = {
             name: self._since.get(name, now)
@@ -350,7 +350,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after a delay, because starting agents look the same at first."""
+        """Return a diagnosis only after a delay, because a starting agent looks silent."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

@@ -4,9 +4,9 @@ This planner only decides, without I/O and without a clock. ``placeholders`` wri
 it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
 A node is requested for a pod that fits no GPU, or whose gang lacks room for it. The pod must also
-fit an empty node of a type that the autoscaler can add. The autoscaler adds nodes by itself for
-pods without a scheduling gate that request more than any node has free in total. Nodes are
-requested only for the other pods.
+fit an empty node of a type that the autoscaler can add. If a pod without a scheduling
+gate requests more than the free total of every node, the autoscaler adds a node by itself. Nodes
+are requested only for the other pods.
 """
 
 from collections import Counter
@@ -73,10 +73,11 @@ class NodeBackoff:
     """Remembers how often nodes of a type were requested for a waiting pod.
 
     Times are Unix time in nanoseconds. An attempt lasts while nodes of a type are requested without
-    interruption, for any pods. An attempt also ends when as many nodes have joined as pods have
-    wanted a node. The second attempt may follow at once. After the second attempt, the pod backs
-    off for ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt
-    in which no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried.
+    interruption, for any pods. An attempt also ends when a node has joined for each pod that wanted
+    a node. The second attempt may follow at once. After the second attempt, the pod backs off for
+    ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt in which
+    no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried. An
+    attempt that is interrupted before any node joined does not count.
     """
 
     def __init__(self, wait_ns: int) -> None:
@@ -320,7 +321,7 @@ class NodeRequestPlanner:
         return barred
 
     def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
-        """Return why even an empty node of the type would not accept the pod, or None."""
+        """Return why the ``usable`` nodes of a type would reject the pod even if empty, or None."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
@@ -340,7 +341,7 @@ class NodeRequestPlanner:
     def _covered_by_type(
         self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
     ) -> dict[str, set[str]]:
-        """Return the idle nodes of each type that need one more placeholder each.
+        """Return the idle nodes by type. One more placeholder is necessary for each of these nodes.
 
         An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders,
         the autoscaler would also remove idle nodes on which a waiting gang has room.
@@ -396,5 +397,5 @@ class NodeRequestPlanner:
 
 
 def _likeness(each: GangCandidate) -> Hashable:
-    """Return a key that is equal for pods for which an autoscaler adds the same kind of node."""
+    """Return a key. Pods with equal keys make an autoscaler add the same kind of node."""
     return each.pod.metadata.namespace, each.request

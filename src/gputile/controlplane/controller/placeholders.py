@@ -178,7 +178,7 @@ def _keeps_placeholders_away(pod: Pod) -> bool:
 
 
 def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
-    """Return whether a node is open with healthy GPUs and only the repelling taints of its type."""
+    """Return whether a node with healthy GPUs is open for pods that tolerate its type's taints."""
     info = state.ledger.info_of(node.metadata.name)
     if info is None or info.closed or not info.inventory.gpus:
         return False
@@ -274,8 +274,8 @@ class Placeholders:
     async def gone(self) -> None:
         """Wait until the deleted placeholders are gone, for at most ``LOOKS`` checks.
 
-        Gangs start only after this wait. Otherwise an autoscaler would add nodes for placeholders
-        whose nodes the gangs already use.
+        Gangs start only after this wait. If a gang took the node that was added for an existing
+        placeholder, an autoscaler would add another node for the placeholder.
         """
         for _ in range(LOOKS):
             if self._deleted.isdisjoint(_job_of(pod) for pod in self._pods().values()):
@@ -283,7 +283,7 @@ class Placeholders:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _error(self, write: Awaitable[None]) -> KubeError | None:
-        """Await ``write`` and return its error, or None if it succeeded or the object is gone."""
+        """Return the error of ``write``, or None if the write succeeded or the object is gone."""
         try:
             await write
         except NotFound:

@@ -129,9 +129,9 @@ class PodPreemption:
     def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
         """Return GPUs of the nominated node for the pod, or None if there are too few.
 
-        The GPUs are free, or terminating pods leave them. kube-scheduler has chosen the victims,
-        also for CPU and memory. So no other pods are evicted, even if the victims are not deleted
-        yet.
+        The GPUs are free, or will be freed by terminating pods. kube-scheduler has chosen the
+        victims, also for CPU and memory. So this controller evicts no other pods, even if the
+        victims are not deleted yet.
         """
         engine, now_ns = self._state.placement.engine, self._state.now_ns
         info = self._state.ledger.info_of(node)
@@ -149,7 +149,7 @@ class PodPreemption:
         )
 
     def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
-        """Return whether the node accepts the pod, and pods of lower priority leave the GPUs."""
+        """Return whether the node accepts the pod, and lower-priority pods will free the GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
         # Terminating pods count, because their successors must not take the GPUs.

@@ -87,7 +87,7 @@ class Preemption:
                 del remembered[name]
 
     def plan_of(self, name: GangName) -> PreemptionPlan | None:
-        """Return the plan for which victims leave, or None if the gang does not preempt."""
+        """Return the gang's preemption plan, or None if the gang does not preempt."""
         return self._plans.get(name)
 
     def find(self, gang: Gang, closed: Collection[str]) -> GangVictims | None:
@@ -177,7 +177,7 @@ class Preemption:
         return min(ends) - self._state.now_ns <= margin_ns
 
     def search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims. Only a single pod may replace reservations of other pods."""
+        """Return the cheapest victims. Single pods, but not gangs, may replace reservations."""
         state = self._state
         try:
             members = [
@@ -214,11 +214,11 @@ class Preemption:
         *,
         has_evicted: bool,
     ) -> tuple[PreemptionState, str]:
-        """Return the state of reservations, and why they are lost.
+        """Return the state of reservations, and the reason if the reservations are lost.
 
-        ``planned`` contains the pods and their nodes. ``ends_ns`` contains the time at which the
-        reservations expire, and their longest duration. Reservations that expire later were written
-        by a wrong clock.
+        ``planned`` contains the pods and their nodes. ``ends_ns`` contains the reservations' end
+        (Unix time) and their longest duration. An end further ahead than this duration results from
+        a wrong clock, and the reservations count as lost.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns

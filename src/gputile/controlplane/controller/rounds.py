@@ -2,7 +2,7 @@
 
 The event loop owns the cluster state, and processes watch events while a round is planned. The
 worker thread uses only a snapshot and the memory of the planners, which nothing else uses at that
-time. If a list is being applied, the snapshot waits for its end. A plan for pods that have changed
+time. The snapshot is not taken while a list is being applied. A plan for pods that have changed
 since the snapshot is not written. Each write is conditional on the pod's version in the snapshot.
 """
 
@@ -63,8 +63,8 @@ class Rounds:
         """Run a round soon.
 
         With ``for_requests``, the round also plans node requests. This is necessary after a node
-        has joined or got a pod. The node's placeholder must be deleted before an autoscaler adds
-        another node for the placeholder.
+        has joined or got a pod. The placeholder that requested the node must be deleted before an
+        autoscaler adds another node for the placeholder.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()

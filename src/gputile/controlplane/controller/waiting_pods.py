@@ -15,7 +15,7 @@ class WaitingPods:
 
     ``refused`` contains GPU pods that kube-scheduler found unschedulable and for which it nominated
     no node. Pods of gangs are excluded if gangs are planned. ``preemptors`` contains unschedulable
-    GPU pods that may preempt, and pods with a reservation for which victims leave. Placeholders are
+    GPU pods that may preempt, and pods that have a reservation for preemption. Placeholders are
     recognized only in ``namespace``, so that tenants cannot create pods that count as placeholders.
     """
 
@@ -114,7 +114,6 @@ class GangMembers:
             self._forget_finished(gang)
 
     def _forget_finished(self, gang: GangName) -> None:
-        """Forget a gang if all its pods have finished."""
         if all(pod.finished for pod in self._gangs[gang].values()):
             for uid in self._gangs.pop(gang):
                 del self._gang_of[uid]

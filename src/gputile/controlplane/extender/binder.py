@@ -3,7 +3,7 @@
 If the response to a Binding is lost, the Binding may have been executed, and its GPUs stay booked
 until the result is known. A Binding is valid for one resourceVersion of its pod. So another write
 to the unbound pod (``fence``) makes the Binding impossible, and the response to that write shows
-whether the Binding was executed. Until then, the pod fits only the node of the Binding.
+whether the Binding was executed. Before that response, the pod fits only the Binding's node.
 """
 
 import asyncio
@@ -212,7 +212,7 @@ class Binder:
         raise BindError(f"the Binding of pod {pod.key} met a conflict: {conflict}") from conflict
 
     async def _send(self, binding: PodBinding) -> Conflict | None:
-        """Send the Binding for one version of the pod. Return a conflict, or None if it succeeds.
+        """Send the Binding for one version of the pod. Return a conflict, or None for success.
 
         A conflict (409) means that the pod is already bound, has another version, or may not be
         bound now.
@@ -243,7 +243,7 @@ class Binder:
         return None
 
     async def _read_unbound(self, binding: PodBinding, conflict: Conflict | None) -> Pod | None:
-        """Read the pod. Return it if it is still unbound, or None if it is bound as decided.
+        """Return the pod from the API server if it is unbound, or None if it is bound as decided.
 
         Raises:
             BindError: the pod cannot be read, is gone, or is bound differently.
@@ -317,7 +317,7 @@ class Binder:
         """Expire reservations, and find out the results of unconfirmed Bindings.
 
         A Binding is unconfirmed if its response was lost, or if the watch has not shown it within
-        ``CONFIRMATION_S``. In the second case its pod is read. Call this method every few seconds.
+        ``CONFIRMATION_S``. In the second case, the pod is read. Call this method every few seconds.
         """
         self._engine.ledger.set_time(self._unix_ns())
         await self._resolve_all()

@@ -69,7 +69,7 @@ async def fence_off(
 def _may_have_binding(pod: Pod) -> bool:
     """Return whether the API server may still execute an extender's Binding of this pod.
 
-    The pod's request may be invalid now. It may have been valid with an earlier configuration.
+    A pod with an invalid request counts, because an earlier configuration may have allowed it.
     """
     is_closed = (
         pod.spec.node_name

@@ -152,7 +152,7 @@ class ExtenderHandlers:
 
         kube-scheduler proposes the nodes and the first victims. All of these victims stay in the
         result, and more are added if too few GPUs would become free. A node is left out if no
-        evictions free enough GPUs there. Other calls may run after each node.
+        evictions free enough GPUs there. Other calls may run between two nodes.
         """
         proposed = args.node_name_to_meta_victims or {}
         if not may_preempt(self._engine, args.pod):

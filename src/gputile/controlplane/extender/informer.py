@@ -105,7 +105,7 @@ class Informer:
         self._free_any(position)
 
     def _free_any(self, position: int, node: str = "") -> None:
-        """Report ``node``, or an arbitrary node, if the ledger has changed since ``position``."""
+        """If the ledger has changed since ``position``, report ``node`` or an arbitrary node."""
         if self._ledger.changes.position != position and self._ledger.row_of:
             self._freed(node or next(iter(self._ledger.row_of)))
 

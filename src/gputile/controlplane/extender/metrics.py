@@ -197,7 +197,7 @@ class PendingPods:
         return [(reason.value, found[reason]) for reason in PendingReason]
 
     def since(self) -> list[tuple[str, float]]:
-        """Return the start of the longest wait by reason, in Unix seconds, or 0 without a wait."""
+        """Return when the longest wait for each reason began (Unix seconds), or 0 for no wait."""
         found: dict[PendingReason, float] = {}
         for reason, since in self._waits.values():
             found[reason] = min(since, found.get(reason, since))

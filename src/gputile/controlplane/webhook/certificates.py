@@ -259,7 +259,7 @@ class CertificateKeeper:
         except NotFound:
             return "", None
         except (ConversionError, binascii.Error) as error:
-            raise BadAnswer(f"this is no Secret: {error}") from error
+            raise BadAnswer(f"this is not a Secret: {error}") from error
         version = secret.metadata.resource_version
         why = "it is not valid now, or not for the webhook's names"
         try:

@@ -84,8 +84,8 @@ class Webhook:
     async def app(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a review. While this replica drains, close the connection after the response.
 
-        Otherwise the client may send a request just as the server closes the connection. The client
-        would then get no response.
+        If the connection stayed open, the client might send a request just as the server closes the
+        connection. The client would then get no response.
         """
         answer = await self._review(request)
         if self.draining:

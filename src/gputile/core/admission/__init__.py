@@ -1,1 +1,1 @@
-"""Reviews a pod before it is stored: rewrites old forms, completes the pod, and may refuse it."""
+"""Reviews a pod before it is stored: converts legacy settings, and completes or refuses the pod."""

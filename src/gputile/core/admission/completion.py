@@ -1,8 +1,9 @@
 """Completes a GPU pod at admission: toleration, memory unit, scheduler, gate and node affinity.
 
-Node affinity excludes node types that could never run the pod (U8). Otherwise an autoscaler would
-add such a node, since it compares requests with the sums of a node. For example, 20 units fit the
-sum of four GPUs with 15 units each. ``isolation_bypass`` decides whether a pod is refused.
+Node affinity excludes node types that could never run the pod (U8). An autoscaler would otherwise
+add such nodes, since it compares requests only with a node's totals. For example, a request for 20
+units fits four GPUs with 15 units each in total, but none of the GPUs. ``isolation_bypass`` decides
+whether a pod is refused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Add a toleration for GPU nodes' taint if the pod requests a GPU or has ``claims`` (G7)."""
+    """Add a toleration for the taint of GPU nodes if the pod requests a GPU or has claims (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
@@ -55,14 +56,15 @@ def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
 def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
     """Make kube-scheduler call the extender for a pod with claims.
 
-    The pod gets a request for 0 of a resource that no node has. kube-scheduler calls an extender
-    for pods that name certain resources, whatever the amounts. kube-scheduler and kubelet ignore
-    requests for 0. The driver of the claims is unknown here.
+    kube-scheduler calls an extender only for pods that request certain resources, even if the
+    amount is 0. So the pod gets a request for 0 of a resource that no node has. kube-scheduler and
+    the kubelet otherwise ignore requests for 0. Which driver serves the claims is not known at
+    admission.
     """
     if is_decided(pod):
         rewriting.warnings.append(
-            "the pod asks for GPUs by extended resources and has resourceClaims: no node offers "
-            "GPUs by both, so remove one of them if a claim is for GPUs"
+            "the pod requests GPUs as extended resources and has resourceClaims: no node offers "
+            "GPUs by both, so remove one of the two if a claim is for GPUs"
         )
     resources = pod.spec.containers[0].resources if pod.spec.containers else None
     for kind, amounts in (
@@ -77,9 +79,9 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
-    """Set the memory unit, and ``isolation`` if the pod sets none. Return the pod with both.
+    """Record the memory unit, and set ``isolation`` if the pod does not set it. Return the pod.
 
-    A later change of the unit then does not change what the pod requests (U5, U9).
+    If the cluster's unit changes later, the pod's request does not change (U5, U9).
     """
     annotations, new = pod.metadata.annotations, dict[str, str]()
     if (
@@ -110,13 +112,13 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
 
 
 def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's ``scheduler``, unless it is "" or the pod names a scheduler of its own."""
+    """Set gputile's ``scheduler``, unless it is "" or the pod already names another scheduler."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
 
 def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
-    """Add a scheduling gate to a pod of a gang, until the gang is planned as a whole (M13)."""
+    """Add a scheduling gate that delays a pod of a gang until the whole gang is planned (M13)."""
     if not _in_gang(pod, rewriting):
         return
     if not view.gated:
@@ -151,7 +153,7 @@ def _in_gang(pod: Pod, rewriting: Rewriting) -> bool:
 
 
 def _append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
-    """Return the operation that appends to a list, or that creates an empty or missing list."""
+    """Return the operation that appends ``value`` to a list, or creates the list if necessary."""
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
 
 
@@ -161,7 +163,7 @@ _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Exclude by node affinity the ``types`` that cannot run the pod with this memory unit."""
+    """Add node affinity that excludes the ``types`` on which the pod with this unit cannot run."""
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:
@@ -197,7 +199,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 def _operations(
     affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
 ) -> Iterator[Operation]:
-    """Yield the operations that add the requirements to all terms, of which one has to match."""
+    """Yield operations that add the requirements to each term, since the terms are alternatives."""
     required: dict[str, Any] = {
         "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
     }

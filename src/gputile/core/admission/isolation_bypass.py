@@ -162,7 +162,10 @@ _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABE
 
 
 def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for every bypass of the ledger. ``gpu`` states that the pod requests GPUs."""
+    """Yield a refusal for each way in which the pod could use GPUs without a booking.
+
+    ``gpu`` states whether the pod requests GPUs.
+    """
     if gpu:
         yield from _privileged(pod)
         yield from _host_namespaces(pod)
@@ -174,16 +177,16 @@ def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]
 
 
 def plain_path(path: str) -> str:
-    """Normalize a path without resolving links: drop "//" and "/./", and replace /var/run by /run.
+    """Normalize a path without resolving links: drop "//" and "/./", replace /var/run with /run.
 
-    ".." is not removed, since its target depends on links. ``climbs`` finds such paths.
+    ".." is not removed, since its target depends on links. ``climbs`` finds paths with "..".
     """
     plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
 
 
 def climbs(path: str) -> bool:
-    """Return whether a path has "..", which the API server allows only in paths of mounts."""
+    """Return whether a path contains "..". The API server allows this only for mount paths."""
     return ".." in path.split("/")
 
 
@@ -227,7 +230,7 @@ def _leads_to_the_node(path: str) -> bool:
 
 
 def _directories(path: str) -> Iterator[str]:
-    """Yield a path and its ancestors, down to the depth of the deepest protected path."""
+    """Yield a path and its ancestors, except those deeper than the deepest protected path."""
     parts = path.split("/", _DEEPEST + 1)[: _DEEPEST + 1]
     return ("/".join(parts[: depth + 1]) or "/" for depth in range(len(parts)))
 
@@ -263,9 +266,9 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path, with the remedy, or None.
+    """Return why no volume may be mounted at a path, with the remedy. Return None if one may.
 
-    A volume at a parent directory of the limits does not hide the limits at first, since runtimes
+    A volume above the directory of the limits does not hide the limits at first, since runtimes
     mount deeper paths later. But another container with the same volume could then remove the mount
     points of the limits.
     """
@@ -276,7 +279,7 @@ def _hides(path: str, gpu: bool) -> str | None:
         return None
     plain = plain_path(path)
     if gpu and _PROCESS.match(plain):
-        return "uses the links of a process, which lead anywhere: write the path that is meant"
+        return "follows links of a process, which can lead to any path: write the actual path"
     if any(
         _within(plain, each)
         for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))

@@ -1,7 +1,7 @@
-"""Rewrites old forms from early Kubernetes into current forms, for live and simulated pods.
+"""Converts legacy settings to their current equivalents, in live and simulated pods.
 
-Each rule reads the pod and returns operations of a JSON patch (RFC 6902). For a pod in the current
-form there are no operations, so a pod may be rewritten twice.
+Each rule reads the pod and returns operations of a JSON patch (RFC 6902). A converted pod needs no
+operations, so it is safe to convert a pod twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change. ``path`` has the keys and indices from the root. A final "-" appends to a list."""
+    """A change. ``path`` lists keys and indices from the root. A final "-" appends to a list."""
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]
@@ -81,7 +81,7 @@ _ANYTHING = msgspec.json.Decoder(Any)
 
 @dataclass(slots=True)
 class Rewriting:
-    """The changes to a pod, warnings for its author, and refusals of unreadable forms.
+    """The changes to a pod, with warnings for its author and the reasons to refuse it.
 
     ``affinity`` is the affinity of the pod after the changes.
     """
@@ -93,7 +93,7 @@ class Rewriting:
 
 
 def rewrite(pod: Pod) -> Rewriting:
-    """Rewrite the old forms in ``pod``, whether the pod requests a GPU or not."""
+    """Convert the legacy settings of ``pod``, whether or not the pod requests a GPU."""
     rewriting = Rewriting()
     affinity = _legacy_affinity(pod, rewriting)
     rewriting.affinity = affinity or pod.spec.affinity
@@ -103,7 +103,7 @@ def rewrite(pod: Pod) -> Rewriting:
 
 
 def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
-    """Move an affinity from the annotation of Kubernetes 1.5 and earlier into the spec (L4)."""
+    """Move the affinity from the annotation of Kubernetes 1.5 and earlier to spec.affinity (L4)."""
     text = pod.metadata.annotations.get(LEGACY_AFFINITY_ANNOTATION)
     if text is None:
         return None
@@ -160,7 +160,7 @@ def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Oper
 
 
 def _model_names(pod: Pod, affinity: Affinity | None) -> Iterator[Operation]:
-    """Replace GPU models by the values of the node label: "Tesla K80" becomes "Tesla-K80" (C3)."""
+    """Convert GPU model names to label values: "Tesla K80" becomes "Tesla-K80" (C3)."""
     model = pod.spec.node_selector.get(LEGACY_MODEL_LABEL)
     if model is not None and model_label_value(model) != model:
         yield Operation(

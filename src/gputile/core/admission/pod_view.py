@@ -13,7 +13,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Fields that the rules read. Other fields are skipped, and no object has cycles."""
+    """Base class of the parts of a pod. No object has cycles, so garbage collection skips them."""
 
 
 class EnvVar(_PodPart):
@@ -88,7 +88,7 @@ class PodSpecView(_PodPart):
 
 
 class PodView(_PodPart):
-    """core/v1 Pod, and core/v1 Binding, whose metadata is merged into a pod's."""
+    """core/v1 Pod or Binding. The API server merges the metadata of a Binding into the pod."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpecView = msgspec.field(default_factory=PodSpecView)

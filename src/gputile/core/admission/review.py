@@ -1,9 +1,10 @@
 """Decides for the API server whether an object may be stored, and with which changes.
 
 Other users must not change allocations (B2, B9) or which pods start together (M13). The extender
-binds no pod of a gang without a reservation, with or without a gate. So removing a gate by hand
-starts no pod, and only hides why the pod is pending. Changed labels would put the pod into another
-gang, or into no gang. The rules are in ``isolation_bypass``, ``legacy_forms`` and ``completion``.
+never binds a pod of a gang without a reservation, even if the pod has no gate. So removing a gate
+by hand does not start the pod, and hides why the pod is pending. Changed labels would put the pod
+into another gang, or into none. The rules are in ``isolation_bypass``, ``legacy_forms`` and
+``completion``.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -70,12 +71,12 @@ T = TypeVar("T")
 
 
 class UnreadableReview(ValueError):
-    """The object is not of the kind that the request names."""
+    """The object in a request cannot be decoded as the kind that the request names."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """The settings of the cluster for admission."""
+    """The cluster's settings for admission."""
 
     unit_mib: int  # the memory unit in force
     trusted: Collection[str]  # the users that may write allocations
@@ -112,7 +113,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     """Return the changes to a new pod, or all reasons to refuse the pod.
 
     Raises:
-        UnreadableReview: the object is no pod.
+        UnreadableReview: the object cannot be decoded as a Pod.
     """
     if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
         return ALLOWED
@@ -145,10 +146,10 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
 
 
 def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
-    """Return the refusals of a new pod as it would be stored, of a changed pod, or of a Binding.
+    """Return all reasons to refuse a new pod (after mutation), a changed pod, or a Binding.
 
     Raises:
-        UnreadableReview: the object is no pod, or no Binding.
+        UnreadableReview: the object cannot be decoded as a Pod or a Binding.
     """
     is_binding = request.operation == "CREATE" and request.kind.kind == "Binding"
     if (is_binding or _is_pod(request)) and _has_too_many_items(request.object, request.old_object):
@@ -263,7 +264,7 @@ def _is_pod(request: AdmissionRequest) -> bool:
 
 
 def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
-    """Return whether a kubelet reports a static pod. The pod runs already, so it is not changed."""
+    """Return whether the pod mirrors a static pod, which its kubelet has already started."""
     return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
 
 
@@ -291,7 +292,7 @@ def forged(
 ) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for each allocation annotation that a write adds, changes or removes.
 
-    The memory unit is set on a pod that ``is_new``, and is protected from then on.
+    The memory unit may be set on a new pod (``is_new``), but may not be changed later.
     """
     fixed = PROTECTED if is_new else (*PROTECTED, STAMPED)
     changed = {
@@ -347,7 +348,10 @@ def broken_wait(
 
 
 def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each invalid annotation. ``most_weight`` is the namespace's maximum."""
+    """Return a refusal for each invalid time weight or MPS thread percentage.
+
+    ``most_weight`` is the highest time weight that the namespace allows.
+    """
     found = []
     parsers = {
         TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),

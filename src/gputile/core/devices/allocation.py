@@ -1,10 +1,10 @@
 """Describes the GPUs that a pod holds or has reserved, and the annotations that record them.
 
-An allocation is in absolute MiB and GPU UUIDs, so its meaning does not change with the memory unit
-or with the removal of a GPU. The Binding writes the allocation, and also annotations that the tools
-of gpushare and ACK read (B9). gputile itself never reads the annotations of these tools. The
-controller writes a reservation for a pod that preempts others or waits in a gang.
-``placement.fit.choose_gpus`` decides which GPUs a pod gets.
+An allocation states MiB and GPU UUIDs. So its meaning does not change if the memory unit changes or
+a GPU is removed. The Binding writes the allocation, and also annotations that the tools of gpushare
+and ACK read (B9). gputile itself never reads the annotations of these tools. The controller writes
+a reservation for a pod that preempts others or waits in a gang. ``placement.fit.choose_gpus``
+decides which GPUs a pod gets.
 """
 
 from collections.abc import Sequence
@@ -93,8 +93,8 @@ def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuSh
     """Assign whole GPUs to the containers.
 
     Each sidecar and app container gets GPUs of its own. An init container gets GPUs that no earlier
-    sidecar has. App containers may get the same GPUs, since they start later. The kubelet also
-    reuses an init container's devices.
+    sidecar has. An app container may get the GPUs of an init container, since it starts later. The
+    kubelet also reuses the devices of init containers.
     """
     dealt: dict[str, tuple[GpuShare, ...]] = {}
     taken = 0
@@ -106,7 +106,7 @@ def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuSh
 
 
 def check_allocation(allocation: Allocation) -> Allocation:
-    """Return ``allocation`` if its parts agree.
+    """Return ``allocation`` if it is consistent.
 
     The ledger books ``gpus``, and the node enforces ``containers``. So no container may have more
     than is booked.
@@ -150,7 +150,7 @@ TOOL_ANNOTATIONS = (
 
 
 def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -> dict[str, str]:
-    """Return the annotations of a Binding: the allocation, and those that existing tools read (B9).
+    """Return the annotations of a Binding: the allocation, and annotations for existing tools (B9).
 
     gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, so only pods with one
     GPU get them. Every shared pod gets the ACK allocation. Its readers accept only numbers as keys:
@@ -190,9 +190,9 @@ class ReservationError(ValueError):
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One pod's reservation in a plan of pods that start together.
+    """The reservation of one pod in a plan of pods that start together.
 
-    The plan of a preemptor has only this pod.
+    A preemptor has a plan of its own.
     """
 
     plan: _Name  # the plan's name

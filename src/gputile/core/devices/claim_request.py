@@ -43,11 +43,11 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
     """Return the GPU shapes that a claim requests, in kube-scheduler's order of allocation.
 
-    A shape of several GPUs needs different GPUs. Several shapes may get shares of one GPU. If a
-    request has alternatives, only the first alternative is read.
+    The GPUs of one shape are distinct. Different shapes may share a GPU. If a request has
+    alternatives, only the first alternative is read.
 
     Raises:
-        RequestError: no GPU can ever serve a request, or its memory could not be counted.
+        RequestError: no GPU can ever serve a request, or a request does not state its amount.
     """
     shapes: list[Shape] = []
     for name, request in _requests(claim):

@@ -23,7 +23,7 @@ from gputile.core.devices.allocation import MOST_MEMBERS, reservation_of
 
 @dataclass(frozen=True, slots=True, order=True)
 class GangName:
-    """The name of a gang. ``by_object`` states whether a PodGroup has the gang's size."""
+    """The name of a gang. ``by_object`` states whether a PodGroup defines the gang's size."""
 
     namespace: str
     name: str
@@ -51,7 +51,7 @@ def gang_of(pod: Pod) -> GangName | None:
 
 
 def labelled_size(pod: Pod) -> int:
-    """Return how many pods start together by the pod's own label, or 0 without a valid label."""
+    """Return the gang size that the pod's own label states, or 0 without a valid label."""
     return max(0, decimal(pod.metadata.labels.get(GANG_SIZE_LABEL, ""), len(str(MOST_MEMBERS))))
 
 
@@ -92,10 +92,9 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
 
     A pod that is being deleted does not count, since a new pod replaces it. A succeeded pod counts
     while other pods of the gang run. Otherwise a succeeded pod counts only if a waiting pod belongs
-    to the same run. This is so if the waiting pod is in the plan of the succeeded pod, or existed
-    when the succeeded pod was bound. A pod from an earlier run of the same name must not let a new
-    run start in part. The API server sets the times of creation and binding, so gputile's clocks do
-    not matter.
+    to the same run: the waiting pod is in the same plan, or was created before the succeeded pod
+    was bound. A pod from an earlier run of the same name must not let a new run start in part. The
+    API server sets the times of creation and binding, so gputile's clocks do not matter.
     """
     bound = [
         pod
@@ -139,9 +138,9 @@ def too_few_text(gang: GangName, size: int, there: int) -> str:
 
 
 def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
-    """Describe the pods that a gang starts together, as the subject of a sentence.
+    """Return a phrase for messages, such as "gang a: 4 pods that start together".
 
     ``needed`` pods are still to be placed. ``placed`` pods are already placed.
     """
-    more = f" (beside {placed} that are already placed)" if placed else ""
+    more = f" (in addition to {placed} that are already placed)" if placed else ""
     return f"gang {gang.name}: {needed} pods that start together{more}"

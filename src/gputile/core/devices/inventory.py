@@ -37,7 +37,7 @@ class InventoryError(ValueError):
 
 
 class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One GPU. ``mib`` is its total memory in MiB by NVML. ``numa`` is -1 if unknown."""
+    """One GPU. ``mib`` is the total memory that NVML reports. ``numa`` is -1 if unknown."""
 
     index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
     uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
@@ -52,7 +52,7 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     A node without an agent has no ``mode`` and ``unit_mib``: the node's label and the cluster's
     configuration apply. ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU in
-    GB/s (NVLink or PCIe). Its diagonal is ignored, and it is empty if unknown.
+    GB/s (NVLink or PCIe). The diagonal is ignored. If ``bandwidth`` is unknown, it is empty.
     """
 
     gpus: tuple[Gpu, ...] = msgspec.field(name="cards")
@@ -111,8 +111,8 @@ encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
 def unknown_mode(mode: str) -> str:
     """Return the message about an inventory whose mode is unknown to this version."""
     return (
-        f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it "
-        f"knows {', '.join(MODES)}"
+        f"names the mode {mode[:63]!r}, which this version of gputile does not know; it knows "
+        f"{', '.join(MODES)}"
     )
 
 
@@ -130,8 +130,8 @@ def resources_for_mode(
 ) -> dict[str, int]:
     """Return the resources that a node in ``mode`` advertises for ``gpus``.
 
-    Resources of other modes are 0. Unhealthy GPUs do not count in a node's allocatable. They count
-    in its capacity, which ``count_unhealthy`` requests.
+    Resources of other modes are 0. Unhealthy GPUs count in a node's capacity (``count_unhealthy``),
+    but not in its allocatable.
     """
     counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
     resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}

@@ -47,7 +47,7 @@ _SERVES = {Mode.EXCLUSIVE: RequestKind.WHOLE, Mode.TOPOLOGY: RequestKind.TOPOLOG
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A type of node. All nodes with the label ``name``, and no others, are of the type.
+    """A type of node. A node is of the type if and only if it has the label ``name``.
 
     ``other_resources`` are the resources besides GPUs that the configuration sets.
     """

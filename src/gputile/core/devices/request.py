@@ -32,16 +32,16 @@ from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, model_label_valu
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
-# The limit for one pod. No kubelet starts more, and parsing tens of thousands would delay others.
+# The most containers of a pod. Parsing more would delay other pods, and no kubelet starts more.
 MOST_CONTAINERS = 1024
 MOST_SHARED_GPUS = 16  # per pod, since the limits file of a container has 16 entries
 MOST_PERCENT = 100  # of each GPU (M8)
 
 
 class RequestError(ValueError):
-    """A GPU request can never be served. The text names the field, the rule and the remedy.
+    """A GPU request can never be served. The message names the field, the rule and the remedy.
 
-    The text is repeated for each node, so a text with extremely long names is cut.
+    Long messages are truncated, since a message is repeated for each node.
     """
 
     def __init__(self, text: str) -> None:
@@ -81,7 +81,7 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The part of a request that decides where it fits. Equal shapes fit the same nodes."""
+    """The part of a request that decides where the pod fits. Equal shapes fit the same nodes."""
 
     kind: RequestKind
     gpus: int  # the number of different GPUs
@@ -96,7 +96,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit of its counts.
+    """A pod's GPU request in its normal form. ``unit_mib`` is the size of a memory unit in MiB.
 
     ``host`` is the pod's request for CPU and memory. It affects scores, but not the fit.
     """
@@ -108,7 +108,7 @@ class Request:
 
     @property
     def units(self) -> int:
-        """The memory units on all GPUs together, by Kubernetes' arithmetic, or 0 for whole GPUs."""
+        """The number of memory units that the pod requests in total, or 0 for whole GPUs."""
         return self.shape.mib * self.shape.gpus // self.unit_mib
 
 
@@ -121,7 +121,7 @@ def parse_request(
 ) -> Request | None:
     """Parse the GPU request of ``pod``. Return None if the pod requests no GPU.
 
-    ``unit_mib`` is the cluster's memory unit. It applies to pods without a unit from admission.
+    ``unit_mib`` is the cluster's memory unit. It applies to pods without a unit set at admission.
 
     Raises:
         RequestError: the request breaks a rule.
@@ -282,7 +282,7 @@ def _gpu_count(pod: Pod) -> int:
     if not 1 <= count <= MOST_SHARED_GPUS:
         raise RequestError(
             f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to "
-            f"{MOST_SHARED_GPUS}: write one, or remove the label"
+            f"{MOST_SHARED_GPUS}: correct or remove the label"
         )
     return count
 
@@ -290,8 +290,8 @@ def _gpu_count(pod: Pod) -> int:
 def _models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that suit the pod, as label values. An empty set means all models.
 
-    If the pod names no model, its node selector or affinity may require models of a node. On a node
-    with several models, the pod then gets these models.
+    If the pod names no model, its node selector or affinity may require nodes that have certain
+    models. The pod gets these models, even on a node that also has other models.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:
@@ -322,7 +322,7 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
 def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
     """Return whether a pod that requests ``percent`` of compute needs GPUs with isolated memory.
 
-    Bound pods are not checked: a change after the Binding must not make a request invalid.
+    The result is False for bound pods: a change after the Binding must not make a request invalid.
     """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
     if not text or text == "none" or pod.spec.node_name:
@@ -378,7 +378,7 @@ def asks_for_gpu(pod: Pod) -> bool:
 
 
 def is_decided(pod: Pod) -> bool:
-    """Return whether gputile chooses the pod's GPUs. Kubernetes itself counts MIG instances."""
+    """Return whether gputile chooses the pod's GPUs. It does not choose MIG instances."""
     return any(True for container in containers(pod) for _ in asked_by(container))
 
 

@@ -1,4 +1,4 @@
-"""Checks a pod against the pods that are placed: affinity, anti-affinity and topology spread.
+"""Checks a pod against placed pods: affinity, anti-affinity and topology spread.
 
 A check is created once for a pod. It counts pods by topology domain, is updated for each added or
 removed pod, and is evaluated for each node. If a pod has too many rules, they are not evaluated, so
@@ -26,7 +26,7 @@ EXISTING_ANTI_AFFINITY = refusal_by(PredicateRule.EXISTING_ANTI_AFFINITY)
 SPREAD = refusal_by(PredicateRule.SPREAD)
 SPREAD_LABEL = refusal_by(PredicateRule.SPREAD_LABEL)
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
-"""The label of a namespace that the API server sets to the name. Other labels are unknown here."""
+"""The label with a namespace's name, set by the API server. Other labels are unknown here."""
 MOST_PARTS = 256
 """The limit for the terms of a pod and their parts. Above the limit, no term is checked."""
 
@@ -72,7 +72,6 @@ def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
 
 
 def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
-    """Return the required affinity terms."""
     affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity is not None else None
     terms = affinity.required if affinity is not None else ()
     return () if _too_many_parts(terms) else terms
@@ -124,7 +123,7 @@ def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
 def _with_keys(
     selector: LabelSelector | None, keys: tuple[str, ...], operator: str, own: Labels
 ) -> LabelSelector | None:
-    """Return ``selector`` with requirements for the pod's own values of ``keys``."""
+    """Add requirements to ``selector`` for the pod's own values of ``keys`` (matchLabelKeys)."""
     if selector is None or not keys:
         return selector
     extra = tuple(
@@ -144,7 +143,7 @@ class _Domains(Counter[tuple[str, str]]):
     """
 
     def add(self, key: str, labels: Labels, sign: int) -> None:
-        """Count a pod in its node's domain for ``key``, unless ``labels`` lack the key."""
+        """Count a pod in its node's domain for ``key``. Ignore a node without this label."""
         value = labels.get(key)
         if value is not None:
             self[key, value] += sign
@@ -159,10 +158,10 @@ class _Domains(Counter[tuple[str, str]]):
 
 
 class _AntiAffinity:
-    """Requires that no term closes the node's domain to the pod.
+    """Requires that no anti-affinity term excludes the pod from the node's domain.
 
-    The pod's own terms close the domains of the pods that they select. With ``existing``, the terms
-    of placed pods close the domains of these placed pods if the terms select this pod.
+    The pod's own terms exclude the domains of the pods that they select. With ``existing``, the
+    terms of placed pods are checked: they exclude a placed pod's domain if they select this pod.
     """
 
     def __init__(self, pod: Pod, *, existing: bool) -> None:

@@ -56,7 +56,7 @@ class NodeRefusals:
 
 
 def node_refusals(reasons: Iterable[Refusal[PredicateRule] | None]) -> NodeRefusals:
-    """Build ``NodeRefusals`` from the reason of each node, which is None if it accepts the pod."""
+    """Build ``NodeRefusals`` from the reason of each node. None means that the pod is accepted."""
     position: dict[Refusal[PredicateRule], int] = {}
     codes = [
         -1 if reason is None else position.setdefault(reason, len(position)) for reason in reasons
@@ -92,7 +92,7 @@ class StaticAnswers:
         return self._refusals
 
     def weights(self, nodes: Mapping[str, Node]) -> npt.NDArray[np.int64]:
-        """Return each node's preference weight and number of taints to avoid: shape [nodes, 2]."""
+        """Return each node's preference weight and number of avoided taints: shape [nodes, 2]."""
         if len(nodes) > len(self._weights):
             pairs = [
                 (preferred_weight(self._spec, n), avoided_taints(self._spec, n))
@@ -119,7 +119,7 @@ class SpareAmounts:
             left[self._row[name]] = _left(resource, allocatable, used)
 
     def refusals(self, needs: Amounts) -> NodeRefusals:
-        """Return the first of ``needs`` that each node lacks. The number of pods comes first."""
+        """Refuse each node that lacks one of ``needs``. The number of pods is checked first."""
         codes = np.full(len(self._nodes), -1, np.intp)
         distinct: list[Refusal[PredicateRule]] = []
         for name, amount in ((PODS, 1), *needs.items()):

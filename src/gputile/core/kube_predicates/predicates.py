@@ -2,8 +2,8 @@
 
 The rules are in ``node_fit``, ``pod_requests`` and ``inter_pod``. Single GPUs are not checked here,
 but in ``placement.fit``. Volumes, resource claims, and in-place resizes in progress are not checked
-at all. Results for labels, names and taints are cached until a node changes. The counts of a pod's
-rules about other pods are cached by pod.
+at all. Results for labels, names and taints are cached until a node changes. For rules about other
+pods, the counts are cached for each pod.
 """
 
 from collections import Counter
@@ -51,8 +51,6 @@ MOVES_KEPT = 2048  # after this many added or removed pods, cached counts of pod
 
 
 class _Needs(msgspec.Struct, frozen=True, gc=False):
-    """The amounts and ports that a pod requests of its node."""
-
     amounts: Amounts
     ports: tuple[HostPort, ...]
 
@@ -95,7 +93,7 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _CountedRules:
-    """The checks of a pod's rules about other pods, after the first ``seen`` moves."""
+    """The checks of a pod's rules about other pods. ``seen`` is the number of moves they count."""
 
     pod: Pod
     checks: list[Check]
@@ -188,7 +186,7 @@ class Predicates:
         return list(compress(self._nodes, self.refusals(pod).open.tolist()))
 
     def open_alone(self, pod: Pod) -> list[str]:
-        """Return the names of the nodes that accept the pod, without rules between pods."""
+        """Return the names of the nodes that accept the pod, ignoring rules about other pods."""
         return list(compress(self._nodes, self.refusals_alone(pod).open.tolist()))
 
     def reasons(self, pod: Pod) -> dict[str, Refusal[PredicateRule] | None]:
@@ -207,7 +205,7 @@ class Predicates:
         )
 
     def refusals_alone(self, pod: Pod) -> NodeRefusals:
-        """Return why each of ``node_names`` refuses the pod, without rules between pods."""
+        """Return why each of ``node_names`` refuses the pod, ignoring rules about other pods."""
         needs, static = self._asked(pod.spec)
         found = static.refusals(self._nodes)
         if needs.ports:
@@ -221,9 +219,9 @@ class Predicates:
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
         """Return scores of 0 to 500 for the pod's preferences: shape [rows].
 
-        The preferences are node affinity, and few PreferNoSchedule taints. ``rows`` are positions
-        in ``node_names``. Each part is normalized to 0..100 over these nodes and weighted, as in
-        kube-scheduler.
+        The preferences are node affinity and the avoidance of PreferNoSchedule taints. ``rows`` are
+        positions in ``node_names``. Each preference is normalized to 0..100 over these nodes and
+        weighted, as in kube-scheduler.
         """
         weights = self._asked(pod.spec)[1].weights(self._nodes)[rows]
         want, avoid = weights[:, 0], weights[:, 1]
@@ -276,7 +274,7 @@ class Predicates:
     # -- internals
 
     def _own(self, node: str) -> dict[str, _Guest]:
-        """Return a node's guests for a change. Copy them first if a snapshot may share them."""
+        """Return a node's guests to be modified. Copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -313,7 +311,7 @@ class Predicates:
         return needs, self._static.find(key, lambda: StaticAnswers(spec), most)
 
     def _checks(self, pod: Pod) -> list[Check]:
-        """Return the checks of a pod, which have counted all placed pods."""
+        """Return the checks of a pod, with all placed pods counted."""
         question = self._questions.find(id(pod), lambda: self._counted(pod), MOST_QUESTIONS)
         for other, node, sign in self._moves[question.seen :]:
             for check in question.checks:
@@ -342,7 +340,7 @@ def _needs(spec: PodSpec) -> _Needs:
 
 
 def _static_key(spec: PodSpec) -> bytes:
-    """Return a key that is equal for specs whose checks of labels, names and taints agree."""
+    """Return a cache key. Specs with equal keys have equal results for labels, names and taints."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return msgspec.msgpack.encode(
         (spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity)

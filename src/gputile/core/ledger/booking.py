@@ -29,7 +29,7 @@ DOUBTED = float("-inf")
 
 
 class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """What one pod holds. Bookings that differ only in ``version`` are equal."""
+    """The GPUs of one pod or claim. Bookings that differ only in ``version`` are equal."""
 
     uid: str
     namespace: str
@@ -77,7 +77,6 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def key(self) -> str:
-        """The ``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
     def on_gpu(self, uuid: str) -> bool:

@@ -1,4 +1,4 @@
-"""Records which pod holds which GPUs, from objects of watches and from gputile's own Bindings.
+"""Records which pod holds which GPUs, from watched objects and from gputile's own Bindings.
 
 The API server is the store. The ledger is a cache, which can be rebuilt from a list of nodes and
 pods. Its state depends only on the latest version of each object and on assumed bookings, not on
@@ -121,10 +121,10 @@ class Ledger:
     def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
         """Release, in steps, the bookings of pods that a list no longer has.
 
-        ``there`` are the UIDs in the list. Bookings of claims stay, since claims are listed
-        separately. Assumed bookings stay, and so do bookings of pods that were read, even if they
-        are added between two steps. The list may be older than these bookings, which are confirmed
-        or released later. The watch of pods must be paused meanwhile.
+        ``there`` are the UIDs in the list. Bookings of claims are kept, since claims are listed
+        separately. Assumed bookings are kept, even if they are added between two steps. They may be
+        newer than the list, and are confirmed or released later. The watch of pods must be paused
+        until the last step.
         """
         gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
@@ -204,7 +204,6 @@ class Ledger:
     # -- claims
 
     def apply_claim(self, claim: ResourceClaim) -> None:
-        """Record a ResourceClaim that was created or changed."""
         self.claims.put(claim)
         group = self.configuration.trust.group_of(claim.metadata.namespace)
         booking = claim_booking(claim, self.info_of(claim_node(claim)), group)
@@ -272,7 +271,6 @@ class Ledger:
     # -- nodes
 
     def apply_node(self, node: Node) -> None:
-        """Record a node that was created or changed."""
         node_info = node_info_of(node, self.configuration)
         row = self._table.set(node_info)
         if row is None:
@@ -300,7 +298,7 @@ class Ledger:
             self.apply_node(node)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod is on unknown GPUs, since each GPU may be the pod's."""
+        """Block the node while a pod there uses unknown GPUs, which may be any of its GPUs."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
@@ -323,7 +321,7 @@ class Ledger:
             self.changes.add(row)
 
     def _own(self, node: str) -> dict[str, Booking]:
-        """Return a node's bookings for a change. Copy them first if a snapshot may share them."""
+        """Return a node's bookings to be modified. Copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
@@ -410,7 +408,7 @@ class Ledger:
         return (b for b in self.on_node(node) if b.on_gpu(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:
-        """Return the bookings on a node whose GPUs are unknown.
+        """Return the bookings on a node that cannot be assigned to GPUs.
 
         Each of these bookings names no GPU, or names a GPU that the node does not have.
         Reservations are not included, since their pods are not on the node yet.

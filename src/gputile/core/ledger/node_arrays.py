@@ -28,7 +28,7 @@ def group_number(name: str) -> int:
     """Return the number of a trust group in ``NodeArrays.group``.
 
     The number is Python's 64-bit hash, whose key is random in each process. So nobody can construct
-    two names with one number. The number is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
+    two names with the same number. The number is never -1 or 0 (``MIXED_GROUPS``, ``NO_GROUP``).
     """
     return hash(name) or 1
 
@@ -180,9 +180,9 @@ class NodeTable:
 
         These nodes are never blocked:
 
-        - a node that serves nothing, since its problem is the better reason
-        - a node whose GPUs gputile does not book one by one (``ServingMode.blocks``)
-        - a node of claims, whose GPUs kube-scheduler counts
+        - a node that already serves nothing for another reason
+        - a node on which gputile does not book individual GPUs (``ServingMode.blocks``)
+        - a node that serves claims, since kube-scheduler counts the GPUs there
         """
         node_info = self._node_info[row]
         blocks = blocked and node_info.serving_mode.blocks and not node_info.by_claims

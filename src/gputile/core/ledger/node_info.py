@@ -59,8 +59,8 @@ class ServingMode(IntEnum):
     def blocks(self) -> bool:
         """Whether a pod on unknown GPUs blocks the node.
 
-        Only nodes whose particular GPUs gputile books are blocked. Time-sliced GPUs and GPUs of
-        another device plugin are not booked one by one.
+        Only a node where gputile books individual GPUs is blocked. This excludes nodes with
+        time-sliced GPUs and nodes with GPUs of another device plugin.
         """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
@@ -88,7 +88,7 @@ class NodeInfo:
     problem: str = ""  # the reason why the node serves nothing
     host: HostResources = UNKNOWN_HOST  # the CPU and memory that pods may use
     configured_unit_mib: int = 0  # the configured unit, which may differ from the unit in force
-    # Cordoned, not ready, or without GPUs of the kubelet. The GPUs can still be booked.
+    # Cordoned, not ready, or no GPUs offered by the kubelet. The GPUs can still be booked.
     closed: bool = False
     checked: Node | None = None  # what kube-scheduler checks, None without GPUs
     by_claims: bool = False  # GPUs are offered by ResourceClaims, which kube-scheduler allocates
@@ -145,7 +145,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its GPUs. ``blocked_by`` are the pods on unknown GPUs that block the node."""
+    """A node and its GPUs. The pods ``blocked_by`` block the node, since their GPUs are unknown."""
 
     info: NodeInfo
     serving_mode: ServingMode
@@ -169,15 +169,15 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     problem = unknown or unreadable
     if inventory.claims and (mode is Mode.SHARE or inventory.replicas):
         problem = (
-            "it offers by claims GPUs that pods share without isolation, so trust groups would "
-            "not be kept apart"
+            "it offers GPUs by claims without memory isolation, so pods of different trust groups "
+            "could share a GPU"
         )
     if problem:
         inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
         serving_mode = ServingMode.NOTHING
-        problem = "its agent is being replaced; it takes GPU pods again in a moment"
+        problem = "its agent is being replaced; the node accepts GPU pods again soon"
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
@@ -283,8 +283,8 @@ _KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 def closed_by(node: Node) -> str | None:
     """Return why Kubernetes schedules no pods to the node now, or None.
 
-    Taints for a node's condition are a reason. Taints that people set are not, since GPU pods
-    tolerate them.
+    Taints that Kubernetes sets for a node's condition count. Taints that people set do not count,
+    since GPU pods tolerate them.
     """
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
         return "it is not ready"
@@ -303,9 +303,8 @@ def nothing_offered(
 ) -> str | None:
     """Return a reason if the kubelet offers none of the node's healthy GPUs, otherwise None.
 
-    The node's agent reports which GPUs are healthy. Unhealthy or booked GPUs are no reason. A
-    silent agent is no reason either: as long as the kubelet offers the GPUs, pods can be bound to
-    the node.
+    The node's agent reports which GPUs are healthy. Whether GPUs are booked does not matter. Nor
+    does it matter if the agent is silent: pods can be bound as long as the kubelet offers the GPUs.
     """
     offered = node.status.allocatable or node.status.capacity
     if not offered or mode is None or inventory.claims:

@@ -3,18 +3,17 @@
 ``choose_gpus`` chooses among the free GPUs of a node. (GPUs that have to be freed by preemption are
 chosen in ``scheduling.freeable_gpus``.) The node label ``ack.node.gpu.placement`` sets the policy.
 ``binpack``, the default, fills one GPU before the next. ``spread`` uses the least used GPU, so that
-a failing GPU affects fewer pods. ``packing`` uses the GPU where later pods lose the least. On a
-node that offers GPUs by claims, the first GPUs that fit are chosen, by index, as kube-scheduler
+a failing GPU affects fewer pods. ``packing`` uses the GPU that costs later pods the least. On a
+node that serves claims, the fitting GPUs with the lowest indices are chosen, as kube-scheduler
 does.
 
-Among equally good GPUs, such as free whole GPUs, the best-connected set is chosen. This is so in
-every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). The best set is the first by
-these criteria:
+Among equally good GPUs, such as free whole GPUs, the best-connected set is chosen. This applies in
+every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). These criteria decide, in order:
 
-- The smallest bandwidth between two GPUs of the set is largest.
-- The remaining GPUs have the best set for the next pod of the same size.
-- The most bandwidth remains between the other GPUs.
-- The indices are lowest.
+- the highest minimum bandwidth between two GPUs of the set
+- the best set for the next pod of the same size among the remaining GPUs
+- the most bandwidth between the other GPUs
+- the lowest indices
 
 With more than ``MOST_COMPARED`` free GPUs the comparison would take too long, so the first GPUs are
 used.
@@ -84,7 +83,7 @@ def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
     """Return whether the node offers GPUs in the form in which the pod requests them.
 
     Node and pod must both use claims, or both use extended resources. Shared GPUs need the same
-    memory unit: the kubelet counts units, so with another unit it would allocate another amount
+    memory unit: the kubelet counts units, so with another unit it would allocate a different amount
     than the ledger books (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
@@ -330,7 +329,7 @@ _GRAIN = 1024
 
 @lru_cache(maxsize=4096)
 def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return the best ``size`` of the positions ``free``. Both are in ascending order.
+    """Return the best ``size`` positions among ``free``. Both tuples are in ascending order.
 
     ``bandwidth`` is symmetric, in GB/s. If ``bandwidth`` is empty, it was not measured, and the
     first positions are returned.

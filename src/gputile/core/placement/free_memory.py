@@ -44,7 +44,7 @@ class FreeMemory:
 
     @property
     def fragmentation(self) -> float:
-        """The part of the free memory that typical pods cannot use, from 0 to 1."""
+        """The fraction of the free memory that typical pods cannot use."""
         return self.unusable / self.free if self.free else 0.0
 
 

@@ -1,9 +1,9 @@
 """Scores nodes under ``packing``: a pod is bound where later pods lose the least.
 
 A node's worth is what later pods can use of the node. It is the sum of the prices of the shares
-that still fit its GPUs. Subtracted is what will be stranded because the CPU runs out first, or is
-too little for most pods. A premium is added for capacity that few other nodes have. A pod is bound
-to the node whose worth decreases the least. ``fit.choose_gpus`` chooses the GPU there.
+that still fit its GPUs. Worth that will be stranded is subtracted: the node's CPU may run out
+first, or be too little for most pods. A premium is added for capacity that few other nodes have. A
+pod is bound to the node whose worth decreases the least. ``fit.choose_gpus`` chooses the GPU there.
 
 ``prices`` computes the worth of shares. All worths are in GPUs, and remnants are in thousandths of
 a GPU. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
@@ -66,7 +66,7 @@ class PackingState:
 
     @property
     def value(self) -> Float64:
-        """The worth of a remnant in GPUs, by its thousandths: shape [1001]."""
+        """The worth of a remnant in GPUs, indexed by the remnant's thousandths: shape [1001]."""
         return self.prices.value
 
 
@@ -86,7 +86,7 @@ def packing_state(
     for need in prices.needs:
         host = allowed(need.models, models)
         room = float((places(need, cpu, whole, value) * host).sum())
-        # Want capacity for at least one pod, even if the share of a small cluster is less
+        # Reserve capacity for at least one pod, even if the need's share of the cluster is less
         wanted = max(need.share * remaining, need.gpus)
         worth = NEED_WEIGHT * min(wanted / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
@@ -94,7 +94,7 @@ def packing_state(
             hosts.append(host)
     scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
-    # If full nodes have more CPU left than pods without GPUs will request, filling more is useless.
+    # Filling nodes is useless if full nodes have more CPU left than pods without GPUs request.
     left_over = float(cpu[value < FINISHED].sum())
     wanted = max(prices.cpu_without_gpu * remaining, 1.0)
     finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
@@ -106,7 +106,7 @@ def packing_state(
 
 
 def allowed(wanted: frozenset[str], models: Int64) -> Bool:
-    """Return which model numbers are of the models ``wanted``. Empty ``wanted`` allows all."""
+    """Return which of the ``models`` are wanted. An empty ``wanted`` allows all models."""
     numbers = [model_number(model) for model in wanted]
     return np.isin(models, numbers) if numbers else np.ones(len(models), np.bool_)
 
@@ -124,7 +124,7 @@ def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
 
 
 def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
-    """Return for how many GPUs of a need each node has capacity: shape of ``cpu``."""
+    """Return how many GPUs of each node could serve a need: shape of ``cpu``."""
     if need.gpus == 1:
         return value
     count = np.minimum(whole // need.gpus, cpu // max(need.cpu, 1))
@@ -146,7 +146,7 @@ def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any pod can use, since it lacks CPU.
+    """Return how much of the remnants' value hardly any pod can use, because CPU is lacking.
 
     ``stranded`` treats pods as divisible. Here a pod needs all of its CPU on one node. ``free`` is
     the free thousandths of each GPU [nodes, GPUs]. The shape of the result is the shape of ``cpu``.
@@ -162,7 +162,7 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pod of ``gpus`` GPUs that is tried on each of some nodes.
+    """A pod of ``gpus`` GPUs that is tried on several nodes.
 
     ``host`` is the pod's request for CPU and memory. ``free`` is the free thousandths of each GPU.
     ``later`` is what remains free if the pod gets the GPU. A negative value means that the pod
@@ -256,7 +256,7 @@ def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, host
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return the bonus of nearly full nodes, which idle CPU reduces, even below 0."""
+    """Return the bonus for nearly full nodes. Idle CPU reduces the bonus, which may be negative."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
@@ -361,7 +361,7 @@ def scores_without_gpus(
 ) -> Int64:
     """Return a score for a pod without GPUs on each of ``rows``: shape [rows].
 
-    The less GPU worth is lost, the higher is the score. A node without GPUs has the highest score.
+    The score is higher if less GPU worth is lost. A node without GPUs has the highest score.
     """
     with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
     part = np.flatnonzero(with_gpus)

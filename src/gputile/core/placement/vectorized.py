@@ -2,9 +2,9 @@
 
 The fit rules repeat ``fit.refusal`` and are about a hundred times faster. Tests check that both
 agree. GPUs are not chosen here, but by ``fit.choose_gpus``. Scores compare nodes by the cluster's
-policy. With ``binpack``, a node scores higher the fuller the pod's GPU and the node become. It
-scores lower the more its free GPUs are out of balance with its free CPU or memory. With ``spread``,
-the node that stays emptiest scores highest.
+policy. With ``binpack``, a node scores higher if the pod's GPU and the node become fuller. It
+scores lower if its free GPUs are out of balance with its free CPU or memory. With ``spread``, the
+node that stays emptiest scores highest.
 """
 
 import numpy as np
@@ -101,9 +101,10 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` fit with time-sliced GPUs or another plugin's GPUs: shape [rows].
+    """Return which of ``rows`` have enough GPUs that gputile does not book: shape [rows].
 
-    It is unknown which model another plugin allocates, and whether the plugin isolates memory.
+    These GPUs are time-sliced, or managed by another device plugin. It is unknown which model
+    another plugin allocates, and whether the plugin isolates memory.
     """
     serving_mode = arrays.serving_mode[rows]
     if shape.by_claims or shape.isolated:

@@ -82,7 +82,7 @@ class PodBinding:
         )
 
     def obstacle(self, found: Pod) -> str | None:
-        """Return why this decision must not bind ``found``, a newer version of the pod, or None."""
+        """Return why ``found``, a newer version of the pod, must not be bound, or None."""
         if found.metadata.deletion_timestamp:
             return "is being deleted"
         reservation = reservation_of(found) if self.plan else None
@@ -175,7 +175,7 @@ def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -
     """Build the decision that assigns the reserved GPUs. The node must still have all of them."""
     info, allocation = engine.ledger.info_of(reservation.node), reservation.allocation
     if info is None or allocation is None:
-        raise ValueError(f"the reservation of {reservation.key} has lost its place")
+        raise ValueError(f"the GPUs of the reservation of {reservation.key} are unknown")
     gpu_of = {gpu.uuid: gpu for gpu in info.inventory.gpus}
     gpus = tuple(gpu_of[share.uuid] for share in allocation.gpus)
     return Decision(reservation.node, gpus, allocation.decided_at(now_ns))

@@ -1,4 +1,4 @@
-"""Estimates the demand from the pods that a scheduler sees. Packing derives its prices from it."""
+"""Estimates the demand from the pods that a scheduler sees. Packing prices are derived from it."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class DemandEstimator:
 
     def __init__(self, prior: Demand) -> None:
         self._weights: dict[Kind, float] = {}
-        # The weight of one pod now. Its growth is cheaper than shrinking all stored weights.
+        # The weight of one pod now. Increasing it is cheaper than decreasing all stored weights.
         self._unit = 1.0
         self._growth = 2 ** (1 / HALF_LIFE)
         self._cpu, self._memory = 0.0, 0.0  # weighted sums of the requests of GPU pods
@@ -102,7 +102,7 @@ _USUAL_CPU = 16_000.0  # milli-CPU per GPU, assumed if the cluster has no GPUs
 
 
 class DemandTracker:
-    """The demand that a ledger's scheduler has seen.
+    """Estimates the demand of the pods that are scheduled on a ledger's nodes.
 
     Each pod counts once, however often it is scheduled. Pods that already have GPUs are counted
     before the demand is computed for the first time.
@@ -153,7 +153,7 @@ class DemandTracker:
         return True
 
     def catch_up(self) -> Iterator[None]:
-        """Count the pods that already have GPUs, once, ``_AT_ONCE`` of them between two yields."""
+        """Count the pods that already have GPUs, in steps. Later calls count nothing."""
         if self._caught_up:
             return
         self._caught_up = True

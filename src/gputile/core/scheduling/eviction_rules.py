@@ -29,7 +29,7 @@ _MOST_COST = 2**31 - 1  # the annotation is an int32
 
 
 class EvictionFacts(msgspec.Struct, frozen=True, gc=False):
-    """The facts about a bound pod that its eviction depends on. A time is Unix time in seconds."""
+    """The facts about a bound pod that decide its eviction. All times are Unix time in seconds."""
 
     namespace: str
     name: str
@@ -101,15 +101,15 @@ class EvictionBudget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EvictionRules:
-    """Which pods may be evicted now."""
+    """The facts and limits that decide which pods may be evicted now."""
 
     facts: Mapping[str, EvictionFacts]  # by UID
     gangs: Mapping[GangName, Collection[str]]  # the UIDs of each gang's bound pods
     evicted: Collection[str] = ()  # the UIDs of pods whose eviction was requested
-    # The budget that guards the pod with a UID
+    # Returns the budget that guards the pod with this UID
     budget: Callable[[str], EvictionBudget | None] = lambda _: None
     withdraws: bool = True  # whether reservations of lower priority may be withdrawn
-    # How many pods of a PodGroup's gang start together. At 0, the gang leaves as a whole
+    # How many pods of a PodGroup's gang start together. If 0, the gang leaves as a whole
     gang_size: Callable[[GangName], int] = lambda _: 0
     soon_s: float = SOON_S  # a pod that ends within this time counts as gone
 
@@ -133,10 +133,10 @@ class EvictionRules:
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 
     def is_leaving(self, uid: str, now_s: float) -> bool:
-        """Return whether a pod counts as gone.
+        """Return whether a pod counts as gone because it will end soon.
 
-        This is so if the pod's eviction was requested. It is also so if the pod is being deleted,
-        ends soon, and is not overdue. ``now_s`` is Unix time in seconds.
+        A pod counts as gone if its eviction was requested. A pod that is being deleted also counts
+        if it ends soon and is not overdue. ``now_s`` is Unix time in seconds.
         """
         facts = self.facts.get(uid)
         leaves_at = facts.leaves_at if facts is not None else 0.0

@@ -1,7 +1,7 @@
 """Chooses the pods that leave a node so that enough of its GPUs become free for a pod.
 
 kube-scheduler counts what is free on the whole node. So it finds no victims if a node has enough in
-sum, but no single GPU has enough. Here victims are chosen GPU by GPU. The pods that free the most
+total, but no single GPU has enough. Here victims are chosen GPU by GPU. The pods that free the most
 of what is missing come first, and among equals the cheapest pods. Finally, victims that are not
 needed are spared.
 """
@@ -38,8 +38,8 @@ class VictimGroup:
     """Pods that leave together: one pod, or a whole gang.
 
     ``reserved`` states that the group is a pending pod, which loses its reservation. ``evictions``
-    has each budget with the number of the group's pods that the budget guards. If more pods of a
-    gang run than start together, the gang itself is a budget: it limits how many pods leave without
+    has each budget with the number of the group's pods that the budget guards. If a gang has more
+    running pods than its size, the gang itself is a budget: it limits how many pods leave without
     the others.
     """
 

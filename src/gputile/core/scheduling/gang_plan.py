@@ -57,8 +57,7 @@ def decisions(
 class Kinds:
     """The kinds of a gang's pods.
 
-    ``number`` has the kind of each pod, as an index into ``asking``, which has one pod of each
-    kind.
+    ``number`` maps each pod to its kind, an index into ``asking``. ``asking`` has one pod per kind.
     """
 
     number: tuple[int, ...]
@@ -134,7 +133,7 @@ class GangPlan:
 
     @property
     def room(self) -> str:
-        """The number of pods that fit, and the reason why no more pods fit."""
+        """A text that states how many pods fit, and why no more pods fit."""
         count = len(self.places)
         return (
             f"{count}; {self.lacking}"
@@ -154,8 +153,8 @@ def plan_gang(
     """Return placements for at least ``needed`` of ``members``, or the reason why fewer pods fit.
 
     All pods are placed if they fit. Nodes whose names are in ``closed`` are not used. Existing
-    reservations of the members are ignored. ``now_ns`` is Unix time in nanoseconds. Ledger and
-    predicates are changed during the call and restored afterwards, so pass snapshots of live ones.
+    reservations of the members are ignored. ``now_ns`` is Unix time in nanoseconds. The ledger and
+    the predicates are changed during the call and restored afterwards, so pass snapshots.
     """
     ordered = sorted(members, key=hardness)
     with _without_reservations(ordered, engine.ledger, predicates):

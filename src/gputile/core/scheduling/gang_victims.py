@@ -41,7 +41,7 @@ _MOST_NODES = 100
 class VictimSearchInput:
     """The cluster in which victims are searched for. ``pods`` maps UIDs to bound pods.
 
-    ``empty`` checks pods against the same nodes without pods. Nodes in ``closed`` are not used.
+    ``empty`` has the nodes of ``predicates`` without pods. Nodes in ``closed`` are not used.
     """
 
     engine: PlacementEngine
@@ -54,7 +54,6 @@ class VictimSearchInput:
         return replace(self, engine=self.engine.snapshot(), predicates=self.predicates.snapshot())
 
     def remove(self, uid: str) -> None:
-        """Remove a pod from the snapshot."""
         self.engine.ledger.remove_pod(uid)
         self.predicates.remove(uid)
 
@@ -127,10 +126,11 @@ def is_enough(
     rules: EvictionRules,
     now_ns: int,
 ) -> bool:
-    """Return whether the reservations ``places``, by UID, can be used once ``gone`` have ended.
+    """Return whether the reservations ``places`` can be used once the pods ``gone`` have ended.
 
-    ``gone`` are UIDs of pods. Pods that are already leaving count as ended, too. ``pods`` are the
-    pods of the plan with their nodes. Each must then also pass kube-scheduler's checks on its node.
+    ``places`` maps UIDs to reservations, and ``gone`` has UIDs. Pods that are already leaving count
+    as ended, too. ``pods`` are the plan's pods with their nodes. They must pass kube-scheduler's
+    checks.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:
@@ -295,7 +295,7 @@ class _Attempt:
     # -- sparing victims
 
     def _spare(self) -> None:
-        """Spare victims that are not needed, the most expensive first, and gangs as a whole."""
+        """Spare unnecessary victims, the most expensive first. A gang is spared as a whole."""
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))

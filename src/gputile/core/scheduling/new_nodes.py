@@ -1,8 +1,8 @@
 """Computes which new nodes pending pods need, and which of these an autoscaler adds by itself.
 
-An autoscaler compares requests with the sums of a node, and does not know single GPUs. It assumes
-that a pod fits a node whose GPUs have enough free in sum. It adds nodes only for pods that fit no
-node in sum.
+An autoscaler compares requests with the total resources of a node, not with single GPUs. It assumes
+that a pod fits a node whose GPUs have enough free in total. It adds nodes only for pods that fit no
+node in this way.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ def nodes_added_unasked(
 ) -> Counter[str]:
     """Return, by type, how many nodes an autoscaler is about to add for ``pods``.
 
-    The pods must fit no node, even if only the sums of its resources are compared.
+    Pass only pods that fit no existing node, even if only the nodes' totals are compared.
     """
     # Other reasons are ignored
     unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}
@@ -138,7 +138,7 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
 
 
 class _Site:
-    """Nodes that do not exist yet, with pods on them. With ``by_sums`` only sums are checked."""
+    """Planned nodes with pods on them. ``by_sums`` states that only a node's totals are checked."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def booking(self, pod: Pod, request: Request | None, assumed_at: float) -> Booking | None:
-        """Build the booking to assume before the Binding is sent, or return None if there is none.
+        """Build the booking to assume before the Binding is sent. Return None if nothing is booked.
 
         ``request`` is None if ``pod`` requests no GPU. ``assumed_at`` is monotonic time in seconds.
         """
@@ -152,9 +152,8 @@ class PlacementEngine:
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of the nodes ``names`` the request fits, and why it does not fit the others.
 
-        Only the nodes that come closest to fitting get full reasons, and the others short ones:
-        kube-scheduler writes all distinct reasons into the pod's status, where thousands would not
-        fit.
+        Only the nodes that come closest to fitting get full reasons. The others get short reasons,
+        since the pod's status, where kube-scheduler writes all distinct reasons, has limited space.
         """
         rows, known = self._rows(names)
         feasible = (self.scores(request.shape, request.host)[rows] != vectorized.UNFIT) & known

@@ -102,7 +102,7 @@ def claimed_shapes(ledger: Ledger, pod: Pod) -> tuple[Shape, ...]:
     A claim that the ledger does not know has no shapes.
 
     Raises:
-        RequestError: no GPU can ever serve a claim, or its memory could not be counted.
+        RequestError: no GPU can ever serve a claim, or a claim does not state its amount.
     """
     waiting = [claim for claim in ledger.claims.of_pod(pod) if claim.status.allocation is None]
     return tuple(shape for claim in waiting for shape in parse_claim(claim))
@@ -139,8 +139,8 @@ def rank_pod_with_claims(
 def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
     """Return the shapes by which a claim is ranked.
 
-    In core_mem, a claim of memory without compute gets all compute of a GPU. So such a shape has a
-    second form.
+    In mode ``core_mem``, a claim for memory without compute gets all compute of its GPU. So the
+    claim is also ranked by a second shape, which requests all compute.
     """
     if shape.kind is not RequestKind.SHARED or shape.percent:
         return (shape,)

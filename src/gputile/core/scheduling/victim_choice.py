@@ -4,7 +4,7 @@ Only pods up to the lowest sufficient priority are considered, so that the prior
 important victim is as low as possible. ``Loss`` defines the rest of the order. ``freeable_gpus``
 chooses the GPUs and their victims on one node.
 
-A pod of a gang leaves with its whole gang. But if more pods of a gang run than start together, the
+A pod of a gang leaves with its whole gang. But if a gang has more running pods than its size, the
 surplus pods may leave alone. No PodDisruptionBudget is violated.
 """
 
@@ -113,7 +113,7 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return the group that leaves if a pod is evicted alone, and the group with its gang.
+        """Return a pod's group if it is evicted alone, and its group if the whole gang is evicted.
 
         A group is None if the pods in it may not leave.
         """
@@ -210,7 +210,7 @@ def completed_victims(
 
     ``proposed`` are kube-scheduler's victims. All of them leave, since they may also block the pod
     for reasons other than GPUs. kube-scheduler's dry run counts units of the whole node, so these
-    victims may not free enough on any GPU. Then more pods of lower priority are chosen.
+    victims may not free enough on any GPU. In that case more pods of lower priority are chosen.
     kube-scheduler knows no gangs and evicts on one node only, so a pod of a gang leaves without its
     gang here. ``facts`` has the facts of the bound pods, by UID.
 

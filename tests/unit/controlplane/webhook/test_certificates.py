@@ -201,7 +201,7 @@ async def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
         assert waits[0] < waits[1] == waits[2]
         assert keeper.problem is None
         scene.server.fault("get", "answer", status=200, body=b"<html>")
-        with pytest.raises(BadAnswer, match="this is no Secret"):
+        with pytest.raises(BadAnswer, match="this is not a Secret"):
             await keeper.once()
 
 

@@ -65,7 +65,7 @@ def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> N
     for label in ("", "share"):
         said = node_info(in_force("unheard-of", label))
         assert (said.mode, said.serving_mode, said.inventory.gpus) == (None, ServingMode.NOTHING, ())
-        assert said.problem.startswith(f"its annotation {INVENTORY_ANNOTATION} says that the mode 'unheard-of' is in")
+        assert said.problem.startswith(f"its annotation {INVENTORY_ANNOTATION} names the mode 'unheard-of', which this")
         assert said.problem.endswith("it knows default, cgpu, core_mem, share, mps, topology")
 
 

@@ -46,7 +46,7 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in order (proc(5), mountinfo). At one mount point, the last one counts."""
+    """Return all mounts in order. The last mount at a mount point hides others (proc(5))."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
