@@ -56,7 +56,7 @@ def callers(
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
-    """Return the keys of the pods to read from the API server to identify an uncertain caller."""
+    """Return the keys of pods to read from the API server, because the caller is not certain."""
     found = callers(state, listing, resource, size)
     if sum(caller.sure for caller in found) == 1:
         return []
@@ -105,10 +105,10 @@ def _first_bare(listed: ListedPod, resource: str) -> str:
 
 
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
-    """Return whether the listed pod may be a later pod of the same name than the cached one.
+    """Return whether the listed pod may be a newer pod of the same name than the cached ``pod``.
 
-    It may be if it has a container without devices, and the cached pod requests no GPUs, lacks this
-    container, or requests the resource for it.
+    This is possible if a listed container has no devices. The cached pod must request no GPUs, lack
+    this container, or request the resource for the container.
     """
     bare = [name for name, resources in listed.containers.items() if not resources]
     if pod.request is None:

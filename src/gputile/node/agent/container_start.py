@@ -315,8 +315,7 @@ class ContainerPreparation:
     def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
         """Create the directories that the container mounts, and record the Allocate response.
 
-        Raises:
-            OSError: they cannot be created.
+        Raises OSError if a directory or the record cannot be written.
         """
         self.store.write_answer(answer.directory, limits)
         if PIPE_ENV in answer.environment:
@@ -325,8 +324,7 @@ class ContainerPreparation:
     async def start(self, directory: str, limits: Limits, state: AllocationState) -> None:
         """Write the limits of a container that is about to start, once the node is ready for it.
 
-        Raises:
-            NotYet: it must not start yet, or its limits would not be enforced.
+        Raises NotYet if the container must not start yet, or if its limits would not be enforced.
         """
         await self._until_served(limits)
         await self._until_left(limits, state)
@@ -341,11 +339,9 @@ class ContainerPreparation:
     def is_started(self, directory: str, limits: Limits, state: AllocationState) -> bool:
         """Return whether a container may be running.
 
-        It may if it was started with these limits and has all that it mounts. This also installs
-        the library at the paths that the container mounts.
-
-        Raises:
-            NotYet: its limits would not be enforced.
+        It may be running if it was started with these limits, and if the files that it mounts
+        exist. This method also installs the library at the paths that the container mounts. Raises
+        NotYet if the container's limits would not be enforced.
         """
         before = self.store.limits(directory) if directory in state.started else None
         if before is None or msgspec.structs.replace(before, mounts=limits.mounts) != limits:
@@ -379,10 +375,10 @@ class ContainerPreparation:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:
-        """Return the deleted pod whose processes still use one of the GPUs.
+        """Return the key of a deleted pod whose processes still use one of the GPUs, or "".
 
-        It is "" if there is none, or if the processes have had enough time to end. ``present`` are
-        the allocation directories of the existing pods.
+        Processes that have had enough time to end are ignored. ``present`` are the allocation
+        directories of the existing pods.
         """
         now, usage = time.monotonic(), self.store.usage
         held = [name for name in usage.names() if name not in present and usage.is_held(name)]

@@ -364,7 +364,7 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
 
 async def leave(settings: AgentSettings) -> str:
-    """Remove from the node what an agent wrote; return a message, "" if there was nothing.
+    """Remove what an agent wrote on the node. Return a message, or "" if there was nothing.
 
     Raises:
         KubeError: the node cannot be read or written.

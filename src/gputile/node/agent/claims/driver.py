@@ -103,9 +103,9 @@ class ClaimsDriver:
     def restore(self) -> None:
         """Restore the claims that previous agents prepared and did not release.
 
-        A reboot removes the CDI files; the kubelet then asks to prepare all claims again. A claim
-        whose limits are damaged is not counted here. kube-scheduler still counts its allocation,
-        and gives its memory to no other claim.
+        A reboot removes the CDI files, and the kubelet then requests to prepare all claims again. A
+        claim whose limits are damaged is not restored. kube-scheduler still counts its allocation,
+        and allocates its memory to no other claim.
         """
         state, found = self._state, {}
         alive = {pod.uid for pod in state.pods.values()}

@@ -46,7 +46,7 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in order. The last mount at a mount point hides others (proc(5))."""
+    """Return all mounts in order (proc(5), mountinfo). The last at a place hides the others."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
