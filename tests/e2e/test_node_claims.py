@@ -15,7 +15,6 @@ import pytest
 from gputile.api.resource_claims import RESOURCE_API, RESOURCE_SLICES_PATH
 from gputile.api.well_known import CLAIMS_LABEL, GPU_CLASS, GPU_MEMORY, MODE_LABEL, SHARE_CLASS, Mode
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.claims.driver import KUBELET_FILE
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX
 from tests.conftest import examples
 from tests.e2e.extender import bound
@@ -233,7 +232,7 @@ def test_the_kubelet_knows_of_prepared_claims_what_the_agent_reads(node: GpuNode
     start(node, namespace, "1Gi", "one")
     node.wait_running(1, namespace)
     uid = node.plane.api.get(claims_path(namespace, "one"))["metadata"]["uid"]
-    assert uid in (node.node.directory / "kubelet" / KUBELET_FILE).read_text()
+    assert uid in (node.node.directory / "kubelet" / "dra_manager_state").read_text()
     assert f"{CLAIM_DIRECTORY_PREFIX}{uid}" in left(node)
     end(node, namespace)
 

@@ -11,7 +11,6 @@ import json
 import shutil
 import tempfile
 import time
-import zlib
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +28,7 @@ from gputile.kube.errors import ConnectionFailed
 from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.claims.driver import KUBELET_FILE, ClaimFiles, ClaimsDriver
+from gputile.node.agent.claims.driver import ClaimsDriver
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
@@ -96,7 +95,7 @@ class ClaimingNode(RuleBasedStateMachine):
         self.cluster = ClaimCluster()
         self.killer = FileKiller((self.directory / "state", self.directory / "cdi", usage), lambda: None)
         self.names = itertools.count()
-        self.known: dict[str, dra.Claim] = {}  # what the kubelet has written down
+        self.known: dict[str, dra.Claim] = {}  # what the kubelet has asked for, and will release
         self.prepared: dict[str, ResourceClaim] = {}  # what it was answered
 
     @initialize(mode=st.sampled_from([Mode.CGPU, Mode.CORE_MEM]))
@@ -120,25 +119,9 @@ class ClaimingNode(RuleBasedStateMachine):
         arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
         daemons = RunningDaemons(self.paths.state / "mps", "none")
         self.preparation = preparation = ContainerPreparation(self.store, daemons, cdi, arbiter)
-        files = ClaimFiles(self.store, cdi, self.paths.kubelet)
-        self.driver = ClaimsDriver(NODE, self.state, files, preparation, self.cluster, Wakeup())
+        self.driver = ClaimsDriver(NODE, self.state, preparation, self.cluster, Wakeup())
         self.driver.restore()
         self.those_that_the_kubelet_has_hold_gpus_and_no_others()
-
-    def write_down(self) -> None:
-        """The kubelet writes its checkpoint."""
-        infos = [
-            {
-                "DriverState": {DRIVER: {"Devices": None}},
-                "ClaimUID": e.uid,
-                "ClaimName": e.name,
-                "Namespace": e.namespace,
-            }
-            for e in self.known.values()
-        ]
-        data = json.dumps({"kind": "DRACheckpoint", "ClaimInfoStateList": infos})
-        text = json.dumps({"Data": data, "Checksum": zlib.crc32(data.encode())})
-        (self.paths.kubelet / KUBELET_FILE).write_text(text)
 
     def call(self, method: str, body: bytes, kill: int | None) -> bytes | None:
         """Return the agent's answer, None where it was killed meanwhile, and another one has come."""
@@ -190,7 +173,6 @@ class ClaimingNode(RuleBasedStateMachine):
         claim = self.cluster.claims[key]
         uid = claim.metadata.uid
         asked = self.known[uid] = dra.Claim(namespace=claim.metadata.namespace, name=claim.metadata.name, uid=uid)
-        self.write_down()
         body = self.call(
             "NodePrepareResources", dra.NodePrepareResourcesRequest(claims=[asked]).SerializeToString(), kill
         )
@@ -217,7 +199,6 @@ class ClaimingNode(RuleBasedStateMachine):
         if body is not None:
             assert not dra.NodeUnprepareResourcesResponse.FromString(body).claims[uid].error
             del self.known[uid]
-            self.write_down()
             if not stays:
                 del self.cluster.claims[f"{asked.namespace}/{asked.name}"]
 
@@ -267,7 +248,6 @@ class ClaimingNode(RuleBasedStateMachine):
                 request = dra.NodeUnprepareResourcesRequest(claims=[dra.Claim(uid=uid)])
                 self.call("NodeUnprepareResources", request.SerializeToString(), None)
             self.known.clear()
-            self.write_down()
             self.start_agent()
             self.tidy()
             assert list((self.paths.state / "allocations").iterdir()) == []
@@ -372,16 +352,18 @@ def test_calls_that_are_not_understood_end_nothing(node: ClaimingNode) -> None:
         assert isinstance(node.do(node.driver.answer(Call(1, method, DRIVER, body))), CallRefused)
 
 
-def test_the_next_agent_holds_what_a_claim_has(node: ClaimingNode) -> None:
-    """Even if it cannot read the kubelet's checkpoint. Otherwise the node could change its mode under the container."""
+def test_the_next_agent_holds_what_a_claim_has_unless_its_pod_is_gone(node: ClaimingNode) -> None:
+    """Otherwise the node could change its mode under the container. A kubelet that lost its state releases nothing."""
     claim = allocated("c", share(0, "5Gi"), pods=("pod",))
     node.cluster.claims[claim.key] = claim
     node.prepare_claim(claim.key)
     before = node.state.claims
-    (node.paths.kubelet / KUBELET_FILE).write_text("{")
     node.start_agent()  # the kubelet does not call again, unless it or the machine starts anew
     assert node.state.claims == before
     node.each_prepared_claim_has_its_limits()
+    node.state.pods.listed = True
+    node.driver.restore()
+    assert node.state.claims == {}
 
 
 def test_a_pod_that_is_deleted_while_its_claims_are_prepared_leaves_none(
@@ -393,7 +375,6 @@ def test_a_pod_that_is_deleted_while_its_claims_are_prepared_leaves_none(
     node.known = {
         e.metadata.uid: dra.Claim(namespace="default", name=e.metadata.name, uid=e.metadata.uid) for e in claims
     }
-    node.write_down()
     asked, waits, left = list(node.known.values()), asyncio.Event(), asyncio.Event()
 
     async def start(*_: Any) -> None:
@@ -419,7 +400,6 @@ def test_a_pod_that_is_deleted_while_its_claims_are_prepared_leaves_none(
     node.do(kubelet())
     assert node.state.claims == {}
     node.known.clear()
-    node.write_down()
 
 
 def test_an_agent_that_is_followed_while_it_prepares_promises_nothing(
@@ -436,7 +416,6 @@ def test_an_agent_that_is_followed_while_it_prepares_promises_nothing(
 
     monkeypatch.setattr(node.preparation, "start", slow)
     node.known["uid-c"] = dra.Claim(namespace="default", name="c", uid="uid-c")
-    node.write_down()
     request = dra.NodePrepareResourcesRequest(claims=list(node.known.values()))
     body = node.call("NodePrepareResources", request.SerializeToString(), None)
     answered = dra.NodePrepareResourcesResponse.FromString(body or b"").claims["uid-c"]

@@ -8,7 +8,8 @@ probes. The kernel lists a GPU even if no driver is installed. This module must 
 nothing, so that the process needs only 10 MiB of memory.
 
 ``CLEANUP`` is a command as a JSON list. It removes what an earlier agent published about GPUs that
-are no longer in the node. It is repeated until it succeeds. An empty list means no command.
+are no longer in the node. It is repeated until it succeeds, and probes wait while it runs. An empty
+list means no command.
 """
 
 # Importing pathlib would increase the memory of this process by a tenth.
@@ -107,50 +108,24 @@ def answer(listening: socket.socket, until: float) -> None:
                 pass
 
 
-class Cleanup:
-    """Runs ``command`` again and again, one process at a time, until it succeeds."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
-        self._process = 0
-
-    def poll(self) -> None:
-        if self._process:
-            ended, status = os.waitpid(self._process, os.WNOHANG)
-            if not ended:
-                return
-            self._process = 0
-            if status == 0:
-                self._command = []
-        if self._command:
-            self._process = os.posix_spawn(self._command[0], self._command, os.environ)
-
-    def end(self) -> None:
-        """Kill the process, because it could remove what the agent publishes about a new GPU."""
-        if self._process:
-            os.kill(self._process, signal.SIGKILL)
-            os.waitpid(self._process, 0)
-            self._process = 0
-
-
 def main() -> None:
     root = sys.argv[1]
     port = int(sys.argv[2])
-    cleanup_command = json.loads(sys.argv[3])
+    cleanup = json.loads(sys.argv[3])
     command = sys.argv[4:]
     # Without a handler, process 1 of a container ignores these signals.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     if gpu_evidence(root) is None:
         _log(f"no NVIDIA GPU on this node: waiting, with a check every {CHECK_EVERY_S:g} s")
-        listening, cleanup = listen(port) if port else None, Cleanup(cleanup_command)
+        listening = listen(port) if port else None
         while (found := gpu_evidence(root)) is None:
-            cleanup.poll()
+            if cleanup and not os.spawnv(os.P_WAIT, cleanup[0], cleanup):  # noqa: S606
+                cleanup = []
             if listening is None:
                 time.sleep(CHECK_EVERY_S)
             else:
                 answer(listening, time.monotonic() + CHECK_EVERY_S)
-        cleanup.end()
         _log(f"found a GPU: {found}")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 

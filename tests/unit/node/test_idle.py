@@ -1,15 +1,13 @@
 """Which machines have an NVIDIA GPU, by what their kernels show, and what a node without one does until it has one."""
 
-import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from gputile.node.idle import Cleanup, gpu_evidence, listen
+from gputile.node.idle import gpu_evidence, listen
 from tests.conftest import HANGS_S
 from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
-from tests.localcluster.processes import children
 
 
 @pytest.mark.requirement("L1")
@@ -52,19 +50,3 @@ def test_probes_reach_a_resting_agent_by_ipv4_and_by_ipv6() -> None:
     with listen(0) as listening:
         assert (listening.family is socket.AF_INET6) == socket.has_dualstack_ipv6()
         socket.create_connection(("127.0.0.1", listening.getsockname()[1]), HANGS_S).close()
-
-
-@pytest.mark.requirement("U11")
-def test_what_removes_an_agents_words_is_over_before_the_agent_speaks() -> None:
-    """One that the API server holds up would remove what the agent has said since."""
-    cleanup = Cleanup(["/bin/sleep", "600"])
-    before = set(children(os.getpid()))
-    cleanup.poll()
-    (begun,) = set(children(os.getpid())) - before
-    cleanup.poll()
-    assert begun in children(os.getpid())
-    cleanup.end()
-    assert begun not in children(os.getpid())
-    with pytest.raises(ChildProcessError):
-        os.waitpid(begun, os.WNOHANG)
-    cleanup.end()

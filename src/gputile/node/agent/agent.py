@@ -16,7 +16,7 @@ from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, NodeHardware
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
-from gputile.node.agent.claims.driver import ClaimFiles, ClaimsDriver
+from gputile.node.agent.claims.driver import ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
 from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
@@ -109,9 +109,8 @@ class Agent:
         self.handler = AllocationHandler(
             advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics
         )
-        files = ClaimFiles(store, cdi, paths.kubelet)
         self.claims = ClaimsDriver(
-            host.node_name, state, files, preparation, cluster, self.wakeups.compare
+            host.node_name, state, preparation, cluster, self.wakeups.compare
         )
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)

@@ -22,7 +22,6 @@ from gputile.node.agent.device_table import (
     PodDevices,
     PreparedClaim,
     directory_name,
-    gpus_of,
 )
 from gputile.node.agent.known_pods import KnownPod, PodCache, read_again
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig
@@ -176,18 +175,17 @@ class AllocationState:
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
-    def rows_with_pods(self) -> list[tuple[PodDevices, KnownPod]]:
-        """Return the rows of pods that exist, each row with its pod."""
-        found = ((each, self.pod_of(each)) for each in self.device_table)
-        return [(each, pod) for each, pod in found if pod is not None]
-
     def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> frozenset[str]:
-        """Return the UUIDs of a container's GPUs. ``pod`` is None for an unknown pod."""
-        return gpus_of(
-            pod_devices,
-            container,
-            pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0,
-        )
+        """Return the UUIDs of a container's GPUs. ``pod`` is None for an unknown pod.
+
+        A container that inherits the IDs of an init container may get IDs of fewer GPUs than it
+        requests, because the kubelet takes them in any order. Then the result is as many GPUs of
+        the pod.
+        """
+        held = pod_devices.container_gpus.get(container, frozenset())
+        count = pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
+        whole = not count or len(held) == count
+        return held if whole else frozenset(sorted(pod_devices.gpus)[:count])
 
     def shares(self, pod_devices: PodDevices, container: str) -> tuple[GpuShare, ...]:
         """Return a container's share of each of its GPUs, sorted by index.

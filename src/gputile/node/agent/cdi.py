@@ -201,6 +201,9 @@ class CdiFiles:
         """Return the qualified names of devices, or () if the runtime does not know one of them."""
         return choose(uuids, self._known)
 
+    def claim_file(self, uid: str) -> Path:
+        return self.directory / f"gputile.io-claim-{uid}.json"
+
     def _capabilities(self) -> dict[str, int]:
         try:
             return read_capabilities((self._root / MIG_MINORS[1:]).read_text(errors="replace"))

@@ -199,7 +199,7 @@ _NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CON
 
 
 def _not_isolated(why: object) -> NotYet:
-    return NotYet(f"the container waits, because its limits would not be enforced: {why}")
+    return NotYet(f"the container does not start, because its limits would not be enforced: {why}")
 
 
 class IsolationMounts:
@@ -288,16 +288,16 @@ class ContainerPreparation:
         cdi: CdiFiles | None,
         arbiter: ArbiterProcess,
     ) -> None:
-        self._store = store
+        self.store = store
         self._isolation = IsolationMounts(store.directory, store.usage)
         # When processes of a deleted pod were first found, by allocation directory
         self._lingering_since: dict[str, float] = {}
         self._mps = mps
-        self._cdi = cdi
+        self.cdi = cdi
         self._arbiter = arbiter
 
     def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
-        allocation = self._store.allocations / answer.directory
+        allocation = self.store.allocations / answer.directory
         mounts = [
             pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)
         ]
@@ -305,7 +305,7 @@ class ContainerPreparation:
         if PIPE_ENV in answer.environment:
             pipes = self._mps.pipes(answer.uuids)
             mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
-        devices = self._cdi.devices(answer.uuids) if self._cdi is not None else ()
+        devices = self.cdi.devices(answer.uuids) if self.cdi is not None else ()
         return pb.ContainerAllocateResponse(
             envs=dict(answer.environment),
             mounts=mounts,
@@ -317,7 +317,7 @@ class ContainerPreparation:
 
         Raises OSError if a directory or the record cannot be written.
         """
-        self._store.write_answer(answer.directory, limits)
+        self.store.write_answer(answer.directory, limits)
         if PIPE_ENV in answer.environment:
             self._mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
 
@@ -330,7 +330,7 @@ class ContainerPreparation:
         await self._until_left(limits, state)
         usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
         try:
-            self._store.write_limits(directory, limits, usage)
+            self.store.write_limits(directory, limits, usage)
             let_start(state, directory, limits, time.time_ns())
             self._arbiter.starting(directory, {gpu.uuid for gpu in limits.gpus})
         except (OSError, ValueError) as error:
@@ -343,7 +343,7 @@ class ContainerPreparation:
         exist. This method also installs the library at the paths that the container mounts. Raises
         NotYet if the container's limits would not be enforced.
         """
-        before = self._store.limits(directory) if directory in state.started else None
+        before = self.store.limits(directory) if directory in state.started else None
         if before is None or msgspec.structs.replace(before, mounts=limits.mounts) != limits:
             return False
         usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
@@ -368,14 +368,11 @@ class ContainerPreparation:
 
     async def _until_left(self, limits: Limits, state: AllocationState) -> None:
         gpus = frozenset(share.uuid for share in limits.gpus)
-        for _ in range(int(LEFT_WITHIN_S / LOOK_AGAIN_S)):
-            if not self._lingering(gpus, state.directories()):
-                return
+        until = time.monotonic() + LEFT_WITHIN_S
+        while gone := self._lingering(gpus, state.directories()):
+            if time.monotonic() > until:
+                raise NotYet(f"processes of the deleted pod {gone} still use memory of its GPUs")
             await asyncio.sleep(LOOK_AGAIN_S)
-        if gone := self._lingering(gpus, state.directories()):
-            raise NotYet(
-                f"processes of the deleted pod {gone} still use memory of this container's GPUs"
-            )
 
     def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:
         """Return the key of a deleted pod whose processes still use one of the GPUs, or "".
@@ -383,11 +380,11 @@ class ContainerPreparation:
         Processes that have had enough time to end are ignored. ``present`` are the allocation
         directories of the existing pods.
         """
-        now, usage = time.monotonic(), self._store.usage
+        now, usage = time.monotonic(), self.store.usage
         held = [name for name in usage.names() if name not in present and usage.is_held(name)]
         self._lingering_since = {name: self._lingering_since.get(name, now) for name in held}
         for name, since in self._lingering_since.items():
-            limits = self._store.limits(name) if now - since < LINGERING_AT_MOST_S else None
+            limits = self.store.limits(name) if now - since < LINGERING_AT_MOST_S else None
             if limits is not None and any(gpu.uuid in uuids for gpu in limits.gpus):
                 return limits.key
         return ""

@@ -289,19 +289,6 @@ def with_shares(row: PodDevices, shares: tuple[GpuShare, ...]) -> PreparedClaim:
     return PreparedClaim(**msgspec.structs.asdict(row), shares=shares)
 
 
-def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> frozenset[str]:
-    """Return the UUIDs of the GPUs of a container.
-
-    ``gpus`` is the number of GPUs that the container shares, or 0 for whole GPUs. A container that
-    inherits the IDs of an init container may get IDs of fewer GPUs, because the kubelet takes them
-    in any order. Then the result is the GPUs of the pod.
-    """
-    held = pod_devices.container_gpus.get(container, frozenset())
-    if gpus and len(held) != gpus:
-        return frozenset(sorted(pod_devices.gpus)[:gpus])
-    return held
-
-
 class DeviceTable:
     """The rows of all pods, by UID. GPUs are identified by their UUIDs.
 

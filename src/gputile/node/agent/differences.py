@@ -18,7 +18,7 @@ from gputile.core.devices.allocation import (
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices, gpus_of
+from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
@@ -38,18 +38,18 @@ class Correction:
 
 
 def allocation_of(
-    pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int
+    pod: KnownPod, pod_devices: PodDevices, state: AllocationState, now_ns: int
 ) -> Allocation | None:
     """Return the booking that matches a pod's devices, or None if this cannot be determined.
 
     It cannot for MIG instances, without a request, or if a GPU is not in the inventory.
     """
-    request = pod.request
+    request, node_config = pod.request, state.node_config
     if request is None or any(
         devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices
     ):
         return None
-    where = {container.name: _gpus(pod, pod_devices, container) for container in request.containers}
+    where = {each.name: _gpus(state, pod, pod_devices, each) for each in request.containers}
     used = frozenset().union(*where.values())
     gpus = node_config.gpus(used)
     if not gpus or len(gpus) != len(used):
@@ -88,17 +88,19 @@ def annotations_of(
     allocation: Allocation, node_config: NodeConfig, pod: Pod
 ) -> dict[str, str | None]:
     """Return the annotations to write for a pod's ``allocation``. None removes an annotation."""
-    gpus = [gpu for share in allocation.gpus if (gpu := node_config.gpu(share.uuid)) is not None]
+    gpus = node_config.gpus({share.uuid for share in allocation.gpus})
     written = binding_annotations(allocation, gpus, pod)
     if GPUSHARE_ASSIGNED in written:
         written[GPUSHARE_ASSIGNED] = "true"
     return {**dict.fromkeys(TOOL_ANNOTATIONS), **written}
 
 
-def _gpus(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> frozenset[str]:
+def _gpus(
+    state: AllocationState, pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest
+) -> frozenset[str]:
     """Return a container's GPUs. If the IDs of an init container are lost, return booked GPUs."""
     if any(devices.container == container.name for devices in pod_devices.devices):
-        return gpus_of(pod_devices, container.name, pod.shared_gpus)
+        return state.gpus(pod_devices, container.name, pod)
     booked = frozenset(share.uuid for share in pod.booked(container.name))
     if booked and booked <= pod_devices.gpus:
         return booked
@@ -114,16 +116,16 @@ def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[C
         forgotten = _forgotten(pod, listing, state.device_table)
         pod_devices = state.device_table.get(pod.uid)
         if pod_devices is not None and _complete(pod, pod_devices):
-            found += _corrected(pod, pod_devices, state.node_config, now_ns) + forgotten
+            found += _corrected(pod, pod_devices, state, now_ns) + forgotten
         else:
             found += forgotten or _missing(pod, listing)
     return found
 
 
 def _corrected(
-    pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int
+    pod: KnownPod, pod_devices: PodDevices, state: AllocationState, now_ns: int
 ) -> list[Correction]:
-    truth = allocation_of(pod, pod_devices, node_config, now_ns)
+    truth = allocation_of(pod, pod_devices, state, now_ns)
     if truth is None:
         return []
     if pod.allocation is not None and pod.allocation.containers == truth.containers:
@@ -131,7 +133,7 @@ def _corrected(
         if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
             return [Correction(pod, {GPUSHARE_ASSIGNED: "true"})]
         return []
-    annotations, where = annotations_of(truth, node_config, pod.pod), _gpus_text(truth.gpus)
+    annotations, where = annotations_of(truth, state.node_config, pod.pod), _gpus_text(truth.gpus)
     if pod.allocation is None:
         text = f"the pod was bound without an allocation and is on {where}"
         return [Correction(pod, annotations, EventReason.ALLOCATION_RECORDED, text)]

@@ -179,20 +179,16 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
         if pod.pod.status.phase not in ("", "Pending"):
             continue
         spec, listed = pod.pod.spec, listing.get(pod.key) if listing is not None else None
-        asked = {
-            container.name: _asked(container)
-            for container in (*spec.init_containers, *spec.containers)
-        }
-        ending = {
-            container.name
-            for container in spec.init_containers
-            if container.restart_policy != "Always"
-        }
-        lasting = [(name, resource) for name in asked.keys() - ending for resource in asked[name]]
-        lacking = listed is None or any(
-            not listed.ids(name, resource) for name, resource in lasting
-        )
-        if lacking and any(asked.values()):
+        lasting = [each for each in spec.init_containers if each.restart_policy == "Always"]
+        if listed is None:
+            lacking = any(map(_asked, (*spec.init_containers, *spec.containers)))
+        else:
+            lacking = any(
+                not listed.ids(each.name, resource)
+                for each in (*lasting, *spec.containers)
+                for resource in _asked(each)
+            )
+        if lacking:
             waiting.append(pod.key)
     return waiting
 

@@ -383,7 +383,9 @@ def containers_of(
     isolation library. The parts are in the order of the limits file.
     """
     guaranteed = time_shares(state, "").guaranteed
-    for held, pod in state.rows_with_pods():
+    for held in state.device_table:
+        if (pod := state.pod_of(held)) is None:  # it is gone, or a new pod has its name
+            continue
         ended = ended_containers(pod.pod)
         directories = {
             each.container: each.directory

@@ -70,6 +70,7 @@ from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine, Problem, inventory_of
 
+LEAVE_WITHIN_S: Final = 20.0  # the liveness probe gives up after a minute
 _SINGLE: Final = frozenset(
     (MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL)
 )
@@ -366,10 +367,12 @@ async def leave(settings: AgentSettings) -> str:
     """Remove what an agent wrote on the node. Return a message, or "" if there was nothing.
 
     Raises:
-        KubeError: The node cannot be read or written.
+        KubeError: the node cannot be read or written.
+        TimeoutError: reading and writing takes too long.
     """
     path = f"/api/v1/nodes/{settings.node_name}"
-    async with Connection(load_access(settings.kubeconfig, settings.context)) as connection:
+    access = load_access(settings.kubeconfig, settings.context)
+    async with asyncio.timeout(LEAVE_WITHIN_S), Connection(access) as connection:
         try:
             node = decode(await connection.get(path), NODE)
         except NotFound:
@@ -387,8 +390,8 @@ def main() -> None:
     """Remove what an agent wrote on the node. Exit with status 1 if a retry is needed."""
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
-    except (KubeError, ConversionError) as error:
-        sys.exit(f"what an agent wrote on this node cannot be removed: {error}")
+    except (KubeError, ConversionError, TimeoutError) as error:
+        sys.exit(f"what an agent said of this node is still there: {error}")
     if done:
         sys.stderr.write(f"{done}\n")
 

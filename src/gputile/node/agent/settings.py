@@ -28,14 +28,9 @@ class HostPaths(msgspec.Struct, frozen=True):
     usage: Path = Path("/run/gputile")
 
     @property
-    def kubelet(self) -> Path:
-        """The kubelet's root directory, which need not contain the device plugin directory."""
-        return self.pod_resources.parent.parent
-
-    @property
     def plugin_registry(self) -> Path:
         """The directory in which the kubelet finds the sockets of DRA drivers."""
-        return self.kubelet / "plugins_registry"
+        return self.pod_resources.parent.parent / "plugins_registry"
 
     @property
     def claim(self) -> Path:

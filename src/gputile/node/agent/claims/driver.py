@@ -1,35 +1,28 @@
-"""Answers the kubelet's calls for claims: prepares them, releases them, and stores their files.
+"""Answers the kubelet's calls for claims: prepares them, releases them, and writes their files.
 
 The devices of a claim are reserved before its files are written, and its CDI file is written last.
 If the agent ends before that, the kubelet has no response and retries. A file that already has the
 right content is not written again.
 
-The limits of a claim are in its allocation directory. A file there marks a claim that was started,
-and the release removes the mark. The kubelet adds a claim to its checkpoint before it requests the
-preparation, and removes the claim after the release. So the limits of a claim that is not in the
-checkpoint are outdated.
+The limits of a claim are in its allocation directory, with a mark that it was started, which the
+release removes. The kubelet asks again and again for the release of each claim that it has asked to
+prepare, and lets the pod go afterwards. So a claim without a pod is left from a kubelet that has
+lost its state.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-import zlib
-from collections.abc import Set
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from gputile.api.core import ObjectReference, Pod
-from gputile.api.quantity import MIB
 from gputile.api.resource_claims import AllocatedDevice
-from gputile.api.well_known import DRIVER, EventReason, Mode
+from gputile.api.well_known import EventReason, Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.cdi import READABLE, CdiFiles, write_changed
+from gputile.node.agent.cdi import READABLE, write_changed
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
@@ -43,101 +36,17 @@ from gputile.node.agent.claims.prepare import (
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
-from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, mounts_of
+from gputile.node.agent.files.allocation_files import BOOT_FILE, mounts_of
 from gputile.node.agent.holdings import hold_claims
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway import kubelet_pb2 as dra
 from gputile.node.gateway.link import Call, CallAnswer, CallRefused
-from gputile.support.files import read_whole
 
 log = logging.getLogger(__name__)
 
-KUBELET_FILE: Final = "dra_manager_state"
-_CDI_PREFIX: Final = "gputile.io-claim-"
-_MOST_BYTES: Final = 64 * MIB
 READ_WITHIN_S: Final = 10.0
 FOLLOWED: Final = "another agent serves this node by now"
-
-
-class _ClaimInfo(msgspec.Struct, rename="pascal"):
-    claim_uid: str = msgspec.field(name="ClaimUID")
-    driver_state: dict[str, Any] | None = None
-
-
-class _ClaimInfos(msgspec.Struct, rename="pascal"):
-    claim_info_state_list: list[_ClaimInfo] | None = None
-
-
-class _KubeletState(msgspec.Struct, rename="pascal"):
-    data: str
-    checksum: int
-
-
-class ClaimFiles:
-    """The files of the claims on a node.
-
-    ``cdi`` is the directory of CDI files, and ``kubelet`` is the kubelet's root directory.
-    """
-
-    def __init__(self, store: NodeFiles, cdi: CdiFiles | None, kubelet: Path) -> None:
-        self.store = store
-        self._cdi = cdi
-        self._kubelet = kubelet / KUBELET_FILE
-
-    def limits(self) -> dict[str, Limits]:
-        """Return the limits of the claims that were started and not released, by UID."""
-        found = {}
-        for path in self.store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
-            limits = self.store.limits(path.name) if (path / BOOT_FILE).exists() else None
-            if limits is not None and limits.gpus:
-                found[path.name.removeprefix(CLAIM_DIRECTORY_PREFIX)] = limits
-        return found
-
-    def kubelet_claims(self) -> set[str] | None:
-        """Return the UIDs of the claims in the kubelet's checkpoint, or None if that is invalid."""
-        try:
-            checkpoint = msgspec.json.decode(
-                read_whole(self._kubelet, _MOST_BYTES), type=_KubeletState
-            )
-            if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
-                return None
-            found = (
-                msgspec.json.decode(checkpoint.data, type=_ClaimInfos).claim_info_state_list or []
-            )
-        except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
-            return None
-        return {each.claim_uid for each in found if DRIVER in (each.driver_state or {})}
-
-    def write(self, uid: str, cdi: bytes) -> None:
-        """Write a claim's CDI file, unless it is unchanged. Raises OSError if this fails."""
-        if self._cdi is None:
-            raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        write_changed(self._cdi.directory / f"{_CDI_PREFIX}{uid}.json", cdi, READABLE)
-
-    def remove(self, uid: str) -> None:
-        """Remove the claim's mark and CDI file. The reconciler removes the claim's directory.
-
-        Raises OSError if one of the files cannot be removed.
-        """
-        (self.store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / BOOT_FILE).unlink(
-            missing_ok=True
-        )
-        if self._cdi is not None:
-            (self._cdi.directory / f"{_CDI_PREFIX}{uid}.json").unlink(missing_ok=True)
-
-    def keep_only(self, uids: Set[str]) -> None:
-        """Remove the CDI files of all other claims."""
-        for path in (
-            self._cdi.directory.glob(f"{_CDI_PREFIX}*.json") if self._cdi is not None else ()
-        ):
-            if path.name.removeprefix(_CDI_PREFIX).removesuffix(".json") not in uids:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-    def cdi_devices(self, uuid: str) -> tuple[str, ...]:
-        """Return the CDI device of a GPU or MIG instance, or () if the runtime does not know it."""
-        return self._cdi.devices((uuid,)) if self._cdi is not None else ()
 
 
 class ClaimsDriver:
@@ -147,22 +56,21 @@ class ClaimsDriver:
         self,
         node: str,
         state: AllocationState,
-        files: ClaimFiles,
         preparation: ContainerPreparation,
         cluster: NodeApi,
         compare: Wakeup,
     ) -> None:
         self._node = node
         self._state = state
-        self._files = files
         self._preparation = preparation
+        self._store, self._cdi = preparation.store, preparation.cdi
         self._cluster = cluster
         self._compare = compare
         # Locks by the UID of the claim, so that each claim has one call at a time
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
-        if not self._files.store.mine:
+        if not self._store.mine:
             return CallRefused(call.number, "UNAVAILABLE", FOLLOWED)
         try:
             match call.method:
@@ -193,18 +101,20 @@ class ClaimsDriver:
         return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
     def restore(self) -> None:
-        """Restore the claims that previous agents prepared, if the kubelet still has them.
+        """Restore the claims that previous agents prepared and did not release.
 
         A reboot removes the CDI files, and the kubelet then requests to prepare all claims again. A
         claim whose limits are damaged is not restored. kube-scheduler still counts its allocation,
         and allocates its memory to no other claim.
         """
-        limits, wanted = self._files.limits(), self._files.kubelet_claims()
-        if wanted is None:
-            wanted = set(limits)
-        self._files.keep_only(wanted)  # the kubelet may not ask for these claims again
-        claims = {uid: claim_of(self._state, uid, limits[uid]) for uid in wanted & limits.keys()}
-        hold_claims(self._state, claims)
+        state, found = self._state, {}
+        alive = {pod.uid for pod in state.pods.values()}
+        for path in self._store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
+            limits = self._store.limits(path.name) if (path / BOOT_FILE).exists() else None
+            if limits is not None and (limits.uid in alive or not state.pods.listed):
+                uid = path.name.removeprefix(CLAIM_DIRECTORY_PREFIX)
+                found[uid] = claim_of(state, uid, limits)
+        hold_claims(state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
@@ -234,10 +144,9 @@ class ClaimsDriver:
     def _cdi_devices(self, uid: str, device: str) -> list[str]:
         """Return the CDI devices of the GPU, if the runtime knows it, and of the claim."""
         found = device_named(self._state.node_config, device)
-        return [
-            *(self._files.cdi_devices(found.uuid) if found is not None else ()),
-            cdi_name(uid),
-        ]
+        if found is None or self._cdi is None:
+            return [cdi_name(uid)]
+        return [*self._cdi.devices((found.uuid,)), cdi_name(uid)]
 
     async def _prepare(self, asked: dra.Claim) -> tuple[AllocatedDevice, ...]:
         state, before = self._state, self._state.claims.get(asked.uid)
@@ -268,7 +177,7 @@ class ClaimsDriver:
         hold_claims(state, {**state.claims, claim.uid: claim})
         try:
             await self._write(claim, pod)
-            if not self._files.store.mine:  # the next agent may have read the records before
+            if not self._store.mine:  # the next agent may have read the records before
                 raise NotYet(FOLLOWED)
         except BaseException:
             if before is None:
@@ -306,10 +215,11 @@ class ClaimsDriver:
             if claim.mode == Mode.MPS.value:
                 self._compare.wish()  # a daemon for several GPUs starts when they are held
             await self._preparation.start(claim.directory, limits, state)
-        seen = (
-            (mount.container_path, mount.host_path, mount.read_only) for mount in response.mounts
-        )
-        self._files.write(claim.uid, cdi_file(claim.uid, response.envs, seen))
+        if self._cdi is None:
+            raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
+        seen = ((each.container_path, each.host_path, each.read_only) for each in response.mounts)
+        content = cdi_file(claim.uid, response.envs, seen)
+        write_changed(self._cdi.claim_file(claim.uid), content, READABLE)
 
     async def _release(self, uid: str) -> str:
         """Release a claim, which may be unknown. Return the error, or "" after a success."""
@@ -317,7 +227,10 @@ class ClaimsDriver:
             return ""
         async with self._busy.setdefault(uid, asyncio.Lock()):
             try:
-                self._files.remove(uid)
+                mark = self._store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / BOOT_FILE
+                mark.unlink(missing_ok=True)
+                if self._cdi is not None:
+                    self._cdi.claim_file(uid).unlink(missing_ok=True)
             except OSError as error:
                 return str(error)
             self._drop(uid)

@@ -12,15 +12,15 @@ import msgspec
 
 from gputile.api.core import Container, Pod
 from gputile.api.resource_claims import CORES, MEMORY, AllocatedDevice, ResourceClaim
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPUSHARE_ASSIGNED, Mode
-from gputile.core.devices.allocation import Allocation, GpuShare, binding_annotations
+from gputile.api.well_known import ALLOCATION_ANNOTATION, Mode
+from gputile.core.devices.allocation import Allocation, GpuShare
 from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation import AllocateAnswer, environment
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.device_table import Limits, PreparedClaim
-from gputile.node.agent.differences import Correction
+from gputile.node.agent.differences import Correction, annotations_of
 from gputile.node.agent.node_config import MigDevice, NodeConfig
 
 CDI_VERSION: Final = "0.5.0"
@@ -241,11 +241,11 @@ def _annotations(
     }
     unit, since = claims[0].unit_mib, min(each.since_ns for each in claims)
     gpus = _sum_by_gpu([share for each in claims for share in each.shares])
-    there = [gpu for share in gpus if (gpu := state.node_config.gpu(share.uuid)) is not None]
-    written = binding_annotations(Allocation(gpus, containers, unit, assumed_ns=since), there, pod)
-    if GPUSHARE_ASSIGNED in written:
-        written[GPUSHARE_ASSIGNED] = "true"
-    return {name: text for name, text in written.items() if name != ALLOCATION_ANNOTATION}
+    allocation = Allocation(gpus, containers, unit, assumed_ns=since)
+    written = annotations_of(allocation, state.node_config, pod)
+    return {
+        name: written[name] for name in written if written[name] and name != ALLOCATION_ANNOTATION
+    }
 
 
 def _sum_by_gpu(shares: list[GpuShare]) -> tuple[GpuShare, ...]:
