@@ -263,6 +263,8 @@ class ModelKubelet:
         self.call = call
         self.status = status
         self.unit_mib: Callable[[], int] = lambda: 0  # the unit in force
+        self.cut_off: Callable[[], bool] = lambda: False  # whether the agent has no API server
+        self.has_forgotten = False
         self.pods: dict[str, Seen] = {}
         self.known: dict[str, Seen] = {}
         self.queue: deque[Pod | None] = deque()
@@ -285,6 +287,7 @@ class ModelKubelet:
         """Another kubelet, for which the containers run on; ``forgets``: it has lost its checkpoint."""
         if forgets:
             (self.directory / CHECKPOINT).unlink(missing_ok=True)
+            self.has_forgotten = True
         self.known, self.pods = {**self.known, **self.pods}, {}
         for each in self.living():
             if self.choice.random() < 0.5:
@@ -343,7 +346,8 @@ class ModelKubelet:
 
         The unit has become larger since the pod was created, so that there are fewer devices and none for a pod that
         nobody has booked, or the devices of pods that are gone are kept until all are known, or this kubelet has
-        forgotten what runs and has given init containers that have ended devices anew.
+        forgotten what runs and has given init containers that have ended devices anew. An agent without an API server
+        goes on with what was offered; where the kubelet has forgotten pods, that can be fewer devices than are free.
         """
         if not isinstance(error, DevicesUnavailable):
             return False
@@ -355,6 +359,12 @@ class ModelKubelet:
             for (uid, name), gave in self.manager.given.items()
             if error.resource in gave and uid in self.pods and self.has_init_anew(self.pods[uid], name)
         ]
+        if (
+            self.has_forgotten
+            and self.cut_off()
+            and len(self.manager.healthy[error.resource]) < 2 * 8 * 1024 // self.unit_mib()
+        ):
+            return True
         if self.manager.sources_ready:
             return sum(map(len, again)) >= error.lacking
         there = self.active() | {pod.metadata.uid for pod in self.queue if pod is not None}
@@ -536,6 +546,7 @@ class ModelNode:
         self.cluster = SlowCluster(Configuration(), {MODE_LABEL: mode.value})
         self.seen = Observation(machine((8 * 1024, 8 * 1024)), Health())
         self.kubelet = ModelKubelet(directory / "dp", random.Random(seed), self.call, self._status)
+        self.kubelet.cut_off = lambda: self.cluster.down
         self.kubelet.unit_mib = lambda: self.agent.state.node_config.effective_mode.unit_mib
         self.kubelet.manager.report = self.cluster.report
         self.cluster.on_bound, self.cluster.on_gone = self.kubelet.add, self.kubelet.remove
