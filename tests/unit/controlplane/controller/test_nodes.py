@@ -140,7 +140,7 @@ def test_what_an_agent_that_is_not_there_cannot_say() -> None:
         unknown = diagnose(node, configuration)
         assert unknown is not None
         assert unknown.reason == "InventoryUnreadable", "it is not the label that is wrong"
-        assert "the mode 'fast' is in force" in unknown.message
+        assert "names the mode 'fast'" in unknown.message
 
 
 def test_a_condition_is_written_when_it_says_something_new() -> None:
