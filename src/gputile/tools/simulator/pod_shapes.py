@@ -452,5 +452,5 @@ def _named_templates(body: Json) -> dict[str, Any]:
 
 
 def _is_list_of(value: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether a value is a list of ``named`` templates."""
+    """Return whether a value is a list whose entries are all templates in ``named``."""
     return isinstance(value, list) and bool(named) and all(name_of(each) in named for each in value)

@@ -82,7 +82,7 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
 
 
 def _by_claims(subject: Subject) -> list[Remedy]:
-    """Propose to serve a node's GPUs through claims, unless a node does so already."""
+    """Propose to serve a node's GPUs through claims, unless some node already does."""
     if any(info.by_claims for _, info in subject.ledger.nodes()):
         return []
     names = []

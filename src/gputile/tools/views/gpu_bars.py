@@ -23,7 +23,7 @@ GroupOf = Callable[[PodSummary], str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a line. ``group`` is the number of the group whose share the part shows, if any."""
+    """A part of a line. ``group`` is the index of the group whose share it shows, or None."""
 
     text: str
     group: int | None = None
