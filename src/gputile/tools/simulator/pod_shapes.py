@@ -1,4 +1,4 @@
-"""Finds the pods of a custom resource by the shape of its fields.
+"""Finds the pods of a custom resource by the structure of its fields.
 
 A mapping with a list of ``containers`` is a pod spec, and a mapping whose resources name GPUs is a
 container. Fields such as ``replicas``, next to or above these mappings, state the number of pods.
