@@ -1,6 +1,6 @@
 """Decides whether a pod may be evicted, and what the eviction costs, for every kind of preemption.
 
-A loss is compared field by field. The priority of the most important victim comes first, then the
+Losses are compared field by field. The priority of the most important victim comes first, then the
 number of pods that leave. Next is the cost that pods declare in the annotation
 ``controller.kubernetes.io/pod-deletion-cost``, and last the GPU time that is lost.
 """
