@@ -2,8 +2,8 @@
 
 A replica leads once it holds the Lease and its cache contains all writes that were made before it
 took the Lease. So a replica that takes the Lease from another replica lists the cluster before it
-acts. Each change of the holder begins a new term. If only a replica's own Lease has lapsed, the
-replica does not list again, because no other replica has acted.
+acts. Each change of the holder begins a new term. A replica that resumes its own lapsed Lease does
+not list again, because no other replica has acted.
 
 The extender's Lease follows the requests (``LeaderGate``). Each kube-scheduler calls its own
 extender, and only the leading kube-scheduler sends requests. The replica that gets requests takes

@@ -217,7 +217,7 @@ class ClusterState:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Set the current Unix time, which may also go back, and expire reservations."""
+        """Set the current Unix time, and expire reservations. The time may also go back."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.set_time(self.now_ns)

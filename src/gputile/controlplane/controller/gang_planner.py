@@ -1,7 +1,7 @@
 """Plans a round: decides which reservations let gangs start. Does no I/O and reads no clock.
 
 Gangs are planned by priority, then by age. If a whole gang fits, it gets reservations, and later
-gangs see these reservations. If a gang does not fit, later gangs may pass it for
+gangs see these reservations. If a gang does not fit, later gangs may start before it for
 ``gangs.patienceSeconds``. After that, GPUs that become free are reserved for the gang, and later
 gangs start only on nodes that the waiting gang could not use. This state ends when the gang fits,
 or after a limited time (``GangPatience``). At most one gang at a time has reserved GPUs that it

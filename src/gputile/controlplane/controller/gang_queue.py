@@ -81,7 +81,7 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key. Started gangs come first, surplus pods last, each by priority and age."""
+        """The sort key: started gangs first, surplus pods last, and then by priority and age."""
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
@@ -246,7 +246,7 @@ def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | N
     whole = cluster_state.ledger.configuration.gangs.hold_seconds * _SECOND
     margin = whole // _RENEW_PART
     reservation = cluster_state.reservation(pod)
-    # A reservation that expires later than possible was written by a wrong clock.
+    # An implausibly late end was computed from a wrong clock.
     return (
         reservation
         if reservation is not None
@@ -299,7 +299,7 @@ class _ReservedInVain:
 
 
 class GangPatience:
-    """Limits how long other gangs may pass a gang, and how long GPUs are reserved in vain.
+    """Limits how long later gangs may overtake a gang, and how long GPUs are reserved in vain.
 
     A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's
     first pod in time. After ``gangs.keepSeconds``, the gang loses its reservations and pauses. The
@@ -337,7 +337,7 @@ class GangPatience:
         )
 
     def has_waited(self, gang: GangName, complete_at: float) -> bool:
-        """Return whether other gangs may no longer pass a gang.
+        """Return whether a gang has waited so long that later gangs may no longer start before it.
 
         ``complete_at`` is the time at which the gang became complete, in Unix seconds.
         """

@@ -43,12 +43,12 @@ class GangRound:
     """The result of a round.
 
     ``gates`` contains pods that lose their scheduling gates, because an earlier round stored their
-    reservations. ``evictions`` also belong to reservations of earlier rounds. Evictions are grouped
-    by preemptor, or by gang if the gang has partly left.
+    reservations. ``evictions`` likewise follow from earlier rounds. They are grouped by preemptor,
+    or by gang if the gang has partly left.
 
-    If ``unfinished`` is True, another round must follow at once: some gangs or pods were not
-    searched, or victims will be due. ``contradictions`` names gangs that were skipped because the
-    known states of their pods contradict each other.
+    If ``unfinished`` is True, another round must follow at once: the search for some gangs or pods
+    was postponed, or victims will be due. ``contradictions`` names gangs that were skipped because
+    the known states of their pods contradict each other.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
@@ -65,8 +65,8 @@ class GangTurns:
 
     ``new_plan_name`` returns a unique name. ``several_started`` is True if several gangs have
     started and lost pods. ``head`` is a gang that has waited too long, so that later gangs may no
-    longer pass it. ``closed`` contains the nodes that ``head`` could use. Later gangs must not use
-    these nodes.
+    longer start before it. ``closed`` contains the nodes that ``head`` could use. Later gangs must
+    not use these nodes.
     """
 
     state: ClusterState
@@ -153,7 +153,7 @@ class GangTurns:
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the pod with GPUs that kube-scheduler tries first, or "" for none."""
+    """Return the UID of the GPU pod that kube-scheduler tries first, or "" without GPU pods."""
     with_gpus = [
         pod
         for pod in pods

@@ -120,8 +120,8 @@ class GangSearches:
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
         """Return the pods for which the latest searches found no room.
 
-        Of each gang, at most the pods that must start together are returned. A gang is excluded if
-        ``served`` returns anything other than None for it.
+        Of each gang, the result has only as many pods as the gang lacks room for. A gang is
+        excluded if ``served`` returns anything other than None for it.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():

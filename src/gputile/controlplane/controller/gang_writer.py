@@ -114,7 +114,7 @@ class GangWriter:
                 self._cluster_state.not_written(write.pod)
 
     async def _write_reservation(self, write: ReservationPatch) -> bool:
-        """Write a reservation, and return whether it was certainly executed."""
+        """Write a reservation, and return whether the API server confirmed the write."""
         text = encode_reservation(write.reservation) if write.reservation is not None else None
         async with self._slots:
             if not self._active():

@@ -3,8 +3,8 @@
 This planner only decides, without I/O and without a clock. ``placeholders`` writes the decisions:
 it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
-A node is requested for a pod that fits no GPU, or whose gang lacks room for it. The pod must also
-fit an empty node of a type that the autoscaler can add. If a pod without a scheduling
+A node is requested for a pod that fits no GPU, or that has no room when its gang is planned. The
+pod must also fit an empty node of a type that the autoscaler can add. If a pod without a scheduling
 gate requests more than the free total of every node, the autoscaler adds a node by itself. Nodes
 are requested only for the other pods.
 """
@@ -341,7 +341,7 @@ class NodeRequestPlanner:
     def _covered_by_type(
         self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
     ) -> dict[str, set[str]]:
-        """Return the idle nodes by type. One more placeholder is necessary for each of these nodes.
+        """Return the idle nodes by type. Each of these nodes needs an additional placeholder.
 
         An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders,
         the autoscaler would also remove idle nodes on which a waiting gang has room.

@@ -8,7 +8,7 @@ does not exist, so it is never bound. The controller writes the condition by whi
 unschedulable pods. Because of its anti-affinity, a placeholder accepts only a node without pods,
 except pods of DaemonSets and of kube-system. So an autoscaler puts no placeholder on a node in use,
 and no two placeholders on the same node. But an autoscaler also puts a placeholder on an existing
-empty node, instead of adding a node. So one more placeholder is created for each empty node
+empty node, instead of adding a node. So an additional placeholder is created for each empty node
 (``TypeNodes.idle``).
 
 A placeholder is the only pod of a Job with ``activeDeadlineSeconds``, so Kubernetes deletes it even

@@ -1,7 +1,7 @@
 """Reserves GPUs for single pods that preempt, and chooses their victims.
 
 kube-scheduler also preempts for single pods, and acts first. If kube-scheduler has nominated a node
-for the pod, the GPUs that its victims leave there are reserved for the pod. So no successor of a
+for the pod, the GPUs that the victims free there are reserved for the pod. So no successor of a
 victim takes these GPUs. If kube-scheduler has found no victims, or if nothing could be reserved for
 some time, victims are chosen here. The extender binds the pod as soon as its GPUs are free. The
 victims of a pod are chosen again in each round, so a new leader continues with the reservations

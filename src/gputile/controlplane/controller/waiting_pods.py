@@ -1,4 +1,4 @@
-"""Stores the pods that kube-scheduler found unschedulable, placeholders, and the pods of gangs."""
+"""Stores placeholders, the pods of gangs, and the pods that kube-scheduler found unschedulable."""
 
 from collections.abc import Sequence
 

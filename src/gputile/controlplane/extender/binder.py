@@ -3,7 +3,7 @@
 If the response to a Binding is lost, the Binding may have been executed, and its GPUs stay booked
 until the result is known. A Binding is valid for one resourceVersion of its pod. So another write
 to the unbound pod (``fence``) makes the Binding impossible, and the response to that write shows
-whether the Binding was executed. Before that response, the pod fits only the Binding's node.
+whether the Binding was executed. Until then, the pod fits only the node of the Binding.
 """
 
 import asyncio

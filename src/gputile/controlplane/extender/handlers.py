@@ -87,7 +87,7 @@ class ExtenderHandlers:
         self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Return the named nodes that the pod fits, and why it does not fit each other node."""
+        """Return the named nodes that the pod fits, and why it does not fit the others."""
         pod, names = args.pod, _names(args)
         self._remember(pod)
         verdict = filter_pod(self._engine, pod, names, self._unix_ns())

@@ -2,9 +2,10 @@
 
 Node affinity excludes node types that could never run the pod (U8). An autoscaler would otherwise
 add such nodes, since it compares requests only with a node's totals. For example, a request for 20
-units fits four GPUs with 15 units each in total, but none of the GPUs. A pod with another
-memory unit or an invalid size of a gang is refused here. ``isolation_bypass`` and
-``devices.request`` decide on other refusals.
+units fits the total of four GPUs with 15 units each, but fits none of these GPUs.
+
+A pod with another memory unit, or an invalid size of a gang, is refused here. ``isolation_bypass``
+and ``devices.request`` decide on other refusals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,8 +60,8 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
 
     kube-scheduler calls an extender only for pods that request certain resources, even if the
     amount is 0. So the pod gets a request for 0 of a resource that no node has. kube-scheduler and
-    the kubelet otherwise ignore requests for 0. Which driver serves the claims is not known at
-    admission.
+    the kubelet otherwise ignore requests for 0. Which driver serves a claim is not known at
+    admission, so claims of all drivers count.
     """
     if is_decided(pod):
         rewriting.warnings.append(
@@ -164,7 +165,7 @@ _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
 def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
-    """Add node affinity that excludes the ``types`` on which the pod with this unit cannot run."""
+    """Add node affinity that excludes each of ``types`` whose nodes could never run the pod."""
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:

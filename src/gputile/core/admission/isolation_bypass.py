@@ -268,9 +268,9 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 def _hides(path: str, gpu: bool) -> str | None:
     """Return why no volume may be mounted at a path, with the remedy. Return None if one may.
 
-    A volume above the directory of the limits does not hide the limits at first, since runtimes
-    mount deeper paths later. But another container with the same volume could then remove the mount
-    points of the limits.
+    A volume mounted above the directory of the limits does not hide the limits at first, since
+    runtimes mount deeper paths later. But another container with the same volume could then remove
+    the mount points of the limits.
     """
     elsewhere = "where a container's GPUs and limits are written: choose another path"
     if climbs(path):

@@ -13,7 +13,7 @@ from gputile.api.well_known import GANG_GATE
 
 
 class _PodPart(msgspec.Struct, rename="camel", gc=False, kw_only=True):
-    """Base class of the parts of a pod. No object has cycles, so garbage collection skips them."""
+    """Base class of the parts of a pod. They have no cycles, so garbage collection skips them."""
 
 
 class EnvVar(_PodPart):

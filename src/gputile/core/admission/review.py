@@ -2,8 +2,8 @@
 
 Other users must not change allocations (B2, B9) or which pods start together (M13). The extender
 never binds a pod of a gang without a reservation, even if the pod has no gate. So removing a gate
-by hand does not start the pod, and hides why the pod is pending. Changed labels would put the pod
-into another gang, or into none. The rules are in ``isolation_bypass``, ``legacy_forms`` and
+by hand would not start the pod, and would hide why the pod is pending. Changed labels would put the
+pod into another gang, or into none. The rules are in ``isolation_bypass``, ``legacy_forms`` and
 ``completion``.
 """
 

@@ -153,9 +153,9 @@ def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -
     """Return the annotations of a Binding: the allocation, and annotations for existing tools (B9).
 
     gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, so only pods with one
-    GPU get them. Every shared pod gets the ACK allocation. Its readers accept only numbers as keys:
-    the position of a container in ``spec.containers``, and the index of a GPU. They add up all
-    amounts, so init containers are omitted.
+    GPU get them. Every pod with shared GPUs gets the ACK allocation. Its readers accept only
+    numbers as keys: the position of a container in ``spec.containers``, and the index of a GPU.
+    They add up all amounts, so init containers are omitted.
     """
     annotations = {ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     if allocation.whole:

@@ -50,9 +50,9 @@ class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The GPUs of one node, ordered by index.
 
-    A node without an agent has no ``mode`` and ``unit_mib``: the node's label and the cluster's
-    configuration apply. ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU in
-    GB/s (NVLink or PCIe). The diagonal is ignored. If ``bandwidth`` is unknown, it is empty.
+    A node without an agent has neither ``mode`` nor ``unit_mib``: the node's label and the
+    cluster's configuration apply. ``bandwidth[i][j]`` is the bandwidth between the i-th and the
+    j-th GPU in GB/s (NVLink or PCIe). The diagonal is ignored. An unknown ``bandwidth`` is empty.
     """
 
     gpus: tuple[Gpu, ...] = msgspec.field(name="cards")

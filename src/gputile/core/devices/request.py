@@ -291,7 +291,7 @@ def _models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that suit the pod, as label values. An empty set means all models.
 
     If the pod names no model, its node selector or affinity may require nodes that have certain
-    models. The pod gets these models, even on a node that also has other models.
+    models. The pod gets only GPUs of these models, even on a node that also has others.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:

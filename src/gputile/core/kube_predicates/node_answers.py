@@ -27,8 +27,8 @@ _LARGEST = 2**62
 class NodeRefusals:
     """The reasons why nodes refuse a pod, in the order of the nodes.
 
-    ``codes`` has, for each node, the position of the reason in ``distinct``: shape [nodes]. The
-    code is -1 if the node accepts the pod.
+    ``codes`` has, for each node, the position of the node's reason in ``distinct``. The code is -1
+    if the node accepts the pod.
     """
 
     codes: npt.NDArray[np.intp]
@@ -36,13 +36,13 @@ class NodeRefusals:
 
     @property
     def open(self) -> npt.NDArray[np.bool_]:
-        """Which nodes accept the pod: shape [nodes]."""
+        """Whether each node accepts the pod."""
         return self.codes < 0
 
     def or_else(self, later: "NodeRefusals") -> "NodeRefusals":
         """Return these reasons and, for nodes without a reason, the reasons of a ``later`` check.
 
-        Both must be for the same nodes, and have no reason in common.
+        Both checks must be of the same nodes, and have no reason in common.
         """
         offset = len(self.distinct)
         added = np.where(later.codes < 0, later.codes, later.codes + offset)
@@ -92,7 +92,7 @@ class StaticAnswers:
         return self._refusals
 
     def weights(self, nodes: Mapping[str, Node]) -> npt.NDArray[np.int64]:
-        """Return each node's preference weight and number of avoided taints: shape [nodes, 2]."""
+        """Return a row for each node: its preference weight and its number of avoided taints."""
         if len(nodes) > len(self._weights):
             pairs = [
                 (preferred_weight(self._spec, n), avoided_taints(self._spec, n))
@@ -103,7 +103,7 @@ class StaticAnswers:
 
 
 class SpareAmounts:
-    """The free amount of each resource on each node, for resources that some node offers."""
+    """The free amount of each resource on each node, for resources that any node offers."""
 
     def __init__(self, nodes: Mapping[str, tuple[Amounts, Amounts]]) -> None:
         """Copy ``nodes``, which has the allocatable and the used amounts of each node."""

@@ -1,7 +1,7 @@
 """Computes what a pod requests of its node: resources, in exact integers, and ports.
 
 GPU resources are included as totals of the node, as kube-scheduler counts them. Whether a single
-GPU has enough free is decided in ``placement.fit``.
+GPU has enough room is decided in ``placement.fit``.
 """
 
 import math

@@ -93,7 +93,7 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _CountedRules:
-    """The checks of a pod's rules about other pods. ``seen`` is the number of moves they count."""
+    """The checks of a pod's rules about other pods. They count the first ``seen`` moves of pods."""
 
     pod: Pod
     checks: list[Check]
@@ -217,7 +217,7 @@ class Predicates:
         return found.or_else(self._spare.refusals(needs.amounts))
 
     def scores(self, pod: Pod, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return scores of 0 to 500 for the pod's preferences: shape [rows].
+        """Return a score from 0 to 500 for each of ``rows``, by the pod's preferences.
 
         The preferences are node affinity and the avoidance of PreferNoSchedule taints. ``rows`` are
         positions in ``node_names``. Each preference is normalized to 0..100 over these nodes and

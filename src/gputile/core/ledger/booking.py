@@ -64,7 +64,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def begun(self) -> bool:
-        """Whether the pod is certainly bound. An assumed Binding may still fail."""
+        """Whether the pod is known to be bound. An assumed Binding may still fail."""
         return not self.reserved and self.assumed_at is None
 
     @property

@@ -195,7 +195,7 @@ class Ledger:
             self._restate(msgspec.structs.replace(held, assumed_at=DOUBTED))
 
     def forget(self, uid: str) -> None:
-        """Release the GPUs that were assumed for a Binding that was certainly not executed."""
+        """Release the GPUs assumed for a Binding that is known not to have been executed."""
         held = self._bookings.get(uid)
         if held is not None and held.assumed_at is not None:
             self._release(uid)
@@ -298,7 +298,7 @@ class Ledger:
             self.apply_node(node)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod there uses unknown GPUs, which may be any of its GPUs."""
+        """Block the node while it is unknown which of its GPUs a pod there uses."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:

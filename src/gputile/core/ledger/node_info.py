@@ -145,7 +145,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its GPUs. The pods ``blocked_by`` block the node, since their GPUs are unknown."""
+    """A node and its GPUs. Pods in ``blocked_by`` use unknown GPUs, so the node is blocked."""
 
     info: NodeInfo
     serving_mode: ServingMode

@@ -107,7 +107,7 @@ class Reservations:
 class PlanBookings:
     """The bookings of a plan's pods, by UID, both reserved and bound.
 
-    ``begun`` has the UIDs of the pods that are certainly bound. ``first`` has the bookings of the
+    ``begun`` has the UIDs of the pods that are known to be bound. ``first`` has the bookings of the
     pods to bind first. In a valid plan this is exactly one pod.
     """
 

@@ -11,8 +11,8 @@ Among equally good GPUs, such as free whole GPUs, the best-connected set is chos
 every mode, not only with ``ack.node.gpu.schedule=topology`` (T2). These criteria decide, in order:
 
 - the highest minimum bandwidth between two GPUs of the set
-- the best set for the next pod of the same size among the remaining GPUs
-- the most bandwidth between the other GPUs
+- the best set that remains for another pod of the same size
+- the highest total bandwidth between the remaining GPUs
 - the lowest indices
 
 With more than ``MOST_COMPARED`` free GPUs the comparison would take too long, so the first GPUs are
@@ -83,8 +83,8 @@ def same_resource(node_info: NodeInfo, shape: Shape) -> bool:
     """Return whether the node offers GPUs in the form in which the pod requests them.
 
     Node and pod must both use claims, or both use extended resources. Shared GPUs need the same
-    memory unit: the kubelet counts units, so with another unit it would allocate a different amount
-    than the ledger books (B1).
+    memory unit: the kubelet counts units, so with another unit it would not allocate the amount
+    that is booked in the ledger (B1).
     """
     alike = shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
     return alike and node_info.by_claims == shape.by_claims
@@ -284,7 +284,7 @@ def choose_gpus(
     """Choose the GPUs that the pod gets on ``node``. The request must fit the node.
 
     ``row`` is the row of the node. The GPUs are sorted by index. The result is empty if another
-    device plugin manages the GPUs. ``value`` is the worth of remnants for packing
+    device plugin manages the GPUs. ``value`` has the value of each remnant for packing
     (``PackingState.value``). Without ``value``, packing fills one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
@@ -351,7 +351,7 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
 
 
 def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
-    """Return the smallest bandwidth in each set of GPUs, or infinity for one GPU: shape [sets]."""
+    """Return the smallest bandwidth in each of ``sets``, which is infinity for a set of one GPU."""
     slowest = np.full(len(sets), np.inf)
     for i, j in combinations(range(sets.shape[1]), 2):
         slowest = np.minimum(slowest, links[sets[:, i], sets[:, j]])
@@ -359,9 +359,9 @@ def _slowest(links: Float64, sets: npt.NDArray[np.int64]) -> Float64:
 
 
 def _best_within(links: Float64, size: int) -> Float64:
-    """Return the bandwidth of the best subset of ``size`` GPUs of each set: shape [2 ** GPUs].
+    """Return, for each set of GPUs, the bandwidth of its best subset of ``size`` GPUs.
 
-    The index is the bit mask of the set. The bandwidth is -infinity for sets of fewer GPUs.
+    The index is the bit mask of the set. Sets of fewer than ``size`` GPUs have -infinity.
     """
     gpus = len(links)
     sets = np.array(list(combinations(range(gpus), size)))

@@ -53,10 +53,10 @@ def free_memory(ledger: Ledger) -> FreeMemory:
 
     Fragmentation is defined as in Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
     Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023). A pod m cannot use the free
-    memory of a GPU that has less than m requests, or of a node that m does not fit. F(m) is the sum
-    of this memory over all nodes. F is the mean of F(m) over a workload, weighted by the frequency
-    of each m. Fragmentation is F divided by all free memory. The workload here is the 64 most
-    frequent shapes of the pods that have GPUs now. CPU is ignored.
+    memory of a GPU if m requests more than this, or if m does not fit the node. F(m) is the sum of
+    this memory over all nodes. F is the mean of F(m) over a workload, weighted by the frequency of
+    each m. Fragmentation is F divided by all free memory. Here, the workload consists of the 64
+    most frequent shapes of requests among the pods that have GPUs now. CPU is ignored.
     """
     counts: Counter[Shape] = Counter()
     for booking in ledger.bookings():

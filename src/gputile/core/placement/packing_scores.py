@@ -1,11 +1,12 @@
 """Scores nodes under ``packing``: a pod is bound where later pods lose the least.
 
-A node's worth is what later pods can use of the node. It is the sum of the prices of the shares
-that still fit its GPUs. Worth that will be stranded is subtracted: the node's CPU may run out
-first, or be too little for most pods. A premium is added for capacity that few other nodes have. A
-pod is bound to the node whose worth decreases the least. ``fit.choose_gpus`` chooses the GPU there.
+The value of a node is what later pods can use of the node. It is the sum of the prices of the
+shares that still fit its GPUs. Value that will be stranded is subtracted: the node's CPU may run
+out first, or be too little for most pods. A premium is added for capacity that few other nodes
+have. A pod is bound to the node whose value decreases the least. ``fit.choose_gpus`` chooses the
+GPU there.
 
-``prices`` computes the worth of shares. All worths are in GPUs, and remnants are in thousandths of
+``prices`` computes the prices of shares. All values are in GPUs, and remnants are in thousandths of
 a GPU. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
 """
 
@@ -66,7 +67,7 @@ class PackingState:
 
     @property
     def value(self) -> Float64:
-        """The worth of a remnant in GPUs, indexed by the remnant's thousandths: shape [1001]."""
+        """The values, in GPUs, of remnants from 0 to 1000 thousandths."""
         return self.prices.value
 
 
@@ -75,9 +76,9 @@ def packing_state(
 ) -> PackingState:
     """Compute what is scarce in the whole cluster.
 
-    ``cpu`` is the free milli-CPU [nodes], and ``free`` is the free thousandths of each GPU [nodes,
-    GPUs]. ``models`` is the number of each node's GPU model [nodes]. ``total`` has the milli-CPU
-    and the GPUs of the cluster.
+    ``cpu`` is the free milli-CPU of each node. ``free`` has the free thousandths of each GPU, in
+    the shape [nodes, GPUs]. ``models`` has the number of each node's GPU model. ``total`` has the
+    milli-CPU and the GPUs of the cluster.
     """
     value = prices.value[free].sum(axis=1)
     whole = (free >= WHOLE_GPU).sum(axis=1)
@@ -112,7 +113,7 @@ def allowed(wanted: frozenset[str], models: Int64) -> Bool:
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
-    """Return the CPU that pods can use before memory runs out: shape of ``cpu``.
+    """Return the part of each node's CPU that pods can use before the node's memory runs out.
 
     ``memory`` is in MiB. ``cpu_per_mib`` is the milli-CPU that pods request per MiB. If it is 0,
     the ratio is unknown, and memory is ignored.
@@ -124,7 +125,7 @@ def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
 
 
 def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
-    """Return how many GPUs of each node could serve a need: shape of ``cpu``."""
+    """Return how many GPUs of each node could serve a need."""
     if need.gpus == 1:
         return value
     count = np.minimum(whole // need.gpus, cpu // max(need.cpu, 1))
@@ -132,11 +133,11 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
 
 
 def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
-    """Return how much of ``value`` will never be used because CPU is lacking: shape of ``cpu``.
+    """Return how much of each node's ``value`` will stay unused for lack of CPU.
 
     If only pods of kind m came, the CPU would serve cpu / density_m of the value. A node gets the
-    pods that suit it, so its CPU serves ``SELECTIVE`` times as much. The result is averaged over
-    the kinds, by their portion of the demand.
+    pods that suit it, so its CPU serves ``SELECTIVE`` times as much. The result is the mean over
+    the kinds, weighted by their portion of the demand.
     """
     usable = SELECTIVE * np.maximum(cpu - state.spare_cpu * np.minimum(value, 1.0), 0.0)
     # sum_m portion_m min(value, usable / density_m). Kinds up to ``usable / value`` are all served.
@@ -146,10 +147,10 @@ def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
 
 
 def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
-    """Return how much of the remnants' value hardly any pod can use, because CPU is lacking.
+    """Return how much of each node's remnant value hardly any pod can use, for lack of CPU.
 
-    ``stranded`` treats pods as divisible. Here a pod needs all of its CPU on one node. ``free`` is
-    the free thousandths of each GPU [nodes, GPUs]. The shape of the result is the shape of ``cpu``.
+    ``stranded`` treats pods as divisible. Here a pod needs all of its CPU on one node. ``free`` has
+    the free thousandths of each GPU, in the shape [nodes, GPUs].
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
     result = np.zeros(len(cpu))
@@ -162,7 +163,7 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pod of ``gpus`` GPUs that is tried on several nodes.
+    """A pod that requests ``gpus`` GPUs and is tried on several nodes.
 
     ``host`` is the pod's request for CPU and memory. ``free`` is the free thousandths of each GPU.
     ``later`` is what remains free if the pod gets the GPU. A negative value means that the pod
@@ -179,8 +180,8 @@ class Trial:
 class _WithPod:
     """Each node's state with the pod.
 
-    ``change`` is the change in the value of the node's remnants [nodes]. ``whole`` is the number of
-    unused GPUs [nodes], and ``free`` is the free thousandths of each GPU [nodes, GPUs].
+    ``change`` is the change in the value of each node's remnants. ``whole`` is each node's number
+    of unused GPUs. ``free`` has the free thousandths of each GPU, in the shape [nodes, GPUs].
     """
 
     change: Float64
@@ -191,11 +192,11 @@ class _WithPod:
 def score(
     state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool
 ) -> Float64:
-    """Return by how much the pod changes each node's worth, in GPUs: shape [nodes].
+    """Return by how much the pod changes the value of each node, in GPUs.
 
     The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``), and ``taken`` is
-    the part that the pod uses, which may differ by node. ``hosts`` states which nodes have a model
-    for each scarce need [needs, nodes].
+    the part that the pod uses, which may differ by node. ``hosts`` has the shape [needs, nodes],
+    and states which nodes have a model for each scarce need.
     """
     prices = state.prices
     free, worth = trial.free, prices.value[trial.free]
@@ -243,10 +244,10 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
 
 
 def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
-    """Return each node's worth to scarce needs: shape of ``cpu``.
+    """Return the value of each node for scarce needs.
 
-    The worth is the sum of two maxima: the highest worth to a need of several GPUs, and the highest
-    worth to a need of certain models.
+    It is the sum of two maxima: the highest value for a need of several GPUs, and the highest value
+    for a need of specific models.
     """
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
     for (need, worth), host in zip(state.needs, hosts, strict=True):
@@ -268,7 +269,7 @@ STEPS_PER_GPU = 2500
 FULLNESS_STEPS = 64
 """For whole GPUs, the fullest of equally good nodes scores highest. For shares this would allocate
 one percent less, so for shares an unused GPU costs only one step more than a GPU in use."""
-_WIDEST = 4.0  # changes of worth are clipped to this many GPUs
+_WIDEST = 4.0  # changes in value are clipped to this many GPUs
 # For each ``ServingMode``, whether a node offers whole GPUs, and whether gputile books its GPUs
 _WHOLE = np.array(
     [serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode]
@@ -300,7 +301,7 @@ def build(arrays: NodeArrays, prices: Prices) -> PackingState:
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return the free thousandths of each GPU that can be booked: shape [rows, GPUs]."""
+    """Return how many thousandths of each GPU of ``rows`` can still be booked."""
     serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
     left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
     isolated = serving_mode == ServingMode.MEMORY_AND_CORE
@@ -323,10 +324,10 @@ def scores(
     rows: vectorized.Which,
     state: PackingState,
 ) -> Int64:
-    """Return the score of each of ``rows``: shape [rows].
+    """Return the score of each of ``rows``. A higher score is better.
 
-    A higher score is better. The score is ``UNFIT`` if the request does not fit. ``host`` is the
-    pod's request for CPU and memory.
+    The score is ``UNFIT`` if the request does not fit. ``host`` is the pod's request for CPU and
+    memory.
     """
     fit, gpus = vectorized.ready(arrays, shape, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
@@ -359,9 +360,9 @@ def scores(
 def scores_without_gpus(
     arrays: NodeArrays, host: HostResources, rows: vectorized.Which, state: PackingState
 ) -> Int64:
-    """Return a score for a pod without GPUs on each of ``rows``: shape [rows].
+    """Return the score of each of ``rows`` for a pod without GPUs.
 
-    The score is higher if less GPU worth is lost. A node without GPUs has the highest score.
+    The score is higher if GPUs lose less value. A node without GPUs has the highest score.
     """
     with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
     part = np.flatnonzero(with_gpus)
@@ -373,7 +374,7 @@ def scores_without_gpus(
 
 
 def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) -> Float64:
-    """Return by how much the pod changes the worth of each of ``lines``, in GPUs: shape [lines]."""
+    """Return by how much the pod changes the value of the nodes in ``lines``, in GPUs."""
     host = trial.host
     hosts = np.zeros((len(state.hosts), len(lines)), np.bool_)
     known = lines < state.hosts.shape[1]
@@ -387,7 +388,7 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) 
 
 
 def _stepped(change: Float64) -> Int64:
-    """Convert changes of worth to integer scores of 0 or more."""
+    """Convert the changes in the nodes' value to non-negative integer scores."""
     stepped: Int64 = np.rint((np.clip(change, -_WIDEST, _WIDEST) + _WIDEST) * STEPS_PER_GPU).astype(
         np.int64
     )
@@ -395,9 +396,9 @@ def _stepped(change: Float64) -> Int64:
 
 
 def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return sort keys for GPUs: shape of ``free``.
+    """Return a sort key for each GPU in ``free``.
 
-    The GPU whose worth decreases least comes first. Of equal GPUs, the fullest comes first.
+    The GPU whose value decreases least comes first. Of equal GPUs, the fullest comes first.
     ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative,
     the pod cannot use the GPU, and the key is infinity.
     """

@@ -1,8 +1,8 @@
-"""Computes what a share of a GPU is worth: dual prices of a cutting-stock problem over the demand.
+"""Computes the prices of GPU shares: dual prices of a cutting-stock problem over the demand.
 
-A GPU that is cut into shares leaves remnants. The demand determines which remnants are worth
-keeping. Let each GPU's worth of demand have D_s requests for share s and D_1 for whole GPUs. Then,
-to cut as few GPUs as possible,
+A GPU that is cut into shares leaves remnants. The demand determines which remnants are useful. For
+each GPU of total demand, let there be D_s requests for share s and D_1 requests for whole GPUs.
+Then, to cut as few GPUs as possible,
 
     maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for
     every share s,
@@ -37,11 +37,10 @@ _EPSILON = 1e-9
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return the thousandths that a request uses of each GPU, whose MiB are in ``sizes``.
+    """Return how many thousandths a request uses of GPUs that have ``sizes`` MiB of memory.
 
     The request is for ``mib`` MiB and ``percent`` of compute. The larger of memory and compute
-    counts, rounded up. A request whose result is above ``WHOLE_GPU`` does not fit. The result has
-    the shape of ``sizes``.
+    counts, rounded up. The request does not fit a GPU if the result is above ``WHOLE_GPU``.
     """
     memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
     result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
@@ -50,7 +49,7 @@ def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What pods request. The arrays have one entry for each kind of request: shape [kinds]."""
+    """What pods request. Each array has one entry for each kind of request."""
 
     gpus: Int64
     """The number of GPUs, which is 0 for pods without GPUs."""
@@ -68,10 +67,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Requests that only some nodes can host: several GPUs with their CPU, or certain models.
+    """Requests that only some nodes can host: several GPUs with their CPU, or specific models.
 
-    Requests that are even harder to host need the same nodes, and are included. ``share`` is the
-    part of all GPU demand that these requests make up, measured in GPUs.
+    ``share`` is the part of all GPU demand that these requests make up, measured in GPUs. It also
+    counts the requests that are harder to host than this need, since they need the same nodes.
     """
 
     gpus: int
@@ -156,10 +155,10 @@ def prices(demand: Demand) -> Prices:
 
 
 def share_prices(sizes: Int64, rates: Float64) -> Float64:
-    """Return the price of each of the distinct ``sizes`` relative to a GPU: shape [sizes].
+    """Return the price of each of the distinct ``sizes``. A whole GPU costs 1.
 
-    Sizes are in thousandths of a GPU, from 1 to 1000. A whole GPU costs 1. ``rates`` are requests
-    per GPU's worth of demand, of shape [sizes].
+    Sizes are in thousandths of a GPU, from 1 to 1000. ``rates`` has the number of requests for each
+    size, per GPU of total demand.
     """
     import highspy  # imported here, so that only processes that compute prices load it
 
@@ -202,9 +201,9 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
 
 def remnant_values(sizes: Int64, priced: Float64) -> Float64:
-    """Return the highest total price of shares that fit each remnant: shape [1001].
+    """Return, for each remnant from 0 to 1000, the highest total price of shares that fit it.
 
-    A whole GPU is worth at least 1.
+    The value of a whole GPU is at least 1.
     """
     value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     value[WHOLE_GPU] = max(value[WHOLE_GPU], 1.0)
@@ -212,7 +211,7 @@ def remnant_values(sizes: Int64, priced: Float64) -> Float64:
 
 
 def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
-    """Solve the unbounded knapsack for the capacities 0 to ``count - 1``: shape [count]."""
+    """Solve the unbounded knapsack for each capacity from 0 to ``count - 1``."""
     value = np.zeros(count)
     for size, price in zip(sizes.tolist(), priced.tolist(), strict=True):
         for start in range(size, count, size):
@@ -244,9 +243,9 @@ def unused_values(
 ) -> tuple[Int64, Float64]:
     """Return ``Prices.cpu_asked`` and ``Prices.unused`` for requests of pods with one GPU.
 
-    A remnant is useful to pods that fit it and use at least half of its worth. If only a part of
+    A remnant is useful to pods that fit it and use at least half of its value. If only a part of
     these pods also fits the node's free CPU, the remnant earns at most ``SELECTIVE`` times this
-    part. ``value`` is the worth of remnants.
+    part. ``value`` has the value of each remnant.
     """
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")
@@ -264,7 +263,7 @@ def unused_values(
 
 
 def best_pattern(sizes: Int64, priced: Float64) -> Int64:
-    """Return how often the most valuable pattern of one GPU has each size: shape [sizes]."""
+    """Return how often each size occurs in the most valuable pattern of one GPU."""
     value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     pattern = np.zeros(len(sizes), np.int64)
     left = WHOLE_GPU
@@ -280,9 +279,9 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 
 
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
-    """Yield the distinct needs for several GPUs or certain models.
+    """Yield the distinct needs for several GPUs or specific models.
 
-    The share of each need includes the requests that are even harder to host.
+    The share of a need also counts the requests that are harder to host than the need itself.
     """
     kinds = list(
         zip(

@@ -39,7 +39,7 @@ _FAR = np.iinfo(np.int64).max
 def scores(
     arrays: NodeArrays, shape: Shape, host: HostResources, rows: Which, *, emptier: bool
 ) -> Int64:
-    """Return the score of each of ``rows``: shape [rows].
+    """Return the score of each of ``rows``.
 
     The score is 0 or more, or ``UNFIT`` if the request does not fit. ``host`` is the pod's request
     for CPU and memory. With ``emptier`` (the policy ``spread``), emptier nodes score higher. A
@@ -63,7 +63,7 @@ def scores(
 
 
 def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) -> Int64:
-    """Return the binpack score of a pod without GPUs on each of ``rows``: shape [rows].
+    """Return the binpack score of each of ``rows`` for a pod without GPUs.
 
     A node without GPUs has the highest score, since GPU pods could use none of its resources.
     """
@@ -78,13 +78,13 @@ def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) ->
 
 
 def positions(rows: Which, part: Rows) -> Rows:
-    """Return the rows of the arrays at the positions ``part`` in ``rows``."""
+    """Convert the positions ``part``, which count within ``rows``, to rows of the arrays."""
     found: Rows = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
     return found
 
 
 def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
-    """Return which of ``rows`` the request fits, and on which GPUs: shapes [rows], [rows, GPUs].
+    """Return which of ``rows`` the request fits, and which GPUs in ``rows`` have room for it.
 
     Nodes with time-sliced GPUs or with GPUs of another device plugin are excluded. For these nodes,
     see ``counted_by_others``.
@@ -101,7 +101,7 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
 
 
 def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which of ``rows`` have enough GPUs that gputile does not book: shape [rows].
+    """Return which of ``rows`` have enough GPUs that gputile does not book.
 
     These GPUs are time-sliced, or managed by another device plugin. It is unknown which model
     another plugin allocates, and whether the plugin isolates memory.
@@ -118,7 +118,7 @@ def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs are healthy and of an accepted model, as an array of [rows, GPUs]."""
+    """Return which GPUs in ``rows`` are healthy and of a model that the request accepts."""
     usable: Bool = arrays.usable[rows]
     if shape.models:
         usable = usable & np.isin(
@@ -128,7 +128,7 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs may have one more pod of the trust group, as an array of [rows, GPUs]."""
+    """Return which GPUs in ``rows`` may have one more pod of the request's trust group."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
@@ -138,7 +138,7 @@ def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def capacity_bound(arrays: NodeArrays, shape: Shape, rows: Rows) -> Int64:
-    """Return an upper bound on how many pods of the shape fit each of ``rows``: shape [rows].
+    """Return, for each of ``rows``, an upper bound on how many pods of ``shape`` fit.
 
     The bound is ``_MANY`` for whole GPUs that are time-sliced or that another plugin manages.
     """
@@ -163,7 +163,7 @@ def capacity_bound(arrays: NodeArrays, shape: Shape, rows: Rows) -> Int64:
 
 
 def serving(arrays: NodeArrays, shape: Shape, rows: Which = slice(None)) -> Bool:
-    """Return which of ``rows`` serve requests like ``shape`` at all: shape [rows]."""
+    """Return which of ``rows`` serve requests like ``shape`` at all."""
     result: Bool = (arrays.by_claims[rows] == shape.by_claims) & (
         arrays.serving_mode[rows] == _wanted(shape)
     )
@@ -179,7 +179,7 @@ def _node_scores(
     *,
     emptier: bool,
 ) -> Int64:
-    """Return a score from 0 to ``HIGHEST_BINPACK``: shape [rows].
+    """Return a score from 0 to ``HIGHEST_BINPACK`` for each of ``rows``.
 
     With ``emptier``, the highest score is ``HIGHEST_SPREAD``. ``gpu_used`` is how full the pod's
     GPU becomes, in thousandths. ``node_used`` is the same for all GPUs of the node together.
@@ -200,7 +200,7 @@ def _node_scores(
 
 
 def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return sort keys for GPUs, by the node's placement policy: shape [rows, GPUs].
+    """Return a sort key for each GPU in ``rows``, by the placement policy of the GPU's node.
 
     The GPU with the smallest key is used first. Ties go to the lowest index. On nodes that offer
     GPUs by claims, the index is the only criterion.
@@ -221,7 +221,7 @@ def gpu_keys(arrays: NodeArrays, rows: Rows) -> Int64:
 
 
 def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple[Int64, Int64]:
-    """Return how full, in thousandths, the pod's first GPU and the node become: shapes [rows]."""
+    """Return how full, in thousandths, the pod's first GPU and the node become on each row."""
     first = np.where(gpus, gpu_keys(arrays, rows), _FAR).argmin(axis=1)
     total, used = arrays.total[rows], arrays.used[rows]
     line = np.arange(len(rows))
@@ -231,7 +231,7 @@ def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool) -> tuple
 
 
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
-    """Return the ``FitRule`` that each of ``rows`` fails: shape [rows].
+    """Return the ``FitRule`` that the request breaks on each of ``rows``.
 
     The request must fit none of ``rows``. BROKEN is reported as NO_GPUS: only ``fit.refusal``,
     which checks one node at a time, distinguishes the two.

@@ -96,9 +96,9 @@ class PodBinding:
             self.ledger.confirm(self.pod.metadata.uid)
 
     def forget(self, *, gone: bool = False) -> None:
-        """Record that the Binding was certainly not executed, and free the pod's GPUs.
+        """Free the pod's GPUs, because the Binding is known not to have been executed.
 
-        A reservation is in force again, unless the pod is ``gone`` from the API server.
+        The pod's reservation is in force again, unless the pod is ``gone`` from the API server.
         """
         uid = self.pod.metadata.uid
         if gone:

@@ -1,6 +1,6 @@
 """Defines the facts, budgets and losses by which ``victim_choice`` and others decide on evictions.
 
-A loss is compared field by field. The priority of the most important victim comes first, then the
+Losses are compared field by field. The priority of the most important victim comes first, then the
 number of pods that leave. Next is the cost that pods declare in the annotation
 ``controller.kubernetes.io/pod-deletion-cost``, and last the GPU time that is lost.
 """

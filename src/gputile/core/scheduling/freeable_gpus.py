@@ -76,9 +76,9 @@ class GpuAmounts(NamedTuple):
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
     def part_in(self, freed: "GpuAmounts") -> float:
-        """Return the sum of the parts of the missing amounts that ``freed`` covers.
+        """Return the sum, over all missing amounts, of the fraction that ``freed`` covers.
 
-        Each amount contributes at most 1.
+        A fraction is at most 1.
         """
         return sum(
             min(other, mine) / mine for mine, other in zip(self, freed, strict=True) if mine > 0

@@ -126,7 +126,7 @@ def is_enough(
     rules: EvictionRules,
     now_ns: int,
 ) -> bool:
-    """Return whether the reservations ``places`` can be used once the pods ``gone`` have ended.
+    """Return whether the reservations ``places`` can be used once all pods in ``gone`` have ended.
 
     ``places`` maps UIDs to reservations, and ``gone`` has UIDs. Pods that are already leaving count
     as ended, too. ``pods`` are the plan's pods with their nodes. They must pass kube-scheduler's

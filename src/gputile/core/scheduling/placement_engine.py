@@ -152,8 +152,8 @@ class PlacementEngine:
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of the nodes ``names`` the request fits, and why it does not fit the others.
 
-        Only the nodes that come closest to fitting get full reasons. The others get short reasons,
-        since the pod's status, where kube-scheduler writes all distinct reasons, has limited space.
+        Only the nodes that come closest to fitting get full reasons. The others get short reasons:
+        kube-scheduler writes all distinct reasons to the pod's status, which has limited space.
         """
         rows, known = self._rows(names)
         feasible = (self.scores(request.shape, request.host)[rows] != vectorized.UNFIT) & known

@@ -87,7 +87,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
 
 
 def first_to_bind(ledger: Ledger, reservation: Booking) -> Booking | None:
-    """Return the pod that must be confirmed as bound before the pod of ``reservation``, or None."""
+    """Return the booking that must be confirmed before ``reservation`` may be used, or None."""
     plan = ledger.plan(reservation.plan)
     if not reservation.reserved or plan.begun:
         return None

@@ -113,9 +113,9 @@ class VictimSearch:
         return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
-        """Return a pod's group if it is evicted alone, and its group if the whole gang is evicted.
+        """Return the smallest group that can leave with a pod, and the group of its whole gang.
 
-        A group is None if the pods in it may not leave.
+        A group is None if its pods may not leave.
         """
         if booking.uid == self._preemptor.uid:
             return LEAVING, LEAVING
@@ -166,7 +166,7 @@ class VictimSearch:
     def _may_be_evicted(self, booking: Booking, facts: EvictionFacts) -> bool:
         """Return whether a pod may be evicted, apart from budgets.
 
-        The pod must certainly be bound and have a lower priority. It must not be static, and its
+        The pod must be known to be bound, and have a lower priority. It must not be static, and its
         grace period must not exceed a day.
         """
         lower = booking.begun and booking.priority < self._preemptor.priority
