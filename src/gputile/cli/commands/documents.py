@@ -121,7 +121,7 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the description with the fields of ``--set``, whose values are parsed as YAML."""
+    """Return the description with the fields of ``--set`` applied. Values are YAML."""
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:

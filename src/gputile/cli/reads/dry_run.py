@@ -111,7 +111,7 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
 
 
 def _claims(beside: Any) -> Json:
-    """Return the ``volumeClaimTemplates`` of ``beside``, which also contains a pod template."""
+    """Return the ``volumeClaimTemplates`` in ``beside``, the object around a pod template."""
     found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
