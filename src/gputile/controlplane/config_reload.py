@@ -1,9 +1,9 @@
 """Replaces a component's instance when its configuration changes.
 
 Requests, trust groups and the number of pods per GPU depend on the configuration. So nothing that
-was computed with the old configuration is reused, and the new instance lists the cluster. Between
-two instances, requests are answered with 503, and no request is in progress. So the new instance
-sees everything that the old instance wrote.
+was computed with the old configuration is reused, and the new instance lists the cluster. The
+old instance finishes its requests before the new instance starts, so the new instance sees all that
+the old one wrote. In between, new requests are answered with 503.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Stores what evictions depend on: bound pods with GPUs, their gangs, and PodDisruptionBudgets.
 
-Budgets are evaluated as in the API server's Eviction API. kube-scheduler prefers nodes on which
-preemption violates the fewest budgets. So when the extender's ``preempt`` adds victims, it also
-adds their violations to the count.
+This module computes how many evictions each budget allows, as the API server's Eviction API does.
+kube-scheduler prefers nodes on which preemption violates the fewest budgets. So when the extender's
+``preempt`` adds victims, it also adds their violations to the count.
 
 If a namespace has more than ``_MOST_BUDGETS`` budgets, its running pods are not evicted. Otherwise
 a tenant could slow the planning down with thousands of budgets.

@@ -1,4 +1,4 @@
-"""Collects the decisions of a round, and reports each change of a gang's state once."""
+"""Collects a round's decisions, sets when reservations expire, and reports each change once."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -79,9 +79,9 @@ class GangTurns:
     def plan(self, gang: Gang, plan: GangPlan, pod_count: int, *, starts: bool) -> None:
         """Write the reservations of ``plan``.
 
-        ``pod_count`` is the number of pods that start together. Unreserved pods that are not in the
-        plan lose their reservations. If ``starts`` is False, the extender binds none of the plan's
-        pods.
+        ``pod_count`` is the number of pods that start together. Pods of the gang that are not in
+        the plan lose their old reservations. If ``starts`` is False, the extender binds none of
+        the plan's pods.
         """
         name = f"{gang.name.name}/{self.new_plan_name()}"[-253:]
         with_gpus = sum(place.allocation is not None for place in plan.places.values())

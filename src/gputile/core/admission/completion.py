@@ -2,8 +2,9 @@
 
 Node affinity excludes node types that could never run the pod (U8). An autoscaler would otherwise
 add such nodes, since it compares requests only with a node's totals. For example, a request for 20
-units fits four GPUs with 15 units each in total, but none of the GPUs. ``isolation_bypass`` decides
-whether a pod is refused.
+units fits four GPUs with 15 units each in total, but none of the GPUs. A pod with another
+memory unit or an invalid size of a gang is refused here. ``isolation_bypass`` and
+``devices.request`` decide on other refusals.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,10 @@
 """Computes fit and score of many nodes at once, on the ledger's arrays.
 
 The fit rules repeat ``fit.refusal`` and are about a hundred times faster. Tests check that both
-agree. GPUs are not chosen here, but by ``fit.choose_gpus``. Scores compare nodes by the cluster's
-policy. With ``binpack``, a node scores higher if the pod's GPU and the node become fuller. It
-scores lower if its free GPUs are out of balance with its free CPU or memory. With ``spread``, the
-node that stays emptiest scores highest.
+agree. ``gpu_keys`` orders the GPUs of a node, and ``fit.choose_gpus`` chooses. Scores compare nodes
+by the cluster's policy. With ``binpack``, a node scores higher if the pod's GPU and the node become
+fuller. It scores lower if its free GPUs are out of balance with its free CPU or memory. With
+``spread``, the node that stays emptiest scores highest.
 """
 
 import numpy as np
@@ -118,7 +118,7 @@ def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs are healthy and of a model that the request accepts: shape [rows, GPUs]."""
+    """Return which GPUs are healthy and of an accepted model, as an array of [rows, GPUs]."""
     usable: Bool = arrays.usable[rows]
     if shape.models:
         usable = usable & np.isin(
@@ -128,7 +128,7 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs may have one more pod of the request's trust group: shape [rows, GPUs]."""
+    """Return which GPUs may have one more pod of the trust group, as an array of [rows, GPUs]."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():

@@ -1,4 +1,4 @@
-"""Decides whether a pod may be evicted, and what the eviction costs, for every kind of preemption.
+"""Defines the facts, budgets and losses by which ``victim_choice`` and others decide on evictions.
 
 A loss is compared field by field. The priority of the most important victim comes first, then the
 number of pods that leave. Next is the cost that pods declare in the annotation

@@ -126,8 +126,8 @@ class Advertiser:
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
 
-        The kubelet may allocate devices as soon as it is informed. So the MPS daemons are started
-        and the CDI specification is written before. The agent's checkpoint is written last, so
+        The kubelet may allocate devices as soon as it is informed. So before that, the MPS daemons
+        are started and the CDI specification is written. The agent's checkpoint is written last, so
         that a full disk does not prevent the other steps.
         """
         hardware, seen = self._hardware, self._hardware.machine()

@@ -1,6 +1,7 @@
-"""Chooses the preferred GPUs for a container, and decides the response to ``Allocate``.
+"""Chooses a container's preferred GPUs, and the IDs and environment of the ``Allocate`` response.
 
 This module does not find out which pod calls. ``callers`` does, and ``handler`` passes its result.
+``container_start`` adds the mounts and CDI devices to the response.
 
 The agent prefers the GPUs that the pod already has, then its booked GPUs, and then GPUs with room.
 A booking can be out of date, because the GPU has failed or the kubelet has allocated it to another
@@ -74,9 +75,9 @@ def preferred(
     must: Iterable[str],
     size: int,
 ) -> tuple[str, ...]:
-    """Return ``size`` IDs for the kubelet to allocate, all ``available`` and including ``must``.
+    """Return ``size`` of the ``available`` IDs for the kubelet to allocate, among them ``must``.
 
-    The IDs are the first choice that can be served. If no choice can be served, the IDs are on as
+    The IDs are the best choice that can be served. If no choice can be served, the IDs are on as
     few GPUs as possible, and ``Allocate`` reports the problem.
     """
     kept = frozenset(must)

@@ -56,7 +56,10 @@ def callers(
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
-    """Return the keys of pods to read from the API server, because the caller is not certain."""
+    """Return the keys of the pods to read from the API server to identify the calling container.
+
+    There are none if the calling container is certain.
+    """
     found = callers(state, listing, resource, size)
     if sum(caller.sure for caller in found) == 1:
         return []

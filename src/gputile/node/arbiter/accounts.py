@@ -89,7 +89,7 @@ class Account:
 
     @property
     def capped(self) -> bool:
-        """Whether the container must stay below a part of the GPU's time, even if it is alone."""
+        """Whether the container may use only a part of the GPU's time, even if it is alone."""
         return self.share.ceiling < WHOLE
 
     def waits_from(self, now: int) -> None:

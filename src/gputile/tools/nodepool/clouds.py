@@ -36,7 +36,7 @@ class ShellCommand:
 
 @dataclass(frozen=True, slots=True)
 class PoolSetup:
-    """What to do for a pool: files and commands in order, notes, and values of gputile's chart."""
+    """The setup of a pool: files and commands in order, notes, and values of gputile's chart."""
 
     steps: tuple[File | ShellCommand, ...]
     notes: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def _cluster_config(pool: NodePool) -> dict[str, Any]:
 
 
 def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
-    """Return tags for resources and for the agent's labels, which eksctl does not write."""
+    """Return the tags that eksctl does not write: for resources and for the agent's labels."""
     joined = node_labels(pool)
     tags = {
         f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()

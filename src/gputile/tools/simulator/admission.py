@@ -1,8 +1,8 @@
 """Admits a new pod as a cluster would, as far as admission affects which GPUs the pod gets.
 
-This module sets the priority of the pod's PriorityClass, and the host ports of a pod with
-``hostNetwork``. It also changes and refuses pods as gputile's webhook and policies would, with the
-code of the webhook.
+This module sets a pod's priority from its PriorityClass, and the host ports of a pod with
+``hostNetwork``. It also changes and refuses pods as gputile's webhook and policies would, using
+the webhook's code.
 """
 
 from collections.abc import Iterable, Mapping
@@ -214,7 +214,7 @@ def _opened(port: Json) -> Json:
 def _is_webhooks(pod: Json) -> bool:
     """Return whether a new pod's resources or annotations make the API server call the webhook.
 
-    A GPU resource does so even with amount 0, and so does the legacy affinity annotation.
+    A GPU resource with amount 0 is sufficient, and so is the legacy affinity annotation.
     """
     spec = pod.get("spec", {})
     resources = (

@@ -1,8 +1,8 @@
 """Allocates the ResourceClaims of pods as kube-scheduler would.
 
-kube-scheduler serves the requests of a claim one after the other. Among the GPUs on the node that
-fit a request, it allocates the GPU with the lowest index. Claims with fields that this module does
-not evaluate, such as selectors, are reported and never allocated here.
+kube-scheduler serves the requests of a claim one after the other. For each request, it
+allocates the fitting GPU with the lowest index on the node. Claims with fields that this module
+does not evaluate, such as selectors, are reported and never allocated here.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -93,7 +93,7 @@ class KnownClaims:
     def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
         """Create the pod's missing claims from their templates.
 
-        Return the pod with the names of its claims in the status, and the new claims.
+        Return two results: the pod with the names of its claims in its status, and the new claims.
         """
         made = {each.name for each in pod.status.resource_claim_statuses}
         claims, statuses = [], list(pod.status.resource_claim_statuses)
@@ -220,7 +220,7 @@ def _first_fit(
 
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
-    """Return the request for a claimed shape, and another one for core_mem nodes if needed."""
+    """Return the requests for a claimed shape. A second request, if any, is for core_mem nodes."""
     return [Request(each, CLAIM_UNIT_MIB, (), host) for each in on_either_mode(shape)]
 
 

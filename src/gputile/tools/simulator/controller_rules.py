@@ -61,7 +61,7 @@ class PodGroups:
 
 @dataclass(frozen=True, slots=True)
 class PodBatch:
-    """Pods that are placed together: the gated pods of a gang, or a single pod without a gang."""
+    """Pods that are placed together: the gated pods of a gang, or a single other pod."""
 
     gang: GangName | None
     pods: list[Pod]
@@ -71,8 +71,8 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
     """Return the batches in the order of placement: by priority, then in the order of ``pods``.
 
     With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod.
-    Pods of a gang without a gate are placed one by one. At equal priority they are placed before
-    the batch, which then counts them as started.
+    A gang's pods that have no gate are placed one by one. At equal priority, they are
+    placed before the batch, and count as started when the batch is placed.
     """
     found: dict[GangName | int, PodBatch] = {}
     last: dict[GangName | int, tuple[int, bool]] = {}
@@ -208,7 +208,7 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return a pod's budget. Like the Eviction API, allow no eviction under several budgets."""
+        """Return a pod's budget. The Eviction API does not evict a pod that has several budgets."""
         meta = self.pods[uid].metadata
         guarding = [
             budget

@@ -220,7 +220,7 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
 
 
 def _replicas(workload: ControllerInput) -> int:
-    """Return the number of pods. A new workload with 0 gets 1 pod, so that the pod is checked."""
+    """Return the number of pods. A new workload with 0 pods gets 1, so that the pod is checked."""
     if workload.spec.replicas or workload.stored:
         return workload.spec.replicas
     workload.note("has 0 replicas: judged as if it had 1")

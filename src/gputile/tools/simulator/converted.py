@@ -1,6 +1,6 @@
 """Converts manifests for HAMi, KAI, Koordinator, Run:ai, Volcano and time-slicing.
 
-Fields that ``foreign_words`` recognises are converted in the pods of objects of any kind. A field
+Fields that ``foreign_words`` recognises are converted in the pods of any kind of object. A field
 with an uncertain meaning is not changed, and a message says what to do by hand. Unrelated fields
 are never changed.
 """
@@ -113,7 +113,7 @@ class _Conversion:
     def walk(self, value: Any, path: str, above: Object) -> None:
         """Convert the pods and containers in ``value``.
 
-        ``path`` is the path of ``value`` in the object, ``above`` the mapping around ``value``.
+        ``path`` is the path of ``value`` in the object. ``above`` is the mapping around ``value``.
         """
         if isinstance(value, list):
             for number, item in enumerate(value):

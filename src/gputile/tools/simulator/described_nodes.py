@@ -307,7 +307,7 @@ class _Describer:
             raise self._error("gpus", str(error)) from error
 
     def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
-        """Return the replicas of each GPU that the labels request, or 0 without time-slicing."""
+        """Return how many replicas of each GPU the labels request, or 0 without time-slicing."""
         way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
         if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
             return 0
@@ -323,7 +323,7 @@ class _Describer:
         return replicas
 
     def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
-        """Return whether a label makes the node serve claims. Refuse the label in invalid modes."""
+        """Return whether a label makes the node serve claims, and refuse an invalid label."""
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
         if claims and (mode is Mode.SHARE or replicas):

@@ -156,7 +156,7 @@ def _asked(subject: Subject) -> list[str]:
 
 
 def _preempts(subject: Subject) -> str | None:
-    """Return a sentence on the pods that the subject would preempt, or None if it cannot."""
+    """Return a sentence on the pods that the subject would preempt, or None if there are none."""
     if subject.request is None:
         return None
     finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
@@ -248,7 +248,7 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
 
 
 def _why_there(subject: Subject) -> str | None:
-    """Return a sentence that compares a bound pod's node with the others in the current cluster.
+    """Return a sentence that compares a bound pod's node with the cluster's other nodes now.
 
     The state of the cluster at the time of the binding is not recorded. Return None if gputile does
     not place the pod, or if the node is unknown.

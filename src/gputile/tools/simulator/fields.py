@@ -35,7 +35,7 @@ _INTEGERS = {"int32": 2**31, "int64": 2**63}
 
 
 class UnknownFields(StrEnum):
-    """How unknown fields of an object are treated."""
+    """The treatment of an object's unknown fields."""
 
     REFUSED = "refused"
     NOTED = "noted"

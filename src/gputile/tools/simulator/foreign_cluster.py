@@ -2,8 +2,8 @@
 
 The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
 Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations
-of HAMi, gpushare and ACK. NVIDIA's device plugin does not publish the GPUs of pods. Each of its
-pods is therefore assumed to use the GPUs with the fewest pods.
+of HAMi, gpushare and ACK. NVIDIA's device plugin does not publish which GPUs a pod uses.
+A pod of this plugin is therefore assumed to use the GPUs with the fewest pods.
 """
 
 import re
@@ -51,7 +51,7 @@ from gputile.tools.simulator.fields import with_containers
 from gputile.tools.simulator.foreign_words import GPU_COUNTERS, GPU_NAMES, SHARED_GPU, other_words
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
-# Marks Node objects in memory whose GPUs other systems serve. It is never written to the cluster.
+# Marks in-memory Node objects whose GPUs other systems serve. It is never written to the cluster.
 ADOPTED: Final = "gputile.io/adopted"
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
 HAMI_POD: Final = "hami.io/vgpu-devices-allocated"

@@ -1,7 +1,7 @@
 """Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
-A pod that requests a GPU in no other way is an error, because gputile would place the pod without
-a GPU. For fields that only choose the GPU or the start time, a note says what to write for gputile.
+A pod must not request a GPU only by such fields, because gputile would place it without a GPU.
+For fields that only choose the GPU or the start time, a note says what to write for gputile.
 """
 
 import re
@@ -116,7 +116,7 @@ def other_words(pod: Pod, claims: bool) -> str:
     """Return the field by which a pod requests another system's GPUs, or "".
 
     The field is an annotation, a resource or, if another system serves ``claims``,
-    ``resourceClaims``. Return "" too if the pod has ended or also requests gputile's GPUs.
+    ``resourceClaims``. Also return "" if the pod has ended or also requests gputile's GPUs.
     """
     limits = (name for each in pod.spec.containers for name in each.resources.limits)
     asked = {*pod.metadata.annotations, *limits}

@@ -129,7 +129,7 @@ def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:
 
 
 def placing_fields(value: Json) -> dict[str, Any]:
-    """Return the fields of a mapping that are valid in a PodSpec and restrict the pod's node."""
+    """Return a mapping's fields that are valid in a PodSpec and restrict where the pod can run."""
     found = {key: value[key] for key in _PLACING if key in value}
     return {
         key: item

@@ -139,7 +139,7 @@ class IntakeChecks:
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """Refuse a pod with claims that cannot be evaluated, or remove the claims if configured."""
+        """If a claim cannot be evaluated, refuse the pod, or ignore the claim if so configured."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         why_not = [
             self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
@@ -153,7 +153,7 @@ class IntakeChecks:
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
     def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests other systems' GPUs. Add notes on their other settings."""
+        """Refuse a pod that requests other systems' GPUs. Note other settings for these systems."""
         for where, rule in asked_of_others(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")

@@ -132,7 +132,7 @@ class Manifest:
         return not (self.stored if self.described else self.runs)
 
     def within(self, namespace: str) -> "Manifest":
-        """Return the object with ``namespace`` as its namespace if the object names none."""
+        """Return the object, with its namespace set to ``namespace`` if it has none."""
         metadata = self.body.get("metadata", {})
         if not isinstance(metadata, dict) or metadata.get("namespace"):
             return self

@@ -143,7 +143,7 @@ class Subject:
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the same controller, which would replace that pod."""
+        """Return whether another pod has the subject's controller, which would replace that pod."""
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
         return other is not None and any(
@@ -151,7 +151,7 @@ class Subject:
         )
 
     def instead(self, pod: Pod) -> "Subject":
-        """Return a subject for another ``pod`` of the same cluster, sharing ledger and predicates.
+        """Return a subject for another ``pod``, with the same cluster, ledger and predicates.
 
         Raises:
             RequestError: the pod's request can never be served.
@@ -220,7 +220,7 @@ class Subject:
             self.ledger.remove_node(name)
 
     def reports(self) -> list[NodeReport]:
-        """Return the reports of all nodes, ordered from nodes that fit to the worst fit."""
+        """Return the reports of all nodes, ordered from the best to the worst fit."""
         in_tree = self.predicates.reasons(self.pod)
         found = [self._report(name, reason) for name, reason in in_tree.items()]
         found.sort(

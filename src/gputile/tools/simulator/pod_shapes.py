@@ -1,4 +1,4 @@
-"""Finds the pods of a custom resource by the shape of its fields.
+"""Finds the pods of a custom resource by the structure of its fields.
 
 A mapping with a list of ``containers`` is a pod spec, and a mapping whose resources name GPUs is a
 container. Fields such as ``replicas``, next to or above these mappings, state the number of pods.
@@ -61,6 +61,7 @@ _EACH: Final = "*"
 # LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
 # here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
+_GPU_NAME: Final = re.compile(rb'"((?:nvidia|aliyun)\.com/[\w.-]+)"')
 # Steps that say nothing about the pods.
 _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
@@ -132,7 +133,8 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         ManifestError: a number of pods is invalid, or the object requests exclusive topology
             domains.
     """
-    if found := _EXCLUSIVE.search(msgspec.json.encode(manifest.body)):
+    text = msgspec.json.encode(manifest.body)
+    if found := _EXCLUSIVE.search(text):
         rule = (
             "which domains its pods get is not judged here: leave the annotation out to see "
             "where they fit without it"
@@ -154,7 +156,10 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     if manifest.kind.endswith(_BOUNDS):
         pods.unturned.clear()
     if not pods.groups and not pods.unturned:
-        pods.told.append("has no template of pods: no pods of it are judged")
+        is_bound = of_nodes or manifest.kind.endswith(_BOUNDS)
+        named = None if is_bound else _GPU_NAME.search(text)
+        but = f", but names {named[1].decode()}" if named else ""
+        pods.told.append(f"has no template of pods{but}: no pods of it are judged")
     if kind is not None:
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
@@ -452,5 +457,5 @@ def _named_templates(body: Json) -> dict[str, Any]:
 
 
 def _is_list_of(value: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether a value is a list of ``named`` templates."""
+    """Return whether a value is a list whose entries are all templates in ``named``."""
     return isinstance(value, list) and bool(named) and all(name_of(each) in named for each in value)

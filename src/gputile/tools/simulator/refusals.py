@@ -33,7 +33,7 @@ class JudgedNodes:
 
 @dataclass(slots=True)
 class _Kept:
-    """The cached refusals of one shape, as of ``position`` in the ledger's list of changes.
+    """The cached refusals of one request shape, as of ``position`` in the ledger's list of changes.
 
     ``numbers`` has an item for each node row: an index into ``told``, ``FITS`` or ``_UNKNOWN``.
     """
@@ -54,14 +54,14 @@ class _Kept:
 
 
 class Refusals:
-    """Caches the refusals of nodes for each shape of requests."""
+    """Caches the refusals of nodes for each request shape."""
 
     def __init__(self, engine: PlacementEngine) -> None:
         self._engine = engine
         self._shapes: LastAsked[Shape, _Kept] = LastAsked()
 
     def lookup(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
-        """Return the different refusals, and for each of ``rows`` the index of its refusal.
+        """Return the distinct refusals, and for each of ``rows`` the index of its refusal.
 
         The index is ``FITS`` if the request fits the node. Row -1 means an unknown node.
         """

@@ -82,7 +82,7 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
 
 
 def _by_claims(subject: Subject) -> list[Remedy]:
-    """Propose to serve a node's GPUs through claims, unless a node does so already."""
+    """Propose to serve a node's GPUs through claims, unless some node already does."""
     if any(info.by_claims for _, info in subject.ledger.nodes()):
         return []
     names = []
@@ -231,7 +231,7 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
 
 
 def _anew(subject: Subject, pod: Pod) -> Proposal | None:
-    """Propose to re-create the subject if ``pod``, which admission would now store, fits a node."""
+    """Propose to re-create the subject as ``pod``. Return None if ``pod`` would fit no node."""
     fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
     return (
         Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod)
@@ -310,7 +310,7 @@ def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
 def _coming_node(
     pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts
 ) -> Node | None:
-    """Return an empty node of a mode that is just large enough for ``pod``.
+    """Return an empty node of the given mode, just large enough for ``pod``.
 
     ``needs`` are the pod's requests, with CPU in millicores. The node has the labels that the pod
     demands, and the taint of GPU nodes if the controller sets this taint. Return None if no
@@ -350,7 +350,7 @@ def _coming_node(
 
 
 def _demanded_labels(pod: Pod) -> dict[str, str] | None:
-    """Return labels with which the pod would accept a node, or None if none are found.
+    """Return node labels that satisfy the pod's selector and affinity, or None if none are found.
 
     If the affinity has several terms, the first term that labels can satisfy is used.
     """

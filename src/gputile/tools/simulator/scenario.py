@@ -94,7 +94,7 @@ def load_scenario(
 def load_files(
     cluster: Sequence[str], workloads: Sequence[str]
 ) -> tuple[list[Manifest], list[Manifest]]:
-    """Return the objects in the files for ``cluster``, and the objects in those for ``workloads``.
+    """Return the objects in the ``cluster`` files, and the objects in the ``workloads`` files.
 
     Raises:
         ManifestError: a file cannot be read, or an object is invalid.
@@ -116,7 +116,7 @@ def read_scenario(
     """Build a scenario from objects, and from the ``nodes`` of a live cluster, if there is one.
 
     ``described`` are the objects of a cluster. ``asked`` are workloads, whose default namespace is
-    ``namespace``. PodGroups in both replace PodGroups of the same name in ``groups``.
+    ``namespace``. PodGroups in either list replace PodGroups of the same name in ``groups``.
     ``configured_mib`` is the configured memory unit, or None. Described nodes use it by default.
 
     No pods are created yet, because that requires the configuration, which may depend on the
@@ -214,7 +214,7 @@ def _set_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None
 
 
 def _add_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
-    """Add the nodes of a manifest to the scenario, and return whether its kind describes nodes."""
+    """Add a manifest's nodes. Return whether the manifest's kind describes nodes."""
     origin = manifest.origin
     if not manifest.described and _is_cluster(manifest):
         raise origin.error(
@@ -316,7 +316,7 @@ def _still_pending(
 
 
 def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Return ``pods`` without ``others[demand]`` pods of each demand."""
+    """Return ``pods`` without the first ``others[demand]`` pods of each demand."""
     left = []
     for pod in pods:
         demand = _demand(pod)

@@ -1,7 +1,7 @@
 """Simulates the scheduling of a scenario pod by pod, with the live ledger and placement code.
 
-Each pod passes the steps of a live cluster: the in-tree predicates, the scores of the placement
-engine, and the choice of the GPUs. The ledger then reads the annotation that the Binding would
+Each pod goes through the steps of a live cluster: in-tree predicates, scores of the placement
+engine, and choice of the GPUs. The ledger then reads the annotation that the Binding would
 write. If gangs are enabled, the live gang search places the pods of a gang. If a pod fits no node,
 pods of lower priority are preempted, as in a cluster.
 """
@@ -224,9 +224,9 @@ class Simulation:
     def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
         """Decide one pod. A pod with GPUs is placed on the node with the best score.
 
-        Among equal nodes, the node that was added to the ledger first is chosen. kube-scheduler's
-        own scores are ignored, because their sum cannot outweigh one rank. If an equal pod has been
-        refused since the last placement, this pod is refused for the same reason.
+        Among nodes with equal scores, the node that was added to the ledger first is chosen.
+        kube-scheduler's own scores are ignored, because one rank outweighs their sum. If an equal
+        pod has been refused since the last placement, this pod is refused for the same reason.
         """
         predicates = self._predicates
         if (waiting := waiting_for(pod)) is not None:

@@ -87,7 +87,7 @@ def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
 
 
 def _stays(pod: Pod) -> bool:
-    """Return whether a pod ends with its node because it is a static pod or from a DaemonSet."""
+    """Return whether a pod ends with its node because it is a static pod or a DaemonSet's pod."""
     return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
 
 
@@ -145,7 +145,7 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """The memory per GPU in MiB that pods with whole GPUs really need."""
+    """How much memory pods with whole GPUs really need, in MiB per GPU."""
 
     of_workload: Mapping[str, int] = field(default_factory=dict)  # by names like deployment/infer
     of_others: int = 0  # for other pods with one GPU
@@ -190,7 +190,7 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 def _in_mode(
     pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod | None:
-    """Return an unbound copy that requests the pod's GPUs in ``mode``, or None if it has none."""
+    """Return an unbound copy that requests GPUs in ``mode``, or None if the pod has no GPUs."""
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
@@ -309,7 +309,7 @@ def _copy(pod: Pod, number: int) -> Pod:
 
 
 def selected(nodes: Iterable[Node], selector: str) -> list[str]:
-    """Return the names of the nodes that a label selector of kubectl's ``-l`` selects.
+    """Return the names of the nodes that match ``selector``, in the syntax of kubectl's ``-l``.
 
     Raises:
         SelectorError: ``selector`` is not a label selector.
@@ -345,7 +345,7 @@ def parse_selector(text: str) -> LabelSelector:
 
 
 def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
-    """If a selector matches no node, suggest a similar label or value, or return ""."""
+    """Return the label or value that a selector without matches may have meant, or ""."""
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
         key = requirement.key

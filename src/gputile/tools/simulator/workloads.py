@@ -1,6 +1,6 @@
 """Expands workloads into the pods that their controllers would create.
 
-Kinds, types and names of fields, and amounts are validated, and pods pass gputile's admission. All
+This module validates kinds, amounts, and the names and types of fields, and admits the pods. All
 other validation is left to the API server. Names and UIDs of pods are the same in every run.
 
 The pods of a workload share one spec object. Give a pod a new spec instead of modifying its spec.

@@ -23,7 +23,7 @@ GroupOf = Callable[[PodSummary], str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a line. ``group`` is the number of the group whose share the part shows, if any."""
+    """A part of a line. ``group`` is the index of the group whose share it shows, or None."""
 
     text: str
     group: int | None = None
@@ -244,7 +244,7 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
 
 
 def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
-    """Return the rows of bars after the node's name. A long name is on lines of its own."""
+    """Return rows that begin with the node's name. A long name is on lines of its own."""
     indent = Span(" " * (beside + _GAP))
     if columns_of(name) > beside:
         return [

@@ -1,7 +1,7 @@
-"""Builds the records of nodes, GPUs and pods of every view, and prints the tables of ACK's tool.
+"""Builds the records of nodes, GPUs and pods for all views, and prints the tables of ACK's tool.
 
 ``kubectl inspect cgpu`` prints the columns, order and totals of ACK's tool (V2, V3). The spacing is
-copied from the sample output in ACK's documents, where headings and rows differ by two characters.
+copied from ACK's sample output, where headings are misaligned with the rows by two characters.
 """
 
 from collections.abc import Iterable, Sequence
@@ -94,7 +94,7 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def ledger_summaries(ledger: "Ledger") -> list[NodeSummary]:
-    """Return the nodes that have GPUs, pods with a booking, or a problem, ordered by name."""
+    """Return, ordered by name, the nodes that have GPUs, booked pods or problems."""
     return _worth_showing(_node(info, ledger.on_node(info.name)) for _, info in ledger.nodes())
 
 
@@ -317,14 +317,14 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
 
 
 def _whole(node: NodeSummary) -> str:
-    """Return the numbers of booked and of all GPUs. "3/8*" means that a GPU is unhealthy."""
+    """Return the numbers of booked GPUs and of all GPUs. "3/8*" means that a GPU is unhealthy."""
     return (
         f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
     )
 
 
 def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
-    """Return a table of nodes with time-sliced GPUs. Cells show pods and replicas of a GPU."""
+    """Return a table of nodes with time-sliced GPUs. Cells show numbers of pods and replicas."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     rows: list[tuple[str, ...]] = [
         ("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))

@@ -153,7 +153,7 @@ def _trouble(
     events: Sequence[Event],
     said: Mapping[str, str],
 ) -> tuple[RolloutState, str]:
-    """Return the worst known state, and its reason, which is "" if no reason is known."""
+    """Return the worst known state and the reason for it. The reason is "" if unknown."""
     found = [
         _pod_trouble(pod, events, said)
         for pod in pods

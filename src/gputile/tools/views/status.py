@@ -57,7 +57,7 @@ def traces_of(
     namespace: str,
     now: float,
 ) -> Traces:
-    """Return the signs in a namespace's Leases and in the cluster's webhook configurations.
+    """Return the signs of gputile in a namespace's Leases and in all webhook configurations.
 
     ``now`` is this machine's Unix time in seconds. The cluster's clocks may differ by minutes.
     """
@@ -293,7 +293,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Map nodes to whether an agent is ready. During an upgrade, a node may have two agent pods."""
+    """Return, by node, whether an agent is ready. During upgrades, a node may have two agents."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":

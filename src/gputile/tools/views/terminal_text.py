@@ -18,7 +18,7 @@ def inert(text: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of ``text`` in columns. Wide characters count 2, combining characters 0."""
+    """Return the width of ``text`` in columns. Wide characters count as 2, combining ones as 0."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -73,7 +73,7 @@ _NARROWEST = 8  # the smallest width of a table's column
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Return a table's lines. Columns are as wide as their widest cells, two spaces apart.
+    """Return a table's lines. Columns fit their widest cells and are two spaces apart.
 
     If the table would be wider than ``width``, cells of the widest columns are wrapped.
     """

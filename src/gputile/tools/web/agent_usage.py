@@ -132,7 +132,7 @@ class UsageMeter:
         """Compute the use of a node's pods and GPUs from a reading.
 
         ``at_s`` is the time of the reading on a monotonic clock. ``made`` has the creation times of
-        the pods at that time. A pod's GPU time needs two readings and an agent that counts it.
+        the pods that existed then. GPU time needs two readings from an agent that counts it.
         """
         before = self._latest.get(node)
         now = self._latest[node] = _Read(at_s, reading, made)

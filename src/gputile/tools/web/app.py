@@ -98,8 +98,8 @@ class TooManyQuestions(Exception):
 class Questions:
     """Answers questions about the cluster one at a time, in a thread.
 
-    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of the
-    same viewer may wait.
+    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of
+    them may come from one viewer.
     """
 
     def __init__(
@@ -378,7 +378,7 @@ class PageApp:
 
 
 def _as_counted(name: str) -> list[str | int]:
-    """Return a sort key that orders node-10 after node-9, which is the browser's order too."""
+    """Return a sort key that orders node-10 after node-9, as the browser does."""
     return [int(part) if number % 2 else part for number, part in enumerate(_NUMBERS.split(name))]
 
 

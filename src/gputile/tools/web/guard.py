@@ -153,7 +153,7 @@ class LoginGuard:
         return await answer_bound(request, await self._answer(request), self._app, _HEADERS)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response | None:
-        """Return the response of the login, or None if the page should answer."""
+        """Return the response of the login, or None if the request is for the page."""
         path, reads = request.path, request.method in ("GET", "HEAD")
         host = request.headers.get("Host", "")
         # Browsers send the Origin header with every request other than GET and HEAD.

@@ -15,7 +15,7 @@ from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
 
 
 class PageState:
-    """The cluster's objects, and the page built from them. Not thread-safe: one loop owns both."""
+    """The cluster's objects and the resulting page. Not thread-safe: one event loop owns it."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration

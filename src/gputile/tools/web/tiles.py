@@ -166,7 +166,7 @@ def _pod_tile(
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of a booking's pod, which is the claim's first pod if a claim booked."""
+    """Return the UID of a booking's pod. For a claim's booking, it is the claim's first pod."""
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 

@@ -168,7 +168,7 @@ def _part(row: TopNode | TopGpu) -> float:
 
 
 def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
-    """Return the sort key. ``amounts`` returns a row's booked amount and its number of pods."""
+    """Return a sort-key function. ``amounts`` returns a row's booked amount and number of pods."""
     match order:
         case "booked":
             return lambda row: -amounts(row)[0]
@@ -193,7 +193,7 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 
 def _used_by(pod: TopPod) -> str:
-    """Return a pod's memory use in GiB. If the pod has several GPUs, the use of each follows."""
+    """Return a pod's memory use in GiB, and then the use of each GPU if there are several."""
     if pod.used_mib is None or len(pod.gpus) < 2:
         return _used(pod.used_mib)
     return f"{gib_text(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"

@@ -46,8 +46,8 @@ class _Followed:
 class UsageFeed:
     """Polls nodes and stores their use. Not thread-safe: one event loop owns the feed.
 
-    ``made`` returns the creation times of the pods on a node. If more than ``MOST_NODES`` are open,
-    the least recently viewed node is dropped.
+    ``made`` returns the creation times of the pods on a node. If more than ``MOST_NODES`` nodes
+    are open, the least recently viewed node is dropped.
     """
 
     def __init__(self, reader: UsageReader, made: Callable[[str], Made]) -> None:

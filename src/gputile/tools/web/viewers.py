@@ -185,7 +185,7 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _ask_again(self, secret: str, session: _Session) -> None:
-        """Start a check of the rights, and wait up to ``WAIT_S`` unless the last check failed."""
+        """Start a check of the rights. Unless the last check failed, wait for up to ``WAIT_S``."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
@@ -268,7 +268,7 @@ class Viewers:
     def _forget(self, now_s: float) -> None:
         """Remove expired sessions, and make room for a new one.
 
-        If there are too many sessions, remove the oldest of the user who has the most.
+        If there are too many sessions, remove the oldest session of the user with the most.
         """
         for secret in [secret for secret, each in self._sessions.items() if each.ends_s <= now_s]:
             self.end(secret)
@@ -325,7 +325,7 @@ def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
 
 
 def _trouble(text: str, rights: Rights) -> str:
-    """Hide details of an error from viewers with limited rights, as it may name an agent's pod."""
+    """Hide the text of an error from viewers with limited rights. It may name an agent's pod."""
     return text if rights.everywhere or not text else _UNASKED
 
 

@@ -347,6 +347,13 @@ def told(expansion: Expansion) -> list[str]:
             id="a template for other objects",
         ),
         pytest.param(
+            "flink.apache.org/v1beta1/FlinkDeployment",
+            "{flinkConfiguration: {external-resource.gpu.kubernetes.config-key: nvidia.com/gpu}}",
+            [],
+            ["has no template of pods, but names nvidia.com/gpu: no pods of it are judged"],
+            id="a GPU resource outside of amounts",
+        ),
+        pytest.param(
             "karpenter.sh/v1/NodePool",
             "{limits: {nvidia.com/gpu: 8}, template: {spec: {taints: [{key: nvidia.com/gpu, effect: NoSchedule}]}}}",
             [],

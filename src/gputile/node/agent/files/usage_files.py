@@ -161,7 +161,7 @@ class UsageFiles:
                 yield place
 
     def cut_back(self) -> None:
-        """Truncate files that containers have extended. A place limits the size of its file."""
+        """Truncate the files that containers have extended beyond their fixed size."""
         for each in self._files():
             if each.is_symlink():
                 continue
