@@ -9,8 +9,8 @@ and serves the same fraction theta of the pods of every shape:
       sum_p y_pg <= N_g                         the number of GPUs
       sum_s c_s x_sg <= C_g                     CPU, and the same for memory
 
-k_s is the number of GPUs that a pod of shape s needs of one share size. The demand D is scaled to
-the number of GPUs in the cluster. Patterns are generated when they are needed (Gilmore and Gomory,
+A pod of shape s needs k_s shares of one size, each on its own GPU. The demand D is scaled to the
+number of GPUs in the cluster. Patterns are generated when they are needed (Gilmore and Gomory,
 1961).
 
 The program does not require that the GPUs and the CPU of a pod are on the same node, so the true
@@ -99,9 +99,9 @@ class Relaxation:
         return sizes, gpu
 
     def _add_pattern(self, rows: Sequence[int], gpu: int, duals: Float64) -> bool:
-        """Add the pattern with the highest value at dual prices, if it is worth more than a GPU.
+        """Add the pattern with the highest value, if this value exceeds the price of a GPU.
 
-        Return whether a pattern was added.
+        ``duals`` contains the prices. Return whether a pattern was added.
         """
         worth = np.maximum(duals[rows], 0.0)
         pattern = best_pattern(self.sizes, worth)
@@ -111,7 +111,7 @@ class Relaxation:
         return True
 
     def _cut(self, rows: Sequence[int], gpu: int, pattern: Int64) -> None:
-        """Add a column for GPUs that are cut by ``pattern``, the number of shares of each size."""
+        """Add a column for GPUs that are cut into ``pattern[size]`` shares of each size."""
         used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern).tolist()]
         self._column(0.0, [(gpu, 1.0), *used])
 

@@ -4,8 +4,8 @@ Agent and gateway run as processes, and serve a kubelet that starts no container
 kube-scheduler binds the pods in three variants: with gputile's extender, with an extender that
 decides nothing, and without an extender. The variants alternate in short rounds, so that other load
 on the machine affects all variants equally. The ratios are medians over the rounds. If
-``GPUTILE_TRACE`` names a trace, the trace is replayed on nodes of claims, where kube-scheduler
-chooses the GPUs.
+``GPUTILE_TRACE`` names a trace, the trace is replayed on nodes that serve claims, where
+kube-scheduler chooses the GPUs.
 """
 
 import asyncio
@@ -161,7 +161,7 @@ async def _call(channel: grpc.aio.Channel, number: int, *, release: bool = False
 
 
 def _bound(nodes: int) -> Iterator[Result]:
-    """Measure how fast each variant binds pods, on nodes of claims and on nodes without claims."""
+    """Measure how fast each variant binds pods, on nodes that serve claims and on other nodes."""
     description, rounds = CLUSTER.format(nodes=nodes), list[dict[str, Rate]]()
     with (
         ControlPlane() as plane,

@@ -87,7 +87,7 @@ class Bench:
         self.rounds = self.rounds_on(_Server())
 
     def rounds_on(self, server: "_Server") -> Rounds:
-        """Return rounds of gangs that write to ``server``."""
+        """Return the planning rounds for gangs. They write to ``server``."""
         writer = GangWriter(self.view, self.planner, server, lambda: True, lambda: None)
         return Rounds(self.view, Planners((self.planner, writer)), lambda: True, lambda: NOW)
 
@@ -371,7 +371,7 @@ def add_gang(
     gpus: int = 1,
     **spec: object,
 ) -> None:
-    """Create a gang of ``size`` pods. Each requests ``units`` of memory over ``gpus`` GPUs.
+    """Create a gang of ``size`` pods. Each requests ``units`` of memory, divided among ``gpus``.
 
     If ``numbered``, the pods differ in a label.
     """

@@ -1,4 +1,4 @@
-"""Measures the core without HTTP: filter and rank of one pod, booking and release, memory.
+"""Measures the core without HTTP: the time to filter, rank, book and release, and the memory.
 
 The times are compared with a scan of the same cluster in plain Python, which uses a dict of nodes
 with lists of free memory. They are also compared with ``json.loads`` of the node names that a
@@ -88,7 +88,7 @@ def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Resu
 
 
 def _filter_and_rank(engine: PlacementEngine, names: list[str]) -> Times:
-    """Filter and rank one pod after another. Book each pod before the next, as a scheduler does."""
+    """Filter and rank nodes for one pod after another, and book each pod before the next."""
     requests = [request_for(units) for units in (1, 2, 3)]
     booked = []
 

@@ -1,4 +1,4 @@
-"""Drives the extender's handlers: complete lists, events of pods, the calls, and new prices."""
+"""Drives the extender's handlers: complete lists, events of pods, requests, and new prices."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,9 +1,9 @@
 """Measures how the cost of each decision grows with the cluster and with the size of a gang.
 
 Each curve shows CPU time over the number of nodes, with eight GPUs and ten pods per node, or over
-the number of pods in one gang. The exponent of a curve is its slope over the last factor of ten. An
-exponent of 1 means that the cost is proportional to the size, and 0 that it is constant. ``python
--m benchmarks.growth`` measures the curves, and prints the tables of docs/reference/benchmarks.md.
+the number of pods in one gang. The exponent describes the growth over
+the sizes from a tenth of the largest size on: 0 is constant, and 1 is linear. ``python -m
+benchmarks.growth`` measures the curves, and prints the tables of docs/reference/benchmarks.md.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Curve:
 
     @property
     def exponent(self) -> float:
-        """The slope over the last tenfold of the sizes, with logarithmic axes."""
+        """The slope over the sizes from a tenth of the largest size on, with logarithmic axes."""
         first = next(i for i, size in enumerate(self.sizes) if size * 11 > self.sizes[-1])
         return math.log(self.seconds[-1] / self.seconds[first]) / math.log(
             self.sizes[-1] / self.sizes[first]

@@ -1,9 +1,10 @@
-"""Compares placement policies on mixes of pods that are in no file of the trace.
+"""Compares placement policies on mixes of pods that no file of the trace contains.
 
-The command is ``python -m benchmarks.packing --trace DIR``. As one of the other benchmarks, packing
-is compared with FGD if ``GPUTILE_TRACE`` names the directory. Each mix draws pods from a workload
-of the trace. It has another part of the GPU demand in shares, in pods with several GPUs or in pods
-for certain models, or another number of pods without GPUs. Otherwise the replay's protocol applies.
+The command is ``python -m benchmarks.packing --trace DIR``. ``make bench`` compares packing only
+with FGD, if ``GPUTILE_TRACE`` names the directory. The pods of a mix are drawn from a workload of
+the trace, but one or two of its proportions differ: the part of the GPU demand in shares, in pods
+with several GPUs or in pods for some models, or the number of pods without GPUs. The pods arrive
+as in the replay.
 """
 
 import argparse
@@ -54,7 +55,7 @@ class Mix:
     several: float | None = None
     """Part of the GPU demand in pods of several GPUs."""
     models: float | None = None
-    """Part of the GPU demand in pods for certain models."""
+    """Part of the GPU demand in pods that accept only some GPU models."""
     without_gpu: float | None = None
     """Number of pods without GPUs for each GPU pod."""
 
@@ -102,7 +103,7 @@ def _is_share(shape: PodShape) -> bool:
 
 
 def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
-    """Return the percentage of allocated GPUs at each of ``POINTS``, or NaN where not reached."""
+    """Return the percentage of allocated GPUs at each of ``POINTS``, or NaN if not reached."""
     trace, mix, policy, seed = task
     nodes: Nodes = read_nodes(trace)
     workload = draw(mix, read_workload(trace, mix.source), int(nodes.gpus.sum()))
@@ -117,7 +118,7 @@ def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
 def means(
     trace: Path, mixes: Sequence[Mix], policies: list[str], seeds: list[int]
 ) -> Iterator[tuple[Mix, list[tuple[float, ...]]]]:
-    """Yield each mix when it is measured, with the means over the seeds by policy."""
+    """Yield each mix as soon as it is measured, with each policy's means over the seeds."""
     tasks = [(trace, mix, policy, seed) for mix in mixes for policy in policies for seed in seeds]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         found = pool.map(measure, tasks)
@@ -127,7 +128,7 @@ def means(
 
 
 def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) -> Iterator[str]:
-    """Yield the lines of a table, each when it is measured. A line has the means of one mix."""
+    """Yield a table with a line for each mix. Yield each line as soon as it is measured."""
     yield f"{'mix':<14}" + "".join(f" {policy:<21}" for policy in policies)
     for mix, found in means(trace, mixes, policies, seeds):
         cells = [" / ".join(f"{value:.2f}" for value in each) for each in found]

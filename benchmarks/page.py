@@ -1,4 +1,4 @@
-"""Measures the cost of the cluster's web page in a browser, and of its viewers for the server.
+"""Measures what the cluster's web page costs a browser, and what its viewers cost the server.
 
 The API server comes from the tests. The page's server is a separate process, and the browser is a
 real browser.

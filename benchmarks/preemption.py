@@ -39,7 +39,7 @@ CASES = 1000  # small clusters for each kind of request
 _PRIORITY = {"BE": 0, "Burstable": 1, "LS": 2, "Guaranteed": 3}
 _SIZES = (100, 200, 250, 300, 400, 500, 600, 700, 1000)
 _NODES, _GPUS = 3, 4
-_EVERY = 12  # one in so many nodes of the trace is used
+_EVERY = 12  # every twelfth node of the trace is used
 LOAD = 1.3
 WORKLOADS = ("default", "gpushare60")
 _START = 1_000_000.0  # seconds; 0 would mean an unknown start
@@ -173,7 +173,7 @@ class Sums:
     """Sums over choices.
 
     ``lost`` is in GPU-seconds. ``best`` counts optimal choices, and ``missed`` counts cases in
-    which existing victims were not found.
+    which enough victims existed but were not found.
     """
 
     choices: int = 0

@@ -1,5 +1,5 @@
-"""Measures how long a pod that fits waits in kube-scheduler while thousands of other pods do not
-fit.
+"""Measures how long a pod waits in kube-scheduler although it fits, behind thousands of pods that
+do not fit.
 
 The other pods are in another namespace. The extender refuses them, because no single GPU has enough
 free memory. Pods without GPUs end continuously, and each end makes kube-scheduler retry every

@@ -15,7 +15,7 @@ import msgspec
 class Result:
     """One measured value.
 
-    ``ratio`` is relative to the value ``against`` from the same run. ``target`` is an upper limit.
+    ``ratio`` is relative to the value named ``against`` of the same run. ``target`` is a maximum.
     """
 
     benchmark: str

@@ -61,7 +61,7 @@ def _shape(rng: np.random.Generator, *, tight: bool) -> PodShape:
 def placed(policy: str, seed: int) -> dict[str, float]:
     """Place the pods on the cluster of a seed.
 
-    Return the GPUs and the pods that were placed, and the percentage of the GPUs.
+    Return the allocated GPUs, the placed pods, and the percentage of allocated GPUs.
     """
     nodes, workload, arrivals = cluster(seed)
     curve = replay(make_placer(policy, nodes, workload, arrivals, 1), workload, arrivals)

@@ -59,7 +59,7 @@ class OpenNode:
 def scheduler_victims(nodes: Mapping[str, OpenNode], asked: Asked) -> tuple[str, list[Held]] | None:
     """Return the node that kube-scheduler chooses for one pod, and its victims.
 
-    Return None if no victims are enough.
+    Return None if even all possible victims are not enough.
     """
     found = [
         (name, victims)
@@ -104,8 +104,8 @@ def best_victims(nodes: Mapping[str, OpenNode], asked: Asked, now: float) -> lis
 
     Among these, prefer the fewest victims, and then the victims that lose the least time.
 
-    The program has the variables x, the number of requesting pods on a GPU, and y, their number on
-    a node. These are the constraints:
+    The integer program has two kinds of variables: x is the number of requesting pods on a GPU, and
+    y is their number on a node. These are the constraints:
 
     - x milli <= free + freed by victims
     - the x of a node add up to gpus y

@@ -23,7 +23,7 @@ SEEDS = (42, 43, 44, 45, 46)
 
 
 def lines(results: Sequence[ReplayResult]) -> Iterator[str]:
-    """Yield a line with the means over the seeds for each workload and policy."""
+    """Yield, for each workload and policy, a line with the means over the seeds."""
     points = "".join(f"{f'{point} %':>8}" for point in POINTS)
     yield f"{'workload':<24} {'policy':<8}{points}{'failed pods':>13}{'CPU s':>8}"
     for workload, policy in dict.fromkeys((each.workload, each.policy) for each in results):
@@ -47,7 +47,7 @@ def _mean(values: Iterable[float | None]) -> str:
 
 
 def lines_of_stays(stays: Sequence[Stay]) -> Iterator[str]:
-    """Yield a line with the means over the seeds for each workload and policy."""
+    """Yield, for each workload and policy, a line with the means over the seeds."""
     yield (
         f"{'workload':<24} "
         f"{'policy':<8}{'GPU-hours':>11}{'of asked':>10}{'waited':>9}{'mean wait':>11}{'failed':>9}"

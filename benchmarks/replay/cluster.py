@@ -1,7 +1,7 @@
 """Builds a trace's cluster on the ledger and the placement engine of a live cluster.
 
-A trace has shares and whole GPUs on one node. Therefore all nodes are in mode ``cgpu``, a GPU has
-1,000 memory units, and a pod for n whole GPUs requests all units of n GPUs.
+In a trace, shares and whole GPUs can be on the same node. Therefore all nodes are in mode ``cgpu``,
+a GPU has 1,000 memory units, and a pod for n whole GPUs requests all units of n GPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,8 +62,8 @@ class ReplayCluster:
     """The nodes of a trace, which have no pods at first. Among equal nodes, the lowest row is
     chosen.
 
-    ``gpus`` is the number of GPUs of each node [nodes]. ``allowed`` states whether a node has a GPU
-    model that a shape accepts [shapes, nodes]. With ``claims`` the nodes serve claims, so
+    ``gpus[node]`` is the number of GPUs of a node. ``allowed[shape, node]`` states whether the node
+    has a GPU model that pods of the shape accept. With ``claims`` the nodes serve claims, so
     kube-scheduler chooses the GPUs.
     """
 
@@ -108,16 +108,16 @@ class ReplayCluster:
 
     @property
     def cpu(self) -> Int64:
-        """Free milli-CPU: shape [nodes]."""
+        """The free milli-CPU of each node."""
         return self.ledger.node_arrays.cpu[: len(self.gpus)]
 
     @property
     def memory(self) -> Int64:
-        """Free MiB of the machines' memory: shape [nodes]."""
+        """The free memory of each node in MiB, without GPU memory."""
         return self.ledger.node_arrays.host_mib[: len(self.gpus)]
 
     def free(self, rows: Int64 | slice = slice(None)) -> Int64:
-        """Return the free milli-GPU of each GPU of ``rows`` [rows, GPUs]. A missing GPU has 0."""
+        """Return the free milli-GPU of each GPU, as [rows, GPUs]. A missing GPU has 0."""
         arrays, count = self.ledger.node_arrays, len(self.gpus)
         free: Int64 = (arrays.total[:count][rows] - arrays.used[:count][rows]) // SMALLEST_UNIT_MIB
         return free
@@ -134,7 +134,7 @@ class ReplayCluster:
         return msgspec.structs.replace(pod, metadata=meta, spec=spec)
 
     def admits(self, index: int) -> Bool:
-        """Return which nodes pass kube-scheduler's filters for a pod of ``shapes[index]`` [nodes].
+        """Return for each node whether it passes kube-scheduler's filters for ``shapes[index]``.
 
         The filters check models, CPU and memory, but not free GPUs.
         """
@@ -143,7 +143,7 @@ class ReplayCluster:
         return admits
 
     def fits(self, index: int, rows: Int64) -> Bool:
-        """Return which of ``rows`` a pod of ``shapes[index]`` fits, with its GPUs: shape [rows]."""
+        """Return for each of ``rows`` whether a pod of ``shapes[index]`` fits, with its GPUs."""
         shape = self.shapes[index]
         fit: Bool = self.admits(index)[rows]
         if shape.gpus:
@@ -187,7 +187,7 @@ class ReplayCluster:
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:
     """Return the free amounts after each placement of the pod, and which placements are possible.
 
-    ``free`` has the shape [nodes, GPUs]. The results have the shapes [nodes, placements, GPUs] and
+    ``free`` has the axes [nodes, GPUs]. The results have the axes [nodes, placements, GPUs] and
     [nodes, placements]. A pod with one GPU has one placement for each GPU. Other pods have one
     placement: no GPU, or the first GPUs that are free enough.
     """

@@ -27,7 +27,7 @@ TURNOVER = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Pods in the order of arrival, as arrays of shape [arrivals]."""
+    """Pods in the order of arrival, as arrays with an element for each arrival."""
 
     pods: Int64
     """Index of each pod's shape."""
@@ -167,7 +167,7 @@ class _FittingShapes:
         self._cpu, self._memory, self._milli, self._gpus = np.array(asked, np.int64).T
 
     def fits(self, row: int) -> npt.NDArray[np.bool_]:
-        """Return which shapes fit the node in ``row`` [shapes]."""
+        """Return for each shape whether it fits the node in ``row``."""
         cluster = self._cluster
         gpus = (cluster.free(np.array([row]))[0] >= self._milli[:, None]).sum(axis=1) >= self._gpus
         room = (self._cpu <= cluster.cpu[row]) & (self._memory <= cluster.memory[row])

@@ -81,10 +81,10 @@ class LivePlacer:
 
 
 def spread_scores(cluster: ReplayCluster, shape: PodShape) -> Int64:
-    """Return kube-scheduler's default scores of each node for a pod without GPUs [nodes].
+    """Return for each node kube-scheduler's default score for a pod without GPUs.
 
-    These are the scores of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation as
-    of v1.36, from 0 to 100 each.
+    The score is the sum of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation as
+    of v1.36, each from 0 to 100.
     """
     arrays, count = cluster.ledger.node_arrays, len(cluster.gpus)
     cpu = np.clip((cluster.cpu - shape.cpu) / np.maximum(arrays.all_cpu[:count], 1), 0, 1)
@@ -106,10 +106,9 @@ class ReferencePolicy(Protocol):
     lasting: bool
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return the score of each of ``rows``, higher is better, and the GPU for a pod with one
-        GPU: shapes [rows].
+        """Return the score of each of ``rows``, and the GPU on each for a pod with one GPU.
 
-        The pod fits all ``rows``.
+        A higher score is better. The pod fits all ``rows``.
         """
         ...
 
@@ -167,7 +166,7 @@ class ReferencePlacer:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Demand and allocation after each arrival, as arrays of shape [arrivals] in milli-GPU."""
+    """The demand and the allocation in milli-GPU after each arrival, as arrays."""
 
     arrived: Int64
     used: Int64
@@ -181,7 +180,7 @@ class Curve:
 
 
 def replay(placer: Placer, workload: Workload, arrivals: Arrivals) -> Curve:
-    """Replay one order of arrival on an empty cluster of the workload's shapes."""
+    """Replay one order of arrival. ``placer`` has an empty cluster with the workload's shapes."""
     order = workload.shape[arrivals.pods]
     demand = np.array([shape.demand for shape in workload.shapes], np.int64)[order]
     placed = np.fromiter(
@@ -256,8 +255,8 @@ class Fgd:
         later = self._fragments.of(
             left, ways.reshape(-1, width), np.repeat(allowed, number, axis=0)
         )
-        # Rounded, since sums in another order differ in the last digits: no difference would score
-        # 49 instead of 50.
+        # Rounded, because the last digits depend on the order of the terms. Otherwise a difference
+        # of 0 would score 49 instead of 50.
         gain = np.round(before[:, None] - later.reshape(count, number), 6)
         scores = np.where(possible, np.trunc(100 / (1 + np.exp(-gain / 1000))), -1.0)
         gpus = scores.argmax(axis=1)
@@ -288,9 +287,7 @@ class Fragments:
         self._cache: tuple[ReplayCluster, Bool] | None = None
 
     def allowed(self, cluster: ReplayCluster) -> Bool:
-        """Return which nodes have a GPU model that a typical pod accepts: shape [nodes, typical
-        pods].
-        """
+        """Return for each node and typical pod whether the pod accepts the node's GPU model."""
         if self._cache is None or self._cache[0] is not cluster:
             like = {
                 shape.models: row
@@ -300,9 +297,7 @@ class Fragments:
         return self._cache[1]
 
     def of(self, cpu: Int64, free: Int64, allowed: Bool) -> Float64:
-        """Return the fragmentation F of each node in milli-GPU. ``free`` is milli-GPU [nodes,
-        GPUs].
-        """
+        """Return each node's fragmentation F. F and ``free`` [nodes, GPUs] are in milli-GPU."""
         total = free.sum(axis=1)
         enough = free[:, None, :] >= self._milli[:, None]
         usable = np.where(enough, free[:, None, :], 0).sum(axis=2)

@@ -56,7 +56,7 @@ class ReplayResult:
 
 
 def allocated(curve: Curve, point: int) -> float | None:
-    """Return the mean allocated % over arrivals whose total demand rounds to ``point`` %.
+    """Return the mean percentage of allocated GPUs while the demand rounds to ``point`` %.
 
     Return None if there are no such arrivals.
     """

@@ -58,7 +58,7 @@ class PodShape:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes, sorted by name, as arrays of shape [nodes]."""
+    """The nodes, sorted by name, as arrays with an element for each node."""
 
     cpu: Int64
     memory: Int64
@@ -73,7 +73,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The pods of one file, sorted by name, as arrays of shape [pods]."""
+    """The pods of one file, sorted by name, as arrays with an element for each pod."""
 
     name: str
     shapes: tuple[PodShape, ...]

@@ -43,7 +43,7 @@ def time_limit_s(text: str) -> float:
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Return a decorator that turns a function of the dataclass ``options`` into a command.
+    """Return a decorator that turns a function into a command. ``options`` is its parameter's type.
 
     Each field becomes an option, and is annotated like a parameter of a typer command. A field
     without a default is a required option. The help lists inherited fields last.

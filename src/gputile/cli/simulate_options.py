@@ -14,7 +14,7 @@ from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):
-    """How unknown fields are handled, as in kubectl. With SERVER, the API server validates them."""
+    """How to handle unknown fields, as in kubectl. With SERVER, the server validates objects."""
 
     STRICT = "strict"
     WARN = "warn"

@@ -271,7 +271,7 @@ def _write_modes(
 
 
 def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
-    """Return the number of GPUs with pods, and the number of all GPUs."""
+    """Return the number of GPUs with pods, and the total number of GPUs."""
     gpus = [gpu for node in nodes for gpu in node.gpus]
     return sum(gpu.pods > 0 for gpu in gpus), len(gpus)
 

@@ -255,7 +255,7 @@ def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> No
 
 
 def write_remedies(changes: "Sequence[Remedy]") -> None:
-    """Print alternative changes, each of which is enough. Print nothing without changes."""
+    """Print the changes, each of which alone makes the pod fit. Print nothing if there are none."""
     if changes:
         write("It would fit if\n")
     for remedy in changes:

@@ -8,9 +8,9 @@ A replica never compares a timestamp of another machine with its own clock. It m
 monotonic clock how long the stored Lease has been unchanged. It takes the Lease over when that time
 exceeds both the duration in the Lease and its own configured duration. The configured duration
 counts because a shorter duration may have been written by hand, without the holder's knowledge. The
-holder counts the duration from before it sent its last successful renewal. No replica can have
-observed the renewal earlier. So while clocks run at the same rate, no two replicas believe that
-they hold the Lease, however long requests take.
+holder counts the duration from a time before it sent its last successful renewal. Other replicas
+count from a later time, when they observe the renewal. So while clocks run at the same rate, no two
+replicas believe that they hold the Lease, however long requests take.
 
 A missing Lease may have been deleted while a replica held it. That replica believes that it holds
 the Lease until the Lease's duration ends. So the Lease is first created with a placeholder as its
@@ -177,7 +177,7 @@ class LeaseHolder:
 
     @property
     def holder(self) -> str:
-        """The Lease's holder at the last read or write. It is empty without a holder."""
+        """The Lease's holder at the last read or write. It is empty if there is no holder."""
         return self._state.record.holder if self._state.record else ""
 
     @property

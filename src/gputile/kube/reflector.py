@@ -133,7 +133,7 @@ class Reflector(Generic[T]):
                     asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
 
     async def _list_and_watch(self) -> float:
-        """List and watch until one ends or fails. Return the seconds until the next attempt."""
+        """List if necessary, and watch once. Return the seconds until the next attempt."""
         try:
             while self._waiting or not self._version:
                 await self._list()
@@ -270,7 +270,7 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume. After a 504, the watch's version may be too new."""
+    """Return whether the watch can resume. After a 504 it cannot: its version may be too new."""
     return isinstance(error, _RESUMABLE) and not (
         isinstance(error, ServerError) and error.status == 504
     )

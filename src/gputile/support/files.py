@@ -38,7 +38,7 @@ def read_bounded(path: str | Path, most: int) -> bytes:
 
 
 def _read(file: BinaryIO, most: int) -> bytes:
-    """Read up to ``most`` bytes in pieces, because one read would allocate ``most`` bytes."""
+    """Read up to ``most`` bytes in pieces, because a single read would allocate ``most`` bytes."""
     pieces, left = [], most
     while left > 0 and (piece := file.read(min(left, MIB))):
         pieces.append(piece)

@@ -319,7 +319,7 @@ def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
 def monitoring_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str | None]
 ) -> dict[str, tuple[str, Handler]]:
-    """Return routes of probes and metrics. ``not_ready`` returns None if the server is ready."""
+    """Return routes for probes and metrics. ``not_ready`` returns None if the server is ready."""
 
     async def healthz(_: web.BaseRequest) -> web.Response:
         return web.Response(text="ok")

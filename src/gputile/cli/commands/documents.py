@@ -121,7 +121,7 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the description, changed by the fields of ``--set``. Values are parsed as YAML."""
+    """Return the description with the fields of ``--set`` applied. Values are YAML."""
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:
@@ -177,8 +177,8 @@ class ConvertOptions:
 def convert(options: ConvertOptions) -> None:
     """Convert manifests for HAMi, KAI, Run:ai, Volcano or time-slicing to gputile.
 
-    Prints all objects in their order, including objects without GPUs. A field that cannot be
-    converted stays unchanged, and a note says what to do. Comments are lost.
+    Prints all objects in their original order, including objects without GPUs. A field that cannot
+    be converted stays unchanged, and a note says what to do. Comments are lost.
 
     Exit code: 0, even if nothing had to be converted, or 2 if the input is invalid.
     """

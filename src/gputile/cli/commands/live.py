@@ -116,7 +116,7 @@ class _Top:
         )
 
     def answer(self, state: "ClusterObjects", *, twice: bool) -> "TopAnswer":
-        """Return all rows. ``twice`` is passed to ``UsageOfNodes.read``."""
+        """Return all rows. With ``twice``, read usage twice, as GPU time needs two readings."""
         import msgspec
 
         from gputile.tools.web.state import page_state

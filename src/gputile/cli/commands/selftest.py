@@ -97,7 +97,7 @@ def _kill_children() -> None:
 
 @contextmanager
 def _unwinding_on_signals() -> Iterator[None]:
-    """On a termination signal, kill the child processes, and exit through all open contexts.
+    """On a termination signal, kill the child processes, leave all open contexts, and exit.
 
     Further signals are ignored during the clean-up. A signal that is ignored when the context is
     entered stays ignored.

@@ -199,7 +199,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
 
 
 def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
-    """Make admission use the live cluster's PriorityClasses and its namespaces' labels."""
+    """Make admission use the live cluster's PriorityClasses and the labels of its namespaces."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
     admission = dataclasses.replace(intake.admission, unsafe=unsafe_namespaces(live.namespaces))

@@ -111,7 +111,7 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
 
 
 def _claims(beside: Any) -> Json:
-    """Return the ``volumeClaimTemplates`` of ``beside``, which also contains a pod template."""
+    """Return the ``volumeClaimTemplates`` in ``beside``, the object around a pod template."""
     found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
@@ -150,7 +150,7 @@ def lacks_right(said: str) -> bool:
 
 
 def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the refusal is due to a missing object that is among the files' ``names``."""
+    """Return whether the refusal is due to a missing object that the files define (``names``)."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
     return _NOT_FOUND.search(said) is not None and any(
         re.search(rf"\b{re.escape(name)}\b", said) for name in found
@@ -193,7 +193,7 @@ class ServerVerdict:
 
 @dataclass(slots=True)
 class _Inquiry:
-    """The state of the dry runs. ``unjudged`` contains why objects could not be validated."""
+    """The state of the dry runs. ``unjudged`` explains why objects were not validated."""
 
     connection: "Connection"
     strictness: str
@@ -225,7 +225,7 @@ class _Inquiry:
     async def answer(self, question: Question) -> list[str]:
         """Return the reasons why the API server refuses an object.
 
-        The result is also empty if the object cannot be validated.
+        The result is empty if the object is accepted or cannot be validated.
 
         Raises:
             KubeError: the API server fails.

@@ -46,7 +46,7 @@ from gputile.tools.views.status import (
 
 
 def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
-    """Read the state of the installation. ``release`` "" means every release. Exit on errors."""
+    """Read the installation's state. If ``release`` is "", read all releases. Exit on errors."""
 
     async def read() -> Installation:
         async with connected(reach) as connection:
@@ -97,7 +97,7 @@ def _unread_configuration(
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
-    """Return signs of services outside of pods, in Leases and webhooks that the user may list."""
+    """Find services that run outside of pods, by the Leases and webhooks that the user may list."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     leases, configurations = await asyncio.gather(
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),

@@ -62,7 +62,7 @@ class Unreadable(Exception):
 
 @asynccontextmanager
 async def connected(reach: Reach) -> AsyncIterator[Connection]:
-    """Open a connection to the API server, and show a progress line while it is slow.
+    """Open a connection to the API server, and show a progress line if the server is slow.
 
     Raises:
         KubeError: there is no usable kubeconfig or credential.
@@ -227,7 +227,7 @@ def read_cluster(
 
 
 async def _with_groups(connection: Connection, read: Live) -> Live:
-    """Read the other objects that a simulation needs, and add them to ``read``."""
+    """Read the objects that only a simulation needs, and add them to ``read``."""
     from gputile.tools.simulator.admission import listed_classes
 
     groups, no_groups = await read_groups(connection)
@@ -305,9 +305,9 @@ def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
 
 
 async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
-    """Return the PodGroups and None, or no PodGroups and the reason why they are unknown.
+    """Return the PodGroups, and None or the reason why they are unknown.
 
-    The PodGroups are empty if the kind PodGroup is not installed.
+    The PodGroups are empty if they are unknown or the kind PodGroup is not installed.
 
     Raises:
         KubeError: the API server fails.
