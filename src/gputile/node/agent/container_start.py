@@ -70,7 +70,7 @@ def prestart(
 ) -> list[tuple[str, Limits]]:
     """Return the allocation directory and the limits of each container that may have ``ids``.
 
-    These are an init container and the container that inherits its IDs. Raises NotYet if the
+    An init container has the same IDs as a container that inherits them. Raises NotYet if the
     container cannot be identified with certainty, or must not start yet.
     """
     wanted = frozenset(ids)

@@ -96,7 +96,7 @@ def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> 
 def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
     """Drop the records of allocation directories that were removed.
 
-    ``directories`` are the remaining ones. No container of a removed directory can run.
+    ``directories`` are those that remain. No container of a removed directory can run.
     """
     state.records = {name: record for name, record in state.records.items() if name in directories}
     state.started &= directories

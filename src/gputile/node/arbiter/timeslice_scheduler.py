@@ -122,7 +122,7 @@ class TimeSliceScheduler:
     # -- messages of processes
 
     def want(self, container: str, member: int, now: int) -> bool:
-        """Record that a process wants the GPU. Return False if the container lacks the process."""
+        """Record that a process wants the GPU, or return False if it is not in ``container``."""
         self._bring_up_to(now)
         account = self.accounts.get(container)
         if account is None or self._members.get(member, account) is not account:
