@@ -1,7 +1,7 @@
 """Defines the affinity and the topology spread constraints of pods (core/v1).
 
-Operators and effects are plain strings, because a newer API server may have more of them. The code
-that evaluates an operator or effect validates it.
+Operators and effects are plain strings, because a newer API server may have others. The code that
+evaluates an operator or effect validates it.
 """
 
 import msgspec

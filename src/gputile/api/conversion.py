@@ -1,7 +1,7 @@
 """Converts untrusted JSON and YAML to types, and explains every mistake to the user.
 
 msgspec decides whether a value fits a type. Its error names Python's types, and only the first
-mistake. So ``convert`` compares a value that does not fit with the type again
+mistake. So if a value does not fit, ``convert`` compares it with the type again
 (``type_mistakes``), and reports every mistake in the words of YAML.
 """
 

@@ -209,7 +209,7 @@ class GpuTimePolicy(StrEnum):
 
     - ``average`` gives each container 1/maxPodsPerGpu of the time, even if it is alone.
     - ``preemptive`` gives equal shares to the containers that have work.
-    - ``weighted`` divides the time among such containers by weight and priority.
+    - ``weighted`` divides the time among these containers by weight and priority.
     - ``fixed`` gives each container its percentage, and never more.
     - ``weak`` guarantees the percentages, and divides the rest by weight and priority.
     - ``native`` lets the driver decide.

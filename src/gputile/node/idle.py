@@ -83,7 +83,7 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket that accepts a connection after its request, or after a second."""
+    """Return a listening socket. A connection is accepted with its request, or after a second."""
     both = socket.has_dualstack_ipv6()  # a cluster may have only IPv6
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
@@ -92,7 +92,7 @@ def listen(port: int) -> socket.socket:
 
 
 def answer(listening: socket.socket, until: float) -> None:
-    """Answer probes and ``/metrics`` until the monotonic time ``until``, all with the metric."""
+    """Answer every request with the metric, until the monotonic time ``until``."""
     while (left := until - time.monotonic()) > 0:
         listening.settimeout(left)
         try:

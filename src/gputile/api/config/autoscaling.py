@@ -166,7 +166,7 @@ def _check_resources(where: str, described: NodeTypeConfiguration) -> None:
 
 
 def _check_labels(where: str, described: NodeTypeConfiguration) -> None:
-    """Check the labels of a node type. Labels that ``label`` or ``mode`` set must agree."""
+    """Check the labels of a node type. Labels must not contradict ``label`` or ``mode``."""
     decided = {
         described.key: ("label", described.value),
         MODE_LABEL: ("mode", described.mode.value),

@@ -336,7 +336,7 @@ class Configuration(Section, frozen=True):
         return memory_mib("gpuMemoryUnit", self.gpu_memory_unit)
 
     def reserves_gpus(self, *, preemption: bool) -> bool:
-        """Return whether reservations by preemption, or else reservations by gangs, are enabled."""
+        """Return whether preemption (or, if ``preemption`` is False, gangs) may reserve GPUs."""
         return self.preemption.enabled if preemption else self.admission.gangs
 
     def trust_group(self, pod: Pod) -> str:

@@ -126,9 +126,9 @@ class Advertiser:
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
 
-        The kubelet may allocate devices as soon as it is informed. So before that, the MPS daemons
-        are started and the CDI specification is written. The agent's checkpoint is written last, so
-        that a full disk does not prevent the other steps.
+        The kubelet may allocate devices as soon as it is informed. So the MPS daemons are started
+        and the CDI specification is written first. The agent's checkpoint is written last, so that
+        a full disk does not prevent the other steps.
         """
         hardware, seen = self._hardware, self._hardware.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
@@ -214,7 +214,7 @@ def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
-    """Return in how many seconds no pod can be on its way to a closing node.
+    """Return the number of seconds until no pod can be on its way to a closing node.
 
     The result is None if the node is open. ``now`` is on the monotonic clock. The last pod arrives
     at most ``closed_for`` seconds after the node was first seen closed.
@@ -244,7 +244,7 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
     """Return the sets of GPUs that need an MPS control daemon.
 
     These are each single GPU that is usable, and the GPUs of each pod with several GPUs. GPUs in
-    ``without`` are usable, because they are unhealthy only without their daemon.
+    ``without`` count as usable, because they are unhealthy only while their daemon does not run.
     """
     if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
         return set()
@@ -254,7 +254,7 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
 
 
 def _resources(state: AllocationState) -> tuple[str, ...]:
-    """Return the resources to register with the kubelet, also those that have no devices."""
+    """Return the resources to register with the kubelet, including resources without devices."""
     wanted = {*MODE_RESOURCES, *(instance.resource for instance in state.node_config.instances)}
     if state.advertised.other_plugin is not None:
         wanted.discard(WHOLE_GPU)

@@ -11,8 +11,8 @@ of any GPU to a response with too few IDs. So ``preferred`` returns the full num
 right number of GPUs, unless this is impossible.
 
 A pod whose ``Allocate`` is refused fails permanently, and its controller creates another pod. So
-``Allocate`` refuses only IDs that can never be served: of a GPU that does not exist, or of too many
-GPUs. ``PreStartContainer``, which the kubelet retries, checks all conditions that may change.
+``Allocate`` refuses only IDs that can never be served: IDs of a missing GPU, or of too many GPUs.
+``PreStartContainer``, which the kubelet retries, checks all conditions that may change.
 
 The response always names the GPUs of the kubelet's device IDs, so that a container sees exactly
 these GPUs. Both resources of a core_mem container get the same response, because the kubelet merges
@@ -128,7 +128,7 @@ def _in_use(
 def spread_evenly(
     size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu
 ) -> tuple[str, ...] | None:
-    """Return ``size`` IDs that include ``must``, with equally many IDs of each of ``gpus``.
+    """Return ``size`` IDs that include ``must``, with the same number from each of ``gpus``.
 
     The result is None if this is impossible. ``available`` includes ``must``.
     """
@@ -194,8 +194,8 @@ class _Choice:
     def options(self) -> Iterator[tuple[str, ...]]:
         """Yield sets of GPUs: the pod's GPUs, its booked GPUs, and then GPUs with enough room.
 
-        The first call for a pod prefers GPUs with IDs and room for the whole pod. The kubelet uses
-        the IDs of an init container again for later containers, and adds IDs if they need more.
+        The first call for a pod prefers GPUs with enough IDs and room for the whole pod. For later
+        containers, the kubelet reuses the IDs of an init container, and adds IDs if necessary.
         """
         pod, request = self.pod, self.pod.request if self.pod else None
         of_container = pod.booked(self.caller.container) if pod else ()
@@ -220,7 +220,7 @@ class _Choice:
         yield from self._fitting(count, ids, ids * unit if memory else 0, 0 if memory else ids)
 
     def _near(self) -> tuple[str, ...]:
-        """Return the GPUs of the last Allocate if that was for an unknown pod and another resource.
+        """Return the GPUs of the last Allocate call if its pod is unknown and its resource differs.
 
         The kubelet allocates the resources of a container one after the other.
         """
@@ -230,7 +230,7 @@ class _Choice:
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
-        """Yield the fullest ``count`` GPUs that each have this many IDs and this much room.
+        """Yield the ``count`` fullest GPUs that each have enough IDs, memory and compute.
 
         With time-slicing, yield the emptiest GPUs. The first result leaves room for booked pods
         that are not admitted yet. The second result ignores these pods, so that the caller does
@@ -341,7 +341,7 @@ def environment(
             _INDEX: ",".join(str(share.index) for share in shares),
             _UNIT: f"{unit_mib}MiB",
         }
-        if mib := sum(share.mib for share in shares):  # 0 for only compute of an unknown container
+        if mib := sum(share.mib for share in shares):  # 0 while only its compute is known
             result |= {
                 _CONTAINER: str(mib // unit_mib),
                 _POD: str(pod_mib * len(shares) // unit_mib),

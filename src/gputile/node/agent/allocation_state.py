@@ -50,7 +50,7 @@ class ExpectedMemory:
 
 @dataclass(slots=True)
 class Advertised:
-    """What the node advertises, and the decision that this is based on.
+    """What the node advertises, and the decision on which this is based.
 
     ``effective_mode`` is written to the agent's checkpoint, and so survives a restart. It is None
     until the node's labels have been read for the first time.
@@ -162,7 +162,7 @@ class AllocationState:
         read_again(self.pods, configuration)
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
-        """Record the list of the kubelet of an ``epoch``, or None if it did not answer."""
+        """Record the kubelet's list. ``listing`` is None if the kubelet did not answer."""
         if self.kubelet.epoch not in (0.0, epoch):
             # The checkpoint has all responses to the previous kubelet that are not lost.
             self.answered.clear()
@@ -179,8 +179,8 @@ class AllocationState:
         """Return the UUIDs of a container's GPUs. ``pod`` is None for an unknown pod.
 
         A container that inherits the IDs of an init container may get IDs of fewer GPUs than it
-        requests, because the kubelet takes them in any order. Then the result is as many GPUs of
-        the pod.
+        requests, because the kubelet takes them in any order. The result then contains as many of
+        the pod's GPUs as the container requests.
         """
         held = pod_devices.container_gpus.get(container, frozenset())
         count = pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
@@ -228,7 +228,7 @@ class AllocationState:
         return own | self.device_table.directories()
 
     def unit_mib(self, pod: KnownPod | None) -> int:
-        """Return a pod's memory unit, which never changes, or the node's unit if it is unknown."""
+        """Return a pod's memory unit, which never changes, or the node's for an unknown pod."""
         own = pod.request.unit_mib if pod is not None and pod.request is not None else 0
         return own or self.node_config.effective_mode.unit_mib
 

@@ -90,7 +90,7 @@ class NodeApi:
 
 
 class Wakeup:
-    """A request that a loop runs soon. Several requests before the next run count as one."""
+    """A request for a loop to run soon. Several requests before the next run count as one."""
 
     def __init__(self) -> None:
         self._wished = asyncio.Event()

@@ -25,8 +25,8 @@ class ArbiterProcess:
     """Runs an arbiter while the node has containers to serve.
 
     ``shares`` returns the time shares of all containers, or of the containers on the given GPUs.
-    ``spent`` is the last report of the arbiter: the GPU time since the arbiter's start, by the name
-    of the allocation directory and the UUID of the GPU.
+    ``spent`` is the arbiter's last report. It maps the name of an allocation directory and the UUID
+    of a GPU to the GPU time that was used since the arbiter's start.
     """
 
     def __init__(self, store: NodeFiles, shares: Callable[[Set[str] | None], TimeShares]) -> None:

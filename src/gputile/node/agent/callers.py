@@ -1,14 +1,14 @@
-"""Finds out which pod and container the kubelet calls ``Allocate`` for, which no call names.
+"""Finds out for which pod and container the kubelet calls ``Allocate``. No call names them.
 
 The kubelet admits one pod at a time. Its ``List`` shows this pod with containers that have no
 devices yet. So the calling pod is bound to this node, requests GPUs, and has no devices in the
-list. The calling container is the next one in the order of admission that requests exactly this
+list. In the order of admission, the calling container is the next one that requests exactly this
 number of IDs of the resource, and that has no IDs in the kubelet's checkpoint.
 
 Containers that have not started take precedence. A kubelet that has lost the devices of a running
 container requests no new devices for it (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager). If
 all candidates have started, the caller is in the youngest listed pod. A kubelet that has just
-started admits pods by age, and lists only the pods that it has admitted or admits now.
+started admits pods by age, and lists only the pods that it has admitted or is admitting.
 
 The result may be wrong. So it decides only the preferred GPUs and the environment (``allocation``).
 ``PreStartContainer`` relies on the kubelet's checkpoint, which names each container.
@@ -56,10 +56,7 @@ def callers(
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
-    """Return the keys of the pods to read from the API server to identify the calling container.
-
-    There are none if the calling container is certain.
-    """
+    """Return the keys of the pods that must be read from the API server to identify the caller."""
     found = callers(state, listing, resource, size)
     if sum(caller.sure for caller in found) == 1:
         return []
@@ -108,10 +105,10 @@ def _first_bare(listed: ListedPod, resource: str) -> str:
 
 
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
-    """Return whether the listed pod may be a newer pod of the same name than the cached ``pod``.
+    """Return whether the listed pod may be newer than the cached ``pod`` of the same name.
 
-    This is possible if a listed container has no devices. The cached pod must request no GPUs, lack
-    this container, or request the resource for the container.
+    This is possible if a listed container has no devices, and the cached pod requests no GPUs,
+    lacks this container, or requests the resource for this container.
     """
     bare = [name for name, resources in listed.containers.items() if not resources]
     if pod.request is None:

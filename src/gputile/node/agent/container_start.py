@@ -10,8 +10,8 @@ The kubelet starts the containers of a pod with the same Allocate response durin
 life, even if the node has changed. So before each start, the agent checks that the response
 contains the isolation library, and that the library's files have the right content and can be
 loaded. Otherwise a container could run without limits. If a file is missing, the container runtime
-creates a directory instead of it. The dynamic loader ignores such a directory, and it also ignores
-a library on a file system that is mounted ``noexec``.
+creates a directory in its place. The dynamic loader ignores such a directory, and it also ignores a
+library on a file system that is mounted ``noexec``.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ def prestart(
 ) -> list[tuple[str, Limits]]:
     """Return the allocation directory and the limits of each container that may have ``ids``.
 
-    These are an init container and the container that inherits its IDs. Raises NotYet if the
+    An init container has the same IDs as a container that inherits them. Raises NotYet if the
     container cannot be identified with certainty, or must not start yet.
     """
     wanted = frozenset(ids)
@@ -113,7 +113,7 @@ def prestart(
 
 
 def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
-    """Return whether the call may be for an init container, which may have the same IDs."""
+    """Return whether the pod has an init container that may have the same IDs."""
     pod = state.pod_of(held)
     inits = pod.pod.spec.init_containers if pod is not None else ()
     return any(
@@ -143,7 +143,7 @@ def _wait_for_others(
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` comes first, as the only pod that has started, or as the older pod."""
+    """Return whether ``one`` has precedence, because only it has started or it is older."""
     ran, mine = (
         any(each.directory in table.started for each in held.devices) for held in (one, other)
     )

@@ -6,7 +6,7 @@ such hints, the kubelet's Topology Manager would restrict the choice to a NUMA n
 have the booked GPU.
 
 Pods that are bound here and not admitted yet need memory IDs too. If all pods have the same unit,
-these are the free IDs. A pod with another unit requests a different number of IDs for the same MiB.
+they use the free IDs. A pod with another unit requests a different number of IDs for the same MiB.
 So more IDs are listed for such a pod until it has them.
 
 How many memory IDs are listed:
@@ -106,9 +106,9 @@ NONE = ExpectedMemory()
 def expected_memory(
     pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int
 ) -> Mapping[str, ExpectedMemory]:
-    """Return the memory that ``pods`` with a unit other than ``unit_mib`` do not have yet.
+    """Return the memory on each GPU, by UUID, that ``pods`` are still to be allocated.
 
-    The result is by GPU UUID.
+    Only pods with a unit other than ``unit_mib`` count.
     """
     found: dict[str, ExpectedMemory] = {}
     for pod in pods:
@@ -121,7 +121,7 @@ def expected_memory(
 
 
 def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tuple[str, int]]:
-    """Return how many IDs the pod does not have yet of each booked GPU.
+    """Return how many IDs of each booked GPU the pod does not have yet.
 
     The list is empty if the kubelet chose other GPUs.
     """

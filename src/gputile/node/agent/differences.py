@@ -42,7 +42,7 @@ def allocation_of(
 ) -> Allocation | None:
     """Return the booking that matches a pod's devices, or None if this cannot be determined.
 
-    It cannot for MIG instances, without a request, or if a GPU is not in the inventory.
+    This is the case for MIG instances, a pod without a request, and GPUs not in the inventory.
     """
     request, node_config = pod.request, state.node_config
     if request is None or any(
@@ -98,7 +98,7 @@ def annotations_of(
 def _gpus(
     state: AllocationState, pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest
 ) -> frozenset[str]:
-    """Return a container's GPUs. If the IDs of an init container are lost, return booked GPUs."""
+    """Return a container's GPUs, or its booked GPUs if the IDs of an init container are lost."""
     if any(devices.container == container.name for devices in pod_devices.devices):
         return state.gpus(pod_devices, container.name, pod)
     booked = frozenset(share.uuid for share in pod.booked(container.name))

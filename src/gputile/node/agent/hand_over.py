@@ -97,7 +97,7 @@ class HandOver:
         self.under_way = False
 
     def left(self, node: Node) -> float | None:
-        """Return how many seconds the annotation must stay on the node, or None without one."""
+        """Return how many seconds the annotation must stay on the node, or None if it has none."""
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None
@@ -108,7 +108,7 @@ class HandOver:
     def _seconds_left(self, text: str) -> float:
         """Return how many seconds an annotation is still valid.
 
-        The result is 0 for an invalid text, and if the clock was set back after the text was
+        The result is 0 if the text is invalid, or if the clock was set back after the text was
         written.
         """
         try:
@@ -124,9 +124,9 @@ class HandOver:
         )
 
     async def _admitted(self, pods: Sequence[KnownPod]) -> None:
-        """Wait until the kubelet has admitted ``pods``, while their number decreases.
+        """Wait until the kubelet has admitted ``pods``.
 
-        The node gets no new pods, so the wait ends even if the kubelet never admits a pod.
+        The wait ends early if the kubelet admits none of them within ``STUCK_AFTER_S``.
         """
         fewest, since = len(pods) + 1, self._clock()
         while True:

@@ -1,4 +1,4 @@
-"""Answers the kubelet's calls: collects the data, lets others decide, and writes the result.
+"""Answers the kubelet's calls: collects data, asks other modules to decide, writes the result.
 
 For each resource of a container, the kubelet may call ``GetPreferredAllocation``, and then calls
 ``Allocate``. Before each start of the container it calls ``PreStartContainer``. ``callers`` finds
@@ -6,9 +6,9 @@ the calling pod, ``allocation`` decides about IDs, and ``container_start`` about
 
 A call blocks the admission of all pods of the node, and the kubelet has no deadline for it. So each
 request that the agent makes during a call has a deadline. The agent waits for the kubelet's list
-for up to three seconds, because a busy node is slow, or half a second after a failed request. It
-waits longer for the API server, but only for a pod that is otherwise unknown, because the kubelet
-never changes the devices that it has allocated to a pod.
+for up to three seconds, because a busy node is slow. After a failed request, the agent waits for
+only half a second. It waits longer for the API server, but only for a pod that is otherwise
+unknown, because the kubelet never changes the devices that it has allocated to a pod.
 """
 
 import asyncio

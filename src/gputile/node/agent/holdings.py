@@ -2,8 +2,8 @@
 
 The kubelet's checkpoint contains the IDs of each container, and the allocation directory that the
 container mounts. The record in this directory contains the time of the allocation, the amounts of
-memory and compute, and whether the container has started. The name of the directory joins the two.
-The table is computed again when the checkpoint, a record or a pod changes.
+memory and compute, and whether the container has started. The name of the directory connects entry
+and record. The table is computed again when the checkpoint, a record or a pod changes.
 
 The kubelet writes all devices of a container to its checkpoint before it calls for the next
 container, and before the container starts. An Allocate response that the checkpoint does not
@@ -86,7 +86,7 @@ def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: in
 
 
 def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
-    """Replace the prepared claims by ``claims``, on which no other row of the table depends."""
+    """Replace the prepared claims with ``claims``. No other row of the table depends on them."""
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
     state.started -= {each.directory for uid, each in state.claims.items() if uid not in claims}
     state.claims = dict(claims)
@@ -96,7 +96,7 @@ def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> 
 def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
     """Drop the records of allocation directories that were removed.
 
-    ``directories`` are the remaining ones. No container of a removed directory can run.
+    ``directories`` are those that remain. No container of a removed directory can run.
     """
     state.records = {name: record for name, record in state.records.items() if name in directories}
     state.started &= directories
@@ -113,7 +113,7 @@ def forget_unwritten(state: AllocationState, resource: str) -> None:
 
 
 def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
-    """Return the entries of the kubelet's list, which replace those of an unreadable checkpoint.
+    """Return the entries of the kubelet's list, for use if the checkpoint cannot be read.
 
     The latest response with a container's IDs determines its directory. A container is omitted if
     the list does not contain the amounts that its known pod requests. Then the list is incomplete,

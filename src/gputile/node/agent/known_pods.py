@@ -63,7 +63,7 @@ class KnownPod:
 
     @property
     def shared_gpus(self) -> int:
-        """How many GPUs each container shares, or 0 for whole GPUs. 1 for an unknown request."""
+        """How many GPUs each container shares: 0 for whole GPUs, and 1 for an unknown request."""
         if self.request is None:
             return 1
         return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
@@ -117,10 +117,10 @@ class PodCache(dict[str, KnownPod]):
     """The pods by key.
 
     ``gone`` are the UIDs of pods that the watch or a list has reported as deleted. The response to
-    an earlier read or write may arrive later. It must not restore the pod, for which the watch has
-    no further event. ``ahead`` are the UIDs of pods that were read directly, but not yet reported
-    by the watch or a list. A list without such a pod may be older than the pod. ``listed`` is True
-    once the API server has listed all pods.
+    an earlier read or write may arrive later. It must not restore the pod, because the watch will
+    not report the deletion again. ``ahead`` are the UIDs of pods that were read directly, but not
+    yet reported by the watch or a list. A list without such a pod may be older than the pod.
+    ``listed`` is True once the API server has listed all pods.
     """
 
     def __init__(self) -> None:
@@ -141,9 +141,9 @@ def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) ->
 
 
 def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
-    """Store a pod from the watch or a list, unless a newer version or pod of its name is stored.
+    """Store a pod from the watch or a list, unless a newer version or a newer pod is stored.
 
-    Return whether a relevant field changed. Most status updates of the kubelet change none.
+    Return whether a relevant field changed. Most of the kubelet's status updates change none.
     """
     pod_cache.ahead.discard(pod.metadata.uid)
     return _update(pod_cache, pod, configuration)

@@ -133,7 +133,7 @@ class KubeletLink:
             self._link.send(Advertise(tuple(devices), changed))
 
     def serve_claims(self, health: bytes | None) -> None:
-        """Serve the DRA driver with this health of its devices, or stop serving if it is None."""
+        """Serve the DRA driver and report ``health``, or stop serving if ``health`` is None."""
         if health != self._health:
             self._health = health
             self._link.send(ServeClaims(health))

@@ -1,7 +1,7 @@
 """Exports the metrics of the agent, of the node's GPUs, and of containers on these GPUs.
 
-Each scrape computes the node's metrics in a separate thread. Other threads must replace its data as
-a whole. Only containers of existing pods have series, so a pod's series end with the pod.
+Each scrape computes the node's metrics in a separate thread. Other threads must not change the data
+of this thread in place. Only containers of existing pods have series.
 """
 
 import copy
@@ -101,7 +101,7 @@ class NodeMetrics(Collector):
         self._latest = latest
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing, so that the registry does not run ``collect`` only for the names."""
+        """Yield nothing. Otherwise the registry would run ``collect`` only to get the names."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
 """Decides which mode, memory unit and sharing are in force on the node.
 
-The mode and the sharing do not change while GPU pods are on the node, because these would lose
+The mode and the sharing do not change while GPU pods are on the node, because the pods would lose
 their devices (M12). A change has two steps. First the node is closed to new pods. The change takes
 effect when no pod can be on its way to the node. Otherwise the kubelet would permanently fail pods
 that request a resource which is no longer offered. A new memory unit takes effect at once (U5, see
@@ -88,8 +88,8 @@ def decide_mode(
 ) -> ModeDecision:
     """Decide on the mode, unit and sharing in force, from the node's labels.
 
-    ``before`` is what was in force, or None for a new node (M11). ``gpu_pods`` are the keys of the
-    GPU pods on the node. ``free`` is True if no other pod can be on its way to the node.
+    ``before`` was in force until now, or is None for a new node (M11). ``gpu_pods`` are the keys of
+    the GPU pods on the node. ``free`` is True if no other pod can be on its way to the node.
     """
     current = before or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
     unit, unit_condition = _unit(current, configuration.unit_mib, gpus)
@@ -257,7 +257,7 @@ _KOORDINATOR_GPU = "koordinator.sh/gpu-core"
 def resources_of_others(
     registered: Mapping[str, bytes], uuids: Iterable[str], node: Node | None
 ) -> list[str]:
-    """Return the resources as which other device plugins offer GPUs with these UUIDs.
+    """Return the resources under which other device plugins offer GPUs with these UUIDs.
 
     ``registered`` are the device IDs of each resource in the kubelet's checkpoint. The checkpoint
     does not change when a plugin ends, but the node's allocatable of the resource becomes 0.

@@ -1,4 +1,4 @@
-"""Serves the agent's metrics and probes in a separate thread, also while the event loop hangs."""
+"""Serves the agent's metrics and probes in a separate thread, even while the event loop hangs."""
 
 import asyncio
 import contextlib

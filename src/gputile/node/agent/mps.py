@@ -4,8 +4,8 @@ Each GPU has a daemon, and so has each set of GPUs that a pod uses together.
 
 A daemon has one pipe directory, which its clients find through ``CUDA_MPS_PIPE_DIRECTORY``. A
 client that fails takes down only the clients of its own daemon. A client can use only one daemon.
-So a pod on several GPUs needs a daemon that serves them all, and takes turns with the daemons of
-the single GPUs. The client's environment limits its memory (``allocation.environment``).
+So a pod on several GPUs needs a daemon that serves them all. This daemon takes turns with the
+daemons of the single GPUs. The client's environment limits its memory (``allocation.environment``).
 
 The daemons and their clients survive a restart of the agent's process. The agent records the
 process of each daemon in a file, by which the next agent finds the daemon. The record includes the
@@ -150,7 +150,7 @@ _PROCESS = "process"  # the file that names the daemon's process
 
 
 def cut_back(directory: Path, most: int) -> None:
-    """Truncate the files of a directory that use more than ``most`` bytes of the disk.
+    """In ``directory``, truncate each file that uses more than ``most`` bytes of the disk.
 
     A process that continues to write at its old offset leaves a hole in the file. The hole uses no
     disk space.
@@ -164,7 +164,7 @@ def cut_back(directory: Path, most: int) -> None:
 
 
 class MpsDaemons:
-    """Runs the daemons of the wanted GPUs, and restarts those that end."""
+    """Runs the daemons of the wanted GPUs, and restarts each daemon that ends."""
 
     def __init__(self, directory: Path, program: str = PROGRAM) -> None:
         self._directory = directory

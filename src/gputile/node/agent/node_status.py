@@ -310,8 +310,8 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
 def farewell_patch(current: Node) -> dict[str, Any] | None:
     """Return the strategic merge patch that removes what an agent wrote on the node, or None.
 
-    The condition of a silent agent remains, because the controller owns it. On a node without a
-    condition and an inventory of an agent, the labels are not from an agent either.
+    The condition of a silent agent remains, because the controller owns it. If the node has neither
+    a condition nor an inventory from an agent, its labels are not from an agent either.
     """
     spoken = [
         condition.type
@@ -332,8 +332,8 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
     """Return the status patch that sets the number of shared GPUs as a resource (B9).
 
-    A ``count`` of None removes the resource. The patch sets capacity and allocatable, because the
-    kubelet copies the capacity of other writers' resources only from time to time.
+    A ``count`` of None removes the resource. The patch sets both capacity and allocatable. If
+    another program sets only capacity, the kubelet copies it to allocatable only occasionally.
     """
     resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
     return {

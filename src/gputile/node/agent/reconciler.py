@@ -1,7 +1,7 @@
 """Compares bookings and devices in rounds, and writes the corrections.
 
 The kubelet may call for devices while a round waits for the API server. So each step uses the state
-at its own time. A correction that fails is found again in the next round.
+at the time of the step. A correction that fails is found again in the next round.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class Reconciler:
         keep_only(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
-        """Return the corrections to write, without problems that have not lasted long enough."""
+        """Return the corrections to write. A problem is included if it has lasted long enough."""
         before, self._since = self._since, {}
         lasting: list[Correction] = []
         for each in found:

@@ -73,8 +73,8 @@ class AllocationRules:
         """Return why a container must not start with IDs that another pod also has, or None.
 
         The kubelet can allocate the same IDs to two pods. This happens if a pod ends while the
-        kubelet waits for an Allocate response. A ``List`` call then makes it count the IDs in use
-        again, without the IDs of this response (``UpdateAllocatedDevices`` in its device manager).
+        kubelet waits for an Allocate response. A ``List`` call then makes it recount the IDs in
+        use, without the IDs of this response (``UpdateAllocatedDevices`` in its device manager).
         IDs of memory, compute and time slices are interchangeable. For them it is sufficient that
         the GPU has room for both pods.
         """

@@ -72,8 +72,8 @@ MOST_PRIORITY: Final = 2**31 - 1
 class TimeShares:
     """The arbiter's assignment, and the share files of the allocations, by directory name.
 
-    A container obeys its share file while no arbiter runs. ``guaranteed`` contains the numbers in
-    the files, which are the part of each GPU's time by UUID. ``SHARE_WHOLE`` is all the time.
+    A container obeys its share file while no arbiter runs. ``guaranteed`` contains the same parts
+    of GPU time as the files, by directory name and GPU UUID. ``SHARE_WHOLE`` is all the time.
     """
 
     assignment: Assignment

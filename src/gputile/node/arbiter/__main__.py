@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input ends. Report usage every ``report_every`` s, or never if 0."""
+    """Serve until standard input ends. ``report_every`` is in seconds, or 0 for no reports."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin

@@ -57,8 +57,8 @@ class Bucket:
 class Account:
     """One container's account on one GPU.
 
-    ``waiting`` and ``overrun`` are the container's processes, by number. A process overruns if it
-    still occupies the GPU after it lost its turn.
+    ``waiting`` and ``overrun`` contain processes of the container, by number. A process overruns if
+    it still occupies the GPU after it lost its turn.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Process ``member`` may submit work for ``length``. 0 means until it receives a ``Limit``."""
+    """Process ``member`` may submit work for ``length``, or until a ``Limit`` if that is 0."""
 
     member: int
     turn: int

@@ -1,11 +1,11 @@
 """Decides which turns begin now.
 
 The algorithm is conservative backfilling. Candidates are planned in the order of their rank. Each
-is planned for the earliest time at which all its GPUs are free of earlier candidates. A candidate
-that is planned for now gets a turn on all its GPUs, or on none. A later candidate may use a GPU
-before an earlier one needs it, if it returns the GPU in time. So no candidate waits for a later
-candidate, and none occupies a GPU while it waits for another GPU. Kernels may outlast their turns,
-so the GPUs of a candidate that has waited for long are reserved for it.
+is planned for the earliest time at which no higher-ranked candidate needs any of its GPUs. A
+candidate that is planned for now gets a turn on all its GPUs, or on none. A candidate may use a GPU
+before a higher-ranked candidate needs it, if it returns the GPU in time. So no candidate waits for
+a lower-ranked one, and none occupies a GPU while it waits for another GPU. Kernels may outlast
+their turns, so the GPUs of a candidate that has waited for long are reserved for it.
 
 This module uses no clock and no I/O. All times are in nanoseconds.
 """
@@ -21,8 +21,8 @@ class TurnCandidate:
     """A container that wants a turn on all of ``gpus``.
 
     If ``until`` is set, the container does not begin a turn now, but the GPUs stay reserved for it
-    until that time. If all GPUs will be free within ``kept_for``, later candidates cannot use them
-    before this candidate.
+    until that time. If all GPUs will be free within ``kept_for``, lower-ranked candidates cannot
+    use them before this candidate.
     """
 
     rank: Rank
@@ -36,7 +36,7 @@ class TurnCandidate:
 class Begin:
     """A turn that begins now.
 
-    ``by`` is when an earlier candidate needs one of ``gpus``, or None if no candidate does.
+    ``by`` is the time when a higher-ranked candidate needs one of ``gpus``, or None.
     """
 
     container: str
@@ -60,8 +60,8 @@ def turns_to_begin(
 ) -> list[Begin]:
     """Return the turns that begin at ``now``.
 
-    ``busy_until`` is when each GPU is expected to be free, or None if the GPU is free now. A turn
-    is assumed to last one ``quantum``. A turn does not begin if it would have to end within
+    ``busy_until`` contains the time when each GPU is expected to be free, or None for a free GPU. A
+    turn is assumed to last one ``quantum``. A turn does not begin if it would have to end within
     ``least``.
     """
     gpus = {

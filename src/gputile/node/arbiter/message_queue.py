@@ -1,10 +1,10 @@
 """Limits each container's share of the arbiter's time when its processes send many messages.
 
 Time is divided into windows. In each window, ``GUARANTEED`` messages are divided equally among all
-containers. Containers that send more share another ``SHARED`` messages, in rotation. Messages
-beyond the limits of a window count in the next windows. So a container that sends few messages is
-served at once. Containers that flood the arbiter wait for the next window, and delay each other
-before they delay others.
+containers. Containers that send more take turns in using up to ``SHARED`` further messages.
+Messages beyond the limits of a window count in the next windows. So a container that sends few
+messages is served at once. Containers that flood the arbiter wait for the next window, and delay
+each other before they delay others.
 
 This module does no I/O. The event loop is a parameter.
 """

@@ -102,7 +102,7 @@ class LineError(ValueError):
 
 
 class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container's share of one GPU, with guarantee and ceiling in millionths of its time."""
+    """A container's share of one GPU. Guarantee and ceiling are in millionths of the GPU's time."""
 
     uuid: str
     weight: int = 1

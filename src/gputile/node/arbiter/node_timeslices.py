@@ -135,8 +135,8 @@ class NodeTimeSlices:
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
         """Record that a container uses the GPU ``uuid`` and the GPUs ``others`` together.
 
-        GPUs with another guarantee or ceiling are left out, because work that spans GPUs progresses
-        at the same rate on all of them.
+        GPUs on which the container has a different guarantee or ceiling are left out, because work
+        that spans GPUs progresses at the same rate on all of them.
         """
         account = self._gpus[uuid].accounts.get(container)
         if account is None:
@@ -175,7 +175,7 @@ class NodeTimeSlices:
             accounts[uuid].tied, accounts[uuid].asks = uuid in joint.gpus, False
 
     def _connected(self, uuid: str) -> set[str]:
-        """Return the GPU ``uuid`` and all GPUs that joint sets connect with it, also indirectly."""
+        """Return ``uuid`` and all GPUs that joint sets connect with it, directly or indirectly."""
         connected, grows = {uuid}, True
         while grows:
             grows = False
@@ -195,8 +195,8 @@ class NodeTimeSlices:
     def _after(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
         """Update a GPU and the GPUs that are connected with it, and begin turns.
 
-        ``before`` is set after a container was removed, to the GPUs that were connected before. The
-        formula of the cost was fitted to measurements with 2 to 16 GPUs and 1 to 16 containers.
+        After a container was removed, ``before`` contains the GPUs that it connected. The formula
+        for ``cost`` was fitted to measurements with 2 to 16 GPUs and 1 to 16 containers.
         """
         messages: GpuMessages = [(uuid, message) for message in self._gpus[uuid].tick(now)]
         connected = (before or set()) | self._connected(uuid)
@@ -239,7 +239,7 @@ class NodeTimeSlices:
         self._record_joint_use(owner.name, uuid, waits, now)
 
     def _accounts(self, container: str) -> list[tuple[str, TimeSliceScheduler, Account]]:
-        """Return the UUID, the scheduler and the container's account of each GPU of its set."""
+        """Return UUID, scheduler and the container's account for each GPU in its joint set."""
         gpus = [(uuid, self._gpus[uuid]) for uuid in self._sets[container].gpus]
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
 
@@ -271,7 +271,7 @@ class NodeTimeSlices:
                 account.asks = asks
 
     def _revoke_overdue(self, connected: set[str], now: int) -> None:
-        """Revoke the turns of a container that is overdue on a GPU while it waits for another one.
+        """Revoke the turns of a container that is overdue on one GPU while it waits for another.
 
         The next round of the container then continues on all GPUs of its set. A continued round
         cannot be continued again.
@@ -290,7 +290,7 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, connected: set[str], now: int) -> None:
-        """End a set's turns when no process holds them. Record joint use of several held turns."""
+        """End a set's turns if no process holds any. Record joint use if several are held."""
         for container, owned in self._owned_within(connected):
             held = [uuid for uuid in owned if self._gpus[uuid].holders]
             if len(held) > 1:
@@ -300,7 +300,7 @@ class NodeTimeSlices:
                     self._gpus[uuid].release(now)
 
     def _align_ends(self, connected: set[str], now: int) -> GpuMessages:
-        """Set the end of all turns of a set to the earliest of their ends."""
+        """If only some turns of a set have an end, end all of them at the earliest end."""
         messages: GpuMessages = []
         for _, owned in self._owned_within(connected):
             ends = [end for uuid in owned if (end := self._gpus[uuid].end) is not None]
@@ -405,7 +405,7 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, container: str, now: int) -> Rank:
-        """Return a set's rank by its largest lead, so that no GPU's share is exceeded."""
+        """Return a set's rank. Its largest lead counts, so that no GPU's share is exceeded."""
         accounts = self._accounts(container)
         since = max(
             self._waits_since(container, now),

@@ -292,7 +292,7 @@ class Arbiter:
         self.listen()
 
     def listen(self) -> None:
-        """Create missing sockets, because directories of containers may be created later."""
+        """Create missing sockets. A container's directory may not have existed until now."""
         for name, container in self._containers.items():
             if container.listener is not None and container.listener.is_reachable:
                 continue

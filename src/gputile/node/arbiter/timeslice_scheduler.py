@@ -236,7 +236,7 @@ class TimeSliceScheduler:
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU is expected to be free. An overrun is expected to double."""
+        """Return when the GPU is expected to be free. A long overrun is expected to double."""
         turn = self._turn
         if turn is None:
             return now
@@ -253,7 +253,7 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
-        """End a turn that processes still hold. When they return it, they pay for the overrun."""
+        """End a turn that processes still hold. The container is charged for their overrun."""
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
@@ -422,7 +422,7 @@ class TimeSliceScheduler:
         )
 
     def lead(self, account: Account) -> int:
-        """Return how far an account's virtual time is ahead of the least of active accounts."""
+        """Return how far an account's virtual time is ahead of the smallest active one."""
         return account.virtual - self._virtual
 
     def rank(self, account: Account, now: int) -> Rank:

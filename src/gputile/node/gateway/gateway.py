@@ -1,7 +1,7 @@
 """Relays the calls of a node's kubelet to the agent that currently runs.
 
 A call waits for the next agent if no agent runs, or if the agent ends before it answers. The
-kubelet has no deadline for ``Allocate``, and admits no other pod until it is answered. So the
+kubelet has no deadline for ``Allocate``, and admits no other pod until the call is answered. So the
 gateway limits the wait.
 """
 

@@ -181,7 +181,7 @@ class Plugin(KubeletSocket):
         await super().stop()
 
     async def register(self, kubelet: grpc.aio.Channel) -> str | None:
-        """Register with the kubelet. Return the reason of a failure, or None after a success."""
+        """Register with the kubelet. Return the reason for a failure, or None after a success."""
         path = self.path
         request = pb.RegisterRequest(
             version=VERSION,

@@ -1,4 +1,4 @@
-"""Keeps the resources registered with the kubelet, also when the kubelet restarts.
+"""Keeps the resources registered with the kubelet, even when the kubelet restarts.
 
 A kubelet that starts removes all sockets from its device plugin directory, and creates its own
 socket. So the inode of this socket identifies a kubelet, and each plugin must create a new socket.

@@ -1,1 +1,1 @@
-"""Installs the library of native/ on the node, encodes its limits, and tests that limits hold."""
+"""Installs the library of native/ on the node, encodes its limits, and tests their enforcement."""

@@ -77,8 +77,8 @@ def place_named(directory: Path, version: str) -> Installed:
 def install(installed: Installed, content: bytes) -> None:
     """Install the library and its ld.so.preload, unless they are installed already.
 
-    An installed library stays if its version is that of its directory. A missing or damaged library
-    is replaced by ``content``. Raises OSError if a file cannot be read or written.
+    An installed library stays if its version matches its directory. A missing or damaged library is
+    replaced by ``content``. Raises OSError if a file cannot be read or written.
     """
     directory = installed.library.parent
     if not directory.is_dir():
@@ -152,8 +152,8 @@ def encode_limits(
 
     ``turn`` is the path of the arbiter's socket in the container, or "" without an arbiter. On some
     GPUs the memory of contexts and modules cannot be measured. There, ``overhead_mib`` is the most
-    that a process is charged for it, or None for the library's default. Raises ValueError if there
-    are no GPUs or too many, or a GPU has no valid UUID.
+    that a process is charged for this memory, or None for the library's default. Raises ValueError
+    if there are no GPUs or too many, or a GPU has no valid UUID.
     """
     known = tuple(gpus)
     if not 0 < len(known) <= native_layouts.MOST_GPUS or any(

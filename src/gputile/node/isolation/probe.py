@@ -1,9 +1,9 @@
 """Uses a GPU like a CUDA program, so that the self-test can measure what the library permits.
 
-``python -m gputile.node.isolation.probe memory WAY MIB`` allocates up to MIB in small pieces by one
-way to allocate, and prints how many MiB it got. ``python -m gputile.node.isolation.probe time
-SECONDS`` keeps the GPU busy by filling memory, and prints the number of fills per second. A fill
-needs no CUDA kernel, so every driver can do it.
+``python -m gputile.node.isolation.probe memory WAY MIB`` allocates up to MIB in small pieces in one
+of ``WAYS``, and prints how many MiB it got. ``python -m gputile.node.isolation.probe time SECONDS``
+keeps the GPU busy by filling memory, and prints the number of fills per second. A fill needs no
+CUDA kernel, so every driver can do it.
 
 The self-test starts the probe as a separate process with the library. The probe uses the first
 visible GPU. It prints a line when it has a context, and then waits for a line of input, so that

@@ -1,8 +1,8 @@
 """Tests on a machine that memory limits and shares of GPU time are enforced.
 
-To test memory, a probe tries to allocate twice its limit, once for each way to allocate. It must
-get exactly its limit. To test GPU time, the probes of several containers keep the GPU busy at the
-same time under an arbiter.
+To test memory, a probe tries to allocate twice its limit, and must get exactly its limit. This is
+repeated for each way to allocate. To test GPU time, the probes of several containers keep the GPU
+busy at the same time under an arbiter.
 """
 
 import os
@@ -59,9 +59,9 @@ def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> It
     """Yield a row for each way to allocate, and then a row for each of two simultaneous limits.
 
     Two processes share each of the two simultaneous limits, and all four allocate at the same time.
-    Each pair must reach its own limit. Each process of a pair may stay below the limit by as many
-    MiB as a single process did. ``environment`` makes a process see only the GPU ``uuid``. Raises
-    LibraryMissing if this installation has no library.
+    Each pair must reach its own limit, but may stay below it by twice as many MiB as a single
+    process did. ``environment`` makes a process see only the GPU ``uuid``. Raises LibraryMissing if
+    this installation has no library.
     """
     alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, SLACK_MIB)[0] for way in WAYS]
     yield from alone

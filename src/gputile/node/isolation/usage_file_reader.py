@@ -75,7 +75,7 @@ def slots_listed(path: Path) -> bool:
     """Return whether /proc/locks lists a lock on a slot of a usage file that cannot be opened.
 
     The kernel lists all locks to every process. If it lists too many to read, the result is True,
-    because one of the others may be on the file. Raises OSError if the file or /proc/locks does not
+    because an unread one may be on the file. Raises OSError if the file or /proc/locks does not
     exist.
     """
     found = path.lstat()

@@ -1,9 +1,9 @@
 """Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
 
-The probe reports signs: XIDs and results of examinations. Certain trouble makes a GPU unhealthy
-at once. Doubtful trouble does so only in two examinations in a row. The GPU becomes healthy again
-after a quiet time without trouble and several good examinations in a row. The quiet time doubles
-if the GPU fails again soon. This module does no I/O.
+The probe reports signs: XIDs and results of examinations. A definite fault makes a GPU unhealthy at
+once. A suspected fault does so only if two examinations in a row find it. The GPU becomes healthy
+again after a quiet time without faults and several good examinations in a row. The quiet time
+doubles if the GPU fails again soon. This module does no I/O.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,8 +40,8 @@ class XidSeen:
 class Examined:
     """The result of examining the GPU or MIG instance ``uuid``.
 
-    ``trouble`` is None if the GPU is healthy. A ``doubtful`` trouble may be transient, such as a
-    call that timed out. Other trouble is certain, such as a lost GPU.
+    ``trouble`` describes a fault, or is None if the GPU is healthy. A ``doubtful`` fault may be
+    transient, such as a call that timed out. Any other fault is definite, such as a lost GPU.
     """
 
     uuid: str
@@ -62,7 +62,7 @@ class HealthState:
     good: int = 0  # good examinations in a row of an unhealthy GPU
     troubled_at_s: float = 0.0
     returned_at_s: float | None = None  # when the GPU last became healthy again
-    quiet_s: float = FIRST_QUIET_S  # the time without trouble after which it may become healthy
+    quiet_s: float = FIRST_QUIET_S  # the time without faults after which it may become healthy
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ WELL = HealthState()
 
 
 def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return the initial health of an agent whose predecessor published ``unhealthy`` GPUs."""
+    """Return the initial health if the previous agent published the GPUs ``unhealthy``."""
     begin = HealthState(
         healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s
     )

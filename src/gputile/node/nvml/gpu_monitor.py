@@ -122,7 +122,7 @@ class GpuMonitor:
         self._failures = min(self._failures + 1, 32)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
-        """Apply a new inventory. Return a sign of trouble for each GPU that is missing in it."""
+        """Apply a new inventory. Return a sign for each GPU that is missing in it."""
         known, answering = self.seen.machine, {gpu.uuid for gpu in machine.gpus}
         vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
         self._assign_indices(machine, first=not known.gpus)
@@ -134,7 +134,7 @@ class GpuMonitor:
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
         """Assign each GPU an index that never changes.
 
-        The driver's indices are not constant, because it renumbers GPUs when another one vanishes.
+        The driver renumbers the GPUs when one of them vanishes, so its indices are not constant.
         """
         if first:
             present = {gpu.uuid for gpu in machine.gpus}

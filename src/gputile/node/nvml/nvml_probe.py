@@ -354,7 +354,7 @@ def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
 
 
 def _trouble_of(handle: Handle) -> str | None:
-    """Return the trouble of a GPU, or None for a healthy GPU. Raises CallError if a call fails."""
+    """Return the fault of a GPU, or None for a healthy GPU. Raises CallError if a call fails."""
     optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
     if failed:

@@ -1,4 +1,4 @@
-"""Defines what a probe reads of the machine's GPUs, and derives the inventory for scheduling."""
+"""Defines what a probe reads about the machine's GPUs, and derives the inventory for scheduling."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,13 +1,13 @@
-"""Answers the kubelet's calls for claims: prepares them, releases them, and writes their files.
+"""Answers the kubelet's calls: prepares and releases claims, and writes the claims' files.
 
 The devices of a claim are reserved before its files are written, and its CDI file is written last.
 If the agent ends before that, the kubelet has no response and retries. A file that already has the
 right content is not written again.
 
-The limits of a claim are in its allocation directory, with a mark that it was started, which the
-release removes. The kubelet asks again and again for the release of each claim that it has asked to
-prepare, and lets the pod go afterwards. So a claim without a pod is left from a kubelet that has
-lost its state.
+The allocation directory of a claim contains its limits, and a mark that it was started. The release
+removes the mark. The kubelet repeats the request to release a prepared claim until it succeeds, and
+only then lets the pod end. So a prepared claim whose pod is gone was prepared for a kubelet that
+has lost its state.
 """
 
 import asyncio
@@ -142,7 +142,7 @@ class ClaimsDriver:
         )
 
     def _cdi_devices(self, uid: str, device: str) -> list[str]:
-        """Return the CDI devices of the GPU, if the runtime knows it, and of the claim."""
+        """Return the claim's CDI device, after those of the GPU if the runtime knows the GPU."""
         found = device_named(self._state.node_config, device)
         if found is None or self._cdi is None:
             return [cdi_name(uid)]
@@ -213,7 +213,7 @@ class ClaimsDriver:
         if not self._preparation.is_started(claim.directory, limits, state):
             self._preparation.prepare(answer, limits)
             if claim.mode == Mode.MPS.value:
-                self._compare.wish()  # a daemon for several GPUs starts when they are held
+                self._compare.wish()  # a daemon for several GPUs starts when they are in use
             await self._preparation.start(claim.directory, limits, state)
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")

@@ -1,4 +1,4 @@
-"""Decides what a prepared claim gets, and the annotations of its pod for existing tools (B9).
+"""Decides what a prepared claim gets, and how its pod is annotated for existing tools (B9).
 
 kube-scheduler has allocated the claim's devices. The checks here find what kube-scheduler cannot
 know: a newer claim of the same name, an allocation that is forged or older than the node's mode,
@@ -180,7 +180,7 @@ def cdi_name(uid: str) -> str:
 def cdi_file(
     uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]
 ) -> bytes:
-    """Return a claim's CDI file. A mount is (container path, host path, whether read-only)."""
+    """Return a claim's CDI file. A mount has a container path, a host path and a read-only flag."""
     edits = {
         "env": [f"{name}={value}" for name, value in variables.items()],
         "mounts": [

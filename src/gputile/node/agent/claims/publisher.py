@@ -3,11 +3,11 @@
 The slice is applied when it changes. It is also applied once a minute, because it may have been
 deleted. The API server writes nothing if the slice is up to date. A kubelet that starts deletes all
 slices of its node (``pkg/kubelet/cm/dra/plugin``), possibly after it has registered the driver. So
-the slice is applied every two seconds in the first minute of a kubelet.
+the slice is applied every two seconds in the first minute after a kubelet's start.
 
 The API server drops fields without an error if their feature gate is disabled. So a dry run first
-shows what the API server would store. If it does not support shares of devices, a node in a shared
-mode offers nothing, and a node in mode ``default`` offers whole GPUs.
+shows what the API server would store. If the server does not support shares of devices, a node in a
+shared mode offers nothing, and a node in mode ``default`` offers whole GPUs.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ AGAIN_S: Final = 5.0
 APPLY_EVERY_S: Final = 50.0
 LOOK_EVERY_S, KUBELET_STARTS_FOR_S = 2.0, 60.0
 HEALTH_EVERY_S: Final = 600
-# a kubelet that hears nothing for so long calls the health of devices unknown
+# after this time without a report, the kubelet reports the health of devices as unknown
 HEALTH_FOR_S: Final = 3600
 
 
@@ -128,7 +128,7 @@ class SlicePublisher:
         self._sent, self._again_s = wanted, now + APPLY_EVERY_S
 
     def _unable(self) -> str:
-        """Return why this node cannot offer its GPUs to claims, or "" if it can or need not."""
+        """Return why this node cannot offer its GPUs to claims as requested, or ""."""
         if not self._by_claims:
             return ""
         registry = self._paths.plugin_registry

@@ -42,7 +42,7 @@ _MOST_WITH_TAINTS: Final = 64
 
 
 def instance_name(instance: MigDevice) -> str:
-    """Return the name of a MIG instance in a ResourceSlice, a DNS label of its GPU and UUID."""
+    """Return a MIG instance's name in a ResourceSlice, built from its GPU's name and its UUID."""
     name = f"{device_name(instance.index)}-{instance.uuid.lower()}"
     return re.sub(r"[^a-z0-9-]", "-", name)[:_LONGEST_NAME].strip("-")
 
@@ -85,7 +85,7 @@ def slice_of(
 
 
 def dropped_fields(wanted: ResourceSlice, stored: ResourceSlice) -> frozenset[str]:
-    """Return the names of fields that the API server has dropped, without their feature gates."""
+    """Return the fields that the API server dropped because their feature gates are disabled."""
     there, lost = {each.name: each for each in stored.spec.devices}, set()
     for device in wanted.spec.devices:
         kept = there.get(device.name, SliceDevice(name=device.name))
@@ -164,7 +164,7 @@ def _attributes(
 
 
 def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
-    """Return the capacity of a shared GPU. By default a claim gets all, and counts as a pod."""
+    """Return a shared GPU's capacity. By default, a claim gets all of it, and counts as one pod."""
     size, whole = binary_quantity(gpu.mib), str(CORE_PERCENT)
     memory = CapacityPolicy(
         default=size, valid_range=CapacityRange(min="1Mi", max=size, step="1Mi")

@@ -1,6 +1,6 @@
 """Stores allocation directories and the agent's checkpoint, and reads the kubelet's checkpoint.
 
-A file is written under a temporary name and renamed, so that a reader sees the old content or the
+A file is written under a temporary name and renamed, so that a reader sees either the old or the
 new content. Nothing is flushed to the disk. After a crash of the machine no container runs, and the
 kubelet's checkpoint contains the IDs of all containers. Two agents may run for a moment during an
 upgrade. Once the gateway of the newer agent has taken over the node, the older agent must write
@@ -12,7 +12,7 @@ unavailable.
 ``kubelet_internal_checkpoint`` in the device plugin directory contains the pod's UID, the
 container, the IDs and the response of every allocation, also for init containers
 (``pkg/kubelet/cm/devicemanager/checkpoint``). It is a private file of the kubelet. If it cannot be
-read, the kubelet's List replaces it, which has no init containers.
+read, the agent uses the kubelet's List instead, which contains no init containers.
 """
 
 import logging
@@ -159,8 +159,8 @@ class NodeFiles:
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write the limits of a container before its creation, and clear its ``usage`` file.
 
-        A usage file that a process has locked is that of a running container, and stays. The
-        library, people and tools read the limits.
+        A usage file that a process has locked belongs to a running container, and is not cleared.
+        The library, tools and people read the limits.
         """
         path = self.prepare(directory)
         if usage is not None and not self.usage.is_held(directory):
@@ -195,7 +195,7 @@ class NodeFiles:
             return False
 
     def write_share(self, directory: str, content: bytes) -> bool:
-        """Write the share file of a container. Return False without an allocation directory."""
+        """Write the share file of a container. Return False if it has no allocation directory."""
         path = self.allocations / directory
         if not path.is_dir():
             return False
@@ -203,10 +203,10 @@ class NodeFiles:
         return True
 
     def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
-        """Remove all other allocation directories that are not in use. Return the remaining names.
+        """Remove all allocation directories except ``directories``. Return the names that remain.
 
-        A directory is in use while processes of its container run. The directories of ``pods``,
-        which are UIDs, also remain.
+        The directories of containers with running processes also remain, and so do the directories
+        of the pods with the UIDs ``pods``.
         """
         kept = set(directories)
         kept |= {

@@ -46,7 +46,7 @@ class Mount(NamedTuple):
 
 
 def mounts() -> list[Mount]:
-    """Return all mounts in order (proc(5), mountinfo). The last at a place hides the others."""
+    """Return all mounts in order (proc(5), mountinfo). The last one at a path hides the others."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")

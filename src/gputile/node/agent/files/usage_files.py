@@ -68,7 +68,7 @@ class UsageFiles:
     """The usage files of all containers on the node, by the names of their allocation directories.
 
     ``directory`` must have the same path on the host, because Allocate responses contain the path.
-    It must contain no other files, because files of no container are removed.
+    It must contain no other files, because they would be removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -113,7 +113,7 @@ class UsageFiles:
         beside.replace(path)
 
     def _place(self, path: Path) -> Path | None:
-        """Return a container file's place, which may be a free one. Return None without places.
+        """Return the place of a container's file, or a free place, or None if there are no places.
 
         Raises OSError if all places are in use.
         """
