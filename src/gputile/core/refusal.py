@@ -16,7 +16,7 @@ from gputile.api.wording import shortened
 
 
 class PredicateRule(StrEnum):
-    """A check of kube-scheduler. The value is kube-scheduler's text."""
+    """A check that kube-scheduler makes. The value is its message for nodes that fail the check."""
 
     UNKNOWN_NODE = "node(s) are not known"
     UNSCHEDULABLE = "node(s) were unschedulable"

@@ -32,7 +32,7 @@ async def read_pod(
 async def annotate_pod(
     connection: Connection, pod: Pod, annotations: Mapping[str, str | None]
 ) -> Pod:
-    """Set annotations of this version of the pod. The value None removes an annotation."""
+    """Set annotations of a pod that has not changed since this version. None removes one."""
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     body = {"metadata": {**known, "annotations": dict(annotations)}}

@@ -69,9 +69,14 @@ class PodCluster:
         return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
 
     def create(self, *objects: Mapping[str, Any]) -> None:
-        """Create objects, as people do with kubectl."""
+        """Create objects, as people do with kubectl; again, if a busy machine's webhook did not answer in time."""
         for body in objects:
-            self.kubectl("create", "-f", "-", input=json.dumps(body))
+            try:
+                self.kubectl("create", "-f", "-", input=json.dumps(body))
+            except KubectlFailed as error:
+                if "Client.Timeout exceeded" not in str(error):
+                    raise
+                self.kubectl("create", "-f", "-", input=json.dumps(body))
 
     def clear(self) -> None:
         """Delete what is in the default namespace, and wait until its pods are gone."""

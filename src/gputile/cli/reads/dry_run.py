@@ -34,7 +34,8 @@ from gputile.kube.errors import (
 from gputile.tools.simulator.controllers import MAKERS, template_path
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, Note, Origin
-from gputile.tools.simulator.pod_shapes import pods_by_shape, value_at
+from gputile.tools.simulator.pod_shapes import pods_by_shape
+from gputile.tools.simulator.shape_search import value_at
 
 if TYPE_CHECKING:
     from gputile.kube.client import Connection

@@ -220,7 +220,7 @@ class Evictions:
     def _leaves_whole(
         self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str
     ) -> None:
-        """Record that a gang must leave as a whole, if ``chosen`` has all its remaining pods."""
+        """Record that the whole gang must leave, if ``chosen`` has all its remaining pods."""
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
         staying = [uid for uid in members if not rules.is_being_removed(uid)]

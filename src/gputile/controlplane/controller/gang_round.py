@@ -61,12 +61,12 @@ class GangRound:
 
 @dataclass(slots=True)
 class GangTurns:
-    """A round in progress. Writes are added to ``result`` and applied to ``state`` at once.
+    """A round in progress. Each write is added to ``result`` and immediately applied to ``state``.
 
-    ``new_plan_name`` returns a unique name. ``several_started`` is True if several gangs have
-    started and lost pods. ``head`` is a gang that has waited too long, so that later gangs may no
-    longer start before it. ``closed`` contains the nodes that ``head`` could use. Later gangs must
-    not use these nodes.
+    ``new_plan_name`` returns a unique name. ``several_started`` is True if more than one gang has
+    started and has lost pods since then. ``head`` is a gang that has waited too long, so that later
+    gangs may no longer start before it. ``closed`` contains the nodes that ``head`` could use.
+    Later gangs must not use these nodes.
     """
 
     state: ClusterState

@@ -65,8 +65,8 @@ class GangSearches:
     ) -> GangPlan | None:
         """Return the plan for a gang, or None if the search is left to a later round.
 
-        Nodes in ``closed`` are excluded. ``kept`` is the number of pods that have reservations
-        although the gang does not fit. It is None if no pod may have a reservation.
+        Nodes in ``closed`` are excluded. ``kept`` is the number of pods that keep their
+        reservations while the gang does not fit, or None if no pod may have a reservation.
 
         Raises:
             RequestError: the GPU request of a pod can never be served.

@@ -76,7 +76,7 @@ def preferred_weight(spec: PodSpec, node: Node) -> int:
 
 
 def avoided_taints(spec: PodSpec, node: Node) -> int:
-    """Return how many PreferNoSchedule taints of the node the pod does not tolerate."""
+    """Return the number of the node's PreferNoSchedule taints that the pod does not tolerate."""
     soft = [
         toleration
         for toleration in spec.tolerations

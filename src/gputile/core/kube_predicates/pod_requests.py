@@ -34,7 +34,7 @@ _Reader = Callable[[ResourceList], Amounts]
 class HostResources(msgspec.Struct, frozen=True, gc=False):
     """Milli-CPU, and MiB of the machine's memory (not of its GPUs).
 
-    Garbage collection skips these objects, since a cluster has one for each pod.
+    There is one such object for each pod of the cluster, so garbage collection skips them.
     """
 
     cpu: int = 0

@@ -330,7 +330,7 @@ class Predicates:
 
 
 def _broken(checks: Iterable[Check], node: Node) -> Refusal[PredicateRule] | None:
-    """Return the first rule about other pods that excludes the node, or None."""
+    """Return the first failed check of the node that depends on other pods, or None."""
     labels = node.metadata.labels
     return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
 
@@ -340,7 +340,7 @@ def _needs(spec: PodSpec) -> _Needs:
 
 
 def _static_key(spec: PodSpec) -> bytes:
-    """Return a cache key. Specs with equal keys have equal results for labels, names and taints."""
+    """Return a cache key for the checks that depend only on a node's labels, name and taints."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return msgspec.msgpack.encode(
         (spec.node_name, spec.os, spec.node_selector, spec.tolerations, affinity)

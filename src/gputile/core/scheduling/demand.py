@@ -132,7 +132,7 @@ class DemandTracker:
         estimator.observe(request.shape.gpus, milli, host.cpu, wanted_models(pod), host.mib)
 
     def due(self) -> bool:
-        """Return whether enough pods were counted since prices were last due."""
+        """Return whether prices must be computed again, because enough pods were counted."""
         if self._count < self._due:
             return False
         self._due = self._count + min(int(self._due * (GROWTH - 1)) + 1, MOST_BETWEEN)

@@ -223,7 +223,10 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
-    """Return further groups of priority up to ``level`` that free enough, or None."""
+    """Return additional victims, with priorities up to ``level``, that free enough of the GPU.
+
+    Return None if there are none.
+    """
     missing = gpu.missing_after(gone.groups)
     freed = {
         group: amounts

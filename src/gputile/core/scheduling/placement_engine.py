@@ -201,9 +201,9 @@ class PlacementEngine:
     def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
         """Return a rank from 0 to 10 for each of the nodes ``names``, for a pod without GPUs.
 
-        If some nodes have no GPUs, these nodes have rank 10 and all others rank 0. Otherwise ranks
-        follow ``rank``: the best node is the one whose free GPUs lose the least value when the pod
-        uses ``host`` CPU and memory. Under the policy ``spread`` all nodes have rank 0.
+        If some nodes have no GPUs, these nodes have rank 10 and all others rank 0. Otherwise the
+        best node is the one whose free GPUs lose the least value when the pod uses ``host`` CPU and
+        memory. Under the policy ``spread`` all nodes have rank 0.
         """
         if not names or self._emptier:
             return [0] * len(names)

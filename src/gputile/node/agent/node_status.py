@@ -332,8 +332,8 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
 def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
     """Return the status patch that sets the number of shared GPUs as a resource (B9).
 
-    A ``count`` of None removes the resource. The patch sets both capacity and allocatable. If
-    another program sets only capacity, the kubelet copies it to allocatable only occasionally.
+    A ``count`` of None removes the resource. The patch sets both capacity and allocatable,
+    because the kubelet copies a capacity that it did not set itself only occasionally.
     """
     resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
     return {

@@ -23,7 +23,7 @@ class Occupied(AllocationConflict):
 
 @dataclass(frozen=True, slots=True)
 class AllocationRules:
-    """The rules for allocations on a node next to the pods of ``device_table``.
+    """The rules for new allocations on a node that already has the pods in ``device_table``.
 
     At most ``most_pods`` pods may be on a GPU.
     """

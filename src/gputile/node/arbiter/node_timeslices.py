@@ -135,8 +135,8 @@ class NodeTimeSlices:
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
         """Record that a container uses the GPU ``uuid`` and the GPUs ``others`` together.
 
-        GPUs on which the container has a different guarantee or ceiling are left out, because work
-        that spans GPUs progresses at the same rate on all of them.
+        Only GPUs with the same guarantee and ceiling as on ``uuid`` are recorded. Work that spans
+        GPUs progresses at one rate, so different limits could not hold on all of them.
         """
         account = self._gpus[uuid].accounts.get(container)
         if account is None:

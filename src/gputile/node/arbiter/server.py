@@ -1,6 +1,6 @@
 """Connects the scheduler of turns to the sockets in containers and to the clock.
 
-All sockets are sources of one ``MessageQueue``, so a new connection counts as messages too.
+All sockets feed one ``MessageQueue``. A new connection costs as much there as several messages.
 """
 
 import asyncio

@@ -157,7 +157,7 @@ class AbandonedError(Exception):
 
 
 class Gateway:
-    """Serves one kubelet through successive agents.
+    """Serves one kubelet across restarts of the agent.
 
     While ``run`` runs, the caller calls ``attend`` for each agent. ``attend`` only records the
     agent's requests, and the loop in ``run`` executes them. ``device_plugins`` is the kubelet's

@@ -231,6 +231,6 @@ def _is_webhooks(pod: Json) -> bool:
 
 
 def _placed(prefix: str, text: str) -> str:
-    """Prepend the pod's path in its object to a message about the pod."""
+    """Prefix a message about a pod with the path of the pod in the workload that creates it."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

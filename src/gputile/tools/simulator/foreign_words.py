@@ -207,7 +207,7 @@ def words_of_gang(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each entry of a ResourceQuota that has no effect in Kubernetes."""
+    """Yield a sentence for each entry without effect in a ResourceQuota."""
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
         if (

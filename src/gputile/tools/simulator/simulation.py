@@ -225,7 +225,8 @@ class Simulation:
         """Decide one pod. A pod with GPUs is placed on the node with the best score.
 
         Among nodes with equal scores, the node that was added to the ledger first is chosen.
-        kube-scheduler's own scores are ignored, because one rank outweighs their sum. If an equal
+        kube-scheduler's own scores are ignored, because a
+        difference of one in the extender's rank outweighs their sum. If an equal
         pod has been refused since the last placement, this pod is refused for the same reason.
         """
         predicates = self._predicates

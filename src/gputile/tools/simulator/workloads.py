@@ -45,7 +45,8 @@ from gputile.tools.simulator.manifests import (
     suffixes,
 )
 from gputile.tools.simulator.pod_kinds import PodKind
-from gputile.tools.simulator.pod_shapes import DEFINITIONS, Group, is_suspended, pods_by_shape
+from gputile.tools.simulator.pod_shapes import DEFINITIONS, is_suspended, pods_by_shape
+from gputile.tools.simulator.shape_search import Group
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")

@@ -92,7 +92,7 @@ class PageState:
     def claims_replaced(
         self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()
     ) -> None:
-        """Apply a list of all claims. Claims with ``unreadable`` UIDs keep their last state."""
+        """Apply a list of all claims. Claims whose UIDs are ``unreadable`` do not change."""
         self._ledger.replace_claims(claims, unreadable)
 
     def time_passed(self, now_ns: int) -> None:
