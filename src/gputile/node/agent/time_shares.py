@@ -1,5 +1,7 @@
 """Computes each container's share of GPU time, from devices, pods, labels and configuration.
 
+``arbiter.timeslice_scheduler`` enforces the shares.
+
 While no arbiter runs, each container limits itself to a fallback share, which depends on the
 weights of the containers on its GPU. The weight of an init container that is not a sidecar does not
 count for other containers. Such a container runs only for a short time, and never together with the
