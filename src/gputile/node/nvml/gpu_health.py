@@ -1,9 +1,9 @@
 """Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
 
-``nvml_probe`` turns NVML events into signs: XIDs and results of examinations. A definite fault makes a GPU unhealthy at
-once. A suspected fault does so only if two examinations in a row find it. The GPU becomes healthy
-again after a quiet time without faults and several good examinations in a row. The quiet time
-doubles if the GPU fails again soon. This module does no I/O.
+``nvml_probe`` turns NVML events into signs: XIDs and results of examinations. A definite fault
+makes a GPU unhealthy at once. A suspected fault does so only if two examinations in a row find it.
+The GPU becomes healthy again after a quiet time without faults and several good examinations in a
+row. The quiet time doubles if the GPU fails again soon. This module does no I/O.
 """
 
 from collections.abc import Iterable, Mapping
