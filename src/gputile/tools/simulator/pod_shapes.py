@@ -75,25 +75,29 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
         if key not in ("apiVersion", "kind", "metadata", "status") and not of_nodes:
             search.walk(value, (key,), PodCount())
     if kind is None and manifest.kind.endswith(DEFINITIONS):
-        unjudged = pods.unturned or any(
+        unjudged = pods.unassigned or any(
             asks_for_gpus(group.template["spec"]) for group in pods.groups
         )
         more = ": the GPUs of pods that others make of it are not judged" if unjudged else ""
-        return ShapedPods(told=[f"describes pods for other objects, and makes none itself{more}"])
+        return ShapedPods(notes=[f"describes pods for other objects, and makes none itself{more}"])
     pods.groups = list(_with_distinct_keys(pods.groups))
     if manifest.kind.endswith(_BOUNDS):
-        pods.unturned.clear()
-    if not pods.groups and not pods.unturned:
+        pods.unassigned.clear()
+    if not pods.groups and not pods.unassigned:
         is_bound = of_nodes or manifest.kind.endswith(_BOUNDS)
         named = None if is_bound else _GPU_NAME.search(text)
         but = f", but names {named[1].decode()}" if named else ""
-        pods.told.append(f"has no template of pods{but}: no pods of it are judged")
+        pods.notes.append(f"has no template of pods{but}: no pods of it are judged")
     if kind is not None:
         pods.groups = list(_refined(manifest, kind, pods.groups))
         if any(group.rule for group in pods.groups):
-            pods.unturned.clear()
-    told = [each for each in pods.groups if each.rule is None or "judged as if" in each.told]
-    pods.told += (f"{each.count} pod{'' if each.count == 1 else 's'} {each.told}" for each in told)
+            pods.unassigned.clear()
+    inferred = [
+        each for each in pods.groups if each.rule is None or "judged as if" in each.description
+    ]
+    pods.notes += (
+        f"{each.count} pod{'' if each.count == 1 else 's'} {each.description}" for each in inferred
+    )
     return pods
 
 

@@ -58,14 +58,14 @@ _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 class Group:
     """The pods of the template at the path ``steps``.
 
-    ``told`` describes the pods to the user. ``rule`` is their entry in the table of kinds, if any.
+    ``description`` is for the user. ``rule`` is their entry in the table of kinds, if any.
     """
 
     steps: tuple[Step, ...]
     template: Json
     count: int
     key: str
-    told: str
+    description: str
     rule: PodsOfKind | None = None
 
     @property
@@ -89,12 +89,12 @@ class Group:
 class ShapedPods:
     """The result of a search.
 
-    ``told`` are notes for the user. ``unturned`` are paths of GPU requests that belong to no pod.
+    ``notes`` are for the user. ``unassigned`` are paths of GPU requests that belong to no pod.
     """
 
     groups: list[Group] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
-    unturned: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unassigned: list[str] = field(default_factory=list)
 
 
 def check_count(manifest: Manifest, number: Any, steps: Iterable[Step]) -> None:
@@ -179,12 +179,12 @@ class ShapeSearch:
             and any(name in value for name in GPU_RESOURCES)
         ):
             text = "is a manifest in a text, and names GPUs: its pods are not judged"
-            self._found.told.append(f"{written(steps)} {text}")
+            self._found.notes.append(f"{written(steps)} {text}")
         if not isinstance(value, dict):
             return
         if repeat := next((field for field in _REPEATS if field in value), ""):
             text = "runs its template once per item: the pods of one item are judged"
-            self._found.told.append(f"{written((*steps, repeat))} {text}")
+            self._found.notes.append(f"{written((*steps, repeat))} {text}")
         count = self._count(value, steps, count)
         if is_containers(value.get("containers")):
             self._pod_spec(value, steps, count, above or {})
@@ -196,7 +196,7 @@ class ShapeSearch:
             self._walk_rest(value, steps, count, skip=("limits", "requests"))
         else:
             if names_gpus(value):
-                self._found.unturned.append(written(steps))
+                self._found.unassigned.append(written(steps))
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, PodCount]:
@@ -288,9 +288,9 @@ class ShapeSearch:
         gpus = ", ".join(f"{name}: {amount}" for name, amount in sorted(gpu_amounts(spec).items()))
         gpus = gpus or ("devices by claims" if asks_for_gpus(spec) else "no GPU")
         by = f" ({' x '.join(count.said_by)})" if count.said_by else ""
-        told = f"of {written(steps)}{by}, {gpus}"
+        description = f"of {written(steps)}{by}, {gpus}"
         self._found.groups.append(
-            Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, told)
+            Group(steps, {"metadata": kept, "spec": spec}, count.pods, key, description)
         )
 
 

@@ -242,12 +242,12 @@ class _Expander:
             self._note(f"{each.origin.kind}/{each.origin.name} in it is read separately", manifest)
             yield from self._pods(each)
         found = pods_by_shape(manifest, kind)
-        if inner and not found.groups and not found.unturned:
+        if inner and not found.groups and not found.unassigned:
             return
-        for text in found.told:
+        for text in found.notes:
             self._note(f"by its shape: {text}", manifest)
-        if found.unturned:
-            where = ", ".join(found.unturned[:MOST_OF_AN_OBJECT])
+        if found.unassigned:
+            where = ", ".join(found.unassigned[:MOST_OF_AN_OBJECT])
             way = BUILT_BY_HELM if manifest.kind == "HelmRelease" else self._intake.tell_kinds
             said = f"it asks for GPUs, but for which pods is unknown: {way}"
             if not self._intake.ignore_unknown:
