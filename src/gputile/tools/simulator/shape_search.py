@@ -215,8 +215,8 @@ class ShapeSearch:
 
         A count of 0 is read as 1 unless the object is stored, so that the template is checked.
         """
-        beside = any(name in value for name in _TEMPLATES)
-        for names in (*_COUNTS, *(_BESIDE_TEMPLATES if beside else ())):
+        has_template = any(name in value for name in _TEMPLATES)
+        for names in (*_COUNTS, *(_BESIDE_TEMPLATES if has_template else ())):
             name = next(
                 (name for name in names if isinstance(value.get(name), int | float | str)), None
             )
@@ -259,20 +259,20 @@ class ShapeSearch:
             return
         known = names_of_fields(POD_SPEC)
         kept = {key: item for key, item in spec.items() if key in known and key != "resources"}
-        beside = {key: item for key, item in spec.items() if key not in known}
+        siblings = {key: item for key, item in spec.items() if key not in known}
         within = [
             key
-            for key, item in beside.items()
+            for key, item in siblings.items()
             if isinstance(item, dict) and any(gpu_requirements(*each) for each in item.items())
         ]
         kept["containers"] = [
             *spec["containers"],
-            *(container_of(beside[key], (key,)) for key in within),
+            *(container_of(siblings[key], (key,)) for key in within),
         ]
         metadata = above.get("metadata") if steps[-1] == "spec" else None
         template_steps = steps[:-1] if steps[-1] == "spec" and len(steps) > 1 else steps
         self._add(kept, metadata if isinstance(metadata, dict) else {}, template_steps, count)
-        for key, item in beside.items():
+        for key, item in siblings.items():
             if key not in within:
                 self.walk(item, (*steps, key), count, spec)
 
