@@ -204,10 +204,10 @@ def convert(options: ConvertOptions) -> None:
         )
     pairs = zip(manifests, found, strict=True)
     for text in merged_notes(
-        Note(told, manifest.origin) for manifest, each in pairs for told in each.told
+        Note(text, manifest.origin) for manifest, each in pairs for text in each.notes
     ):
         note(text)
-    if not any(each.changed or each.told for each in found):
+    if not any(each.changed or each.notes for each in found):
         note("nothing to convert: no object requests GPUs from another system")
 
 

@@ -64,11 +64,11 @@ _KAI_BESIDE: Final = (
 
 @dataclass(slots=True)
 class Converted:
-    """A converted object. ``told`` are sentences on what must be done by hand."""
+    """A converted object. ``notes`` are sentences on what must be done by hand."""
 
     body: Object
     changed: bool = False
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def converted(manifest: Manifest, unit_mib: int, gpu_mib: int | None) -> Converted:
@@ -153,7 +153,7 @@ class _Conversion:
                 f"its containers ask for shares of different numbers of GPUs: write "
                 f"{GPU_COUNT_LABEL} by hand"
             )
-            self.result.told.append(f"{path or 'spec'}: {text}")
+            self.result.notes.append(f"{path or 'spec'}: {text}")
         for number, amounts in found.items():
             if not mixed:
                 self._write(containers[number][1], amounts)
@@ -185,7 +185,7 @@ class _Conversion:
             )
             parse_request(pod, self.unit_mib)
         except (ConversionError, RequestError) as error:
-            self.result.told.append(
+            self.result.notes.append(
                 f"{path or 'spec'}: converted, but admission refuses it: {error}"
             )
 
@@ -204,10 +204,10 @@ class _Conversion:
                     f"; convert {' and '.join(beside)} by hand, and write the label "
                     f"{GPU_COUNT_LABEL} for several GPUs"
                 )
-            self.result.told.append(f"{where} {rule}{remedy}")
+            self.result.notes.append(f"{where} {rule}{remedy}")
         for text in words_of_others(path, pod, self.unit_mib):
             unknown = not self.gpu_mib and ForeignAmount.PERCENT_OF_MEMORY in text
-            self.result.told.append(text + (_MEMORY_UNKNOWN if unknown else ""))
+            self.result.notes.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
     def _asked(self, container: Object) -> _Amounts | None:
         """Return what a container requests from another system, or None if that is uncertain."""
@@ -301,8 +301,8 @@ class _Conversion:
                 f"the other scheduler starts its pods together: to keep that, give the pods the "
                 f"labels {wanted}"
             )
-            if text not in self.result.told:
-                self.result.told.append(text)
+            if text not in self.result.notes:
+                self.result.notes.append(text)
 
     def _leave_scheduler(self, spec: Object) -> None:
         """Remove another scheduler's name, so that gputile's webhook can set gputile's scheduler.
