@@ -153,7 +153,7 @@ class Admission:
         namespace = pod["metadata"]["namespace"]
         found = self._asked(pod, namespace)
         claims = self.configuration.features.claims and bool(pod["spec"].get("resourceClaims"))
-        if not claims and not _is_webhooks(pod):
+        if not claims and not _is_sent_to_webhook(pod):
             held = _OF_ALLOCATIONS if namespace == self.installed_in else _OF_POLICIES
             found = Verdict(refusals=tuple(each for each in found.refusals if each.rule in held))
         if found.refusals:
@@ -211,7 +211,7 @@ def _opened(port: Json) -> Json:
     return port if port.get("hostPort") else {**port, "hostPort": port["containerPort"]}
 
 
-def _is_webhooks(pod: Json) -> bool:
+def _is_sent_to_webhook(pod: Json) -> bool:
     """Return whether a new pod's resources or annotations make the API server call the webhook.
 
     A GPU resource with amount 0 is sufficient, and so is the legacy affinity annotation.

@@ -90,7 +90,7 @@ class KnownClaims:
             return f"{said}: add its file with -f, or ignore it with --ignore-unknown"
         return unjudged(claim)
 
-    def made_for(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
+    def create_from_templates(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
         """Create the pod's missing claims from their templates.
 
         Return two results: the pod with the names of its claims in its status, and the new claims.

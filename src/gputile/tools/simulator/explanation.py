@@ -83,7 +83,7 @@ def explain_pod(
             pod, "Refused", [f"{pod.key} can never be placed: {error}"], placed=False
         )
     if pod.finished or pod.spec.node_name:
-        state, text = whereabouts(pod)
+        state, text = placement_of(pod)
         more = (
             [] if pod.finished else [_why_there(subject), _unlimited(subject, [pod.spec.node_name])]
         )
@@ -176,7 +176,7 @@ def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
     return unlimited_memory(subject.ledger, nodes) if subject.request is not None else None
 
 
-def whereabouts(pod: Pod) -> tuple[str, str]:
+def placement_of(pod: Pod) -> tuple[str, str]:
     """Return the state of a pod that is bound or has ended, and a sentence on its node and GPUs."""
     if pod.finished:
         return (

@@ -150,7 +150,7 @@ class Subject:
             each.uid in mine for each in other.metadata.owner_references
         )
 
-    def instead(self, pod: Pod) -> "Subject":
+    def with_pod(self, pod: Pod) -> "Subject":
         """Return a subject for another ``pod``, with the same cluster, ledger and predicates.
 
         Raises:

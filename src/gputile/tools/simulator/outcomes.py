@@ -138,7 +138,7 @@ def advice(
             continue
         try:
             subject = (
-                subject.instead(pod)
+                subject.with_pod(pod)
                 if subject
                 else Subject(pod, scenario.nodes, there, configuration, now_ns)
             )

@@ -278,7 +278,7 @@ class Simulation:
 
     def _decide_by_claims(self, pod: Pod) -> PodOutcome:
         """Place a pod with claims on the best node where kube-scheduler can allocate the claims."""
-        pod, made = self._claims.made_for(pod)
+        pod, made = self._claims.create_from_templates(pod)
         for claim in made:
             self.ledger.apply_claim(claim)
         in_tree = self._predicates.refusals(pod)

@@ -20,7 +20,7 @@ from gputile.api.workloads import Event
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import Forbidden, KubeError
 from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
-from gputile.tools.simulator.explanation import ExplainAnswer, whereabouts
+from gputile.tools.simulator.explanation import ExplainAnswer, placement_of
 from gputile.tools.web.feed import Change, Feed, Sight, Viewer, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
 from gputile.tools.web.questions import Moment, explanation, what_if
@@ -385,7 +385,7 @@ def _as_counted(name: str) -> list[str | int]:
 def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
     """Remove other pods from an explanation for a viewer without permission to list them."""
     unseen = "The pod has no node. Only viewers who may list the pods of all namespaces see why."
-    text = whereabouts(pod)[1] if said.node else unseen
+    text = placement_of(pod)[1] if said.node else unseen
     return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
 
 
