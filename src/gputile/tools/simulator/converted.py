@@ -32,9 +32,9 @@ from gputile.tools.simulator.foreign_words import (
     KAI_FRACTION,
     KAI_MEMORY,
     ForeignAmount,
-    asked_of_others,
-    gang_of_others,
-    words_of_others,
+    foreign_gang,
+    foreign_notes,
+    foreign_requests,
 )
 from gputile.tools.simulator.manifests import Manifest
 
@@ -197,7 +197,7 @@ class _Conversion:
     def _report_words(self, path: str, metadata: Object, containers: list[Object]) -> None:
         pod = {"metadata": metadata, "spec": {"containers": containers}}
         beside = [name for name in _KAI_BESIDE if name in (metadata.get("annotations") or {})]
-        for where, rule in asked_of_others(path, pod):
+        for where, rule in foreign_requests(path, pod):
             remedy = _MEMORY_UNKNOWN if KAI_FRACTION in where and not self.gpu_mib else ""
             if beside:
                 remedy = (
@@ -205,7 +205,7 @@ class _Conversion:
                     f"{GPU_COUNT_LABEL} for several GPUs"
                 )
             self.result.notes.append(f"{where} {rule}{remedy}")
-        for text in words_of_others(path, pod, self.unit_mib):
+        for text in foreign_notes(path, pod, self.unit_mib):
             unknown = not self.gpu_mib and ForeignAmount.PERCENT_OF_MEMORY in text
             self.result.notes.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
@@ -285,7 +285,7 @@ class _Conversion:
         because it creates several gangs, and each gang needs a different name.
         """
         job, name = self._job(), self.manifest.namespaced_name[1]
-        gang = gang_of_others(job)
+        gang = foreign_gang(job)
         if GANG_NAME_LABEL in labels:
             return
         if gang is not None and name and job is self.result.body:

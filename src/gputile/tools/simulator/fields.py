@@ -208,7 +208,7 @@ class MistypedResources:
         """Yield a sentence for each misspelt limit in a valid pod spec.
 
         ``prefix`` is the beginning of the fields' paths. HAMi's resources are excluded, because
-        ``words_of_others`` reports them with the amount to write.
+        ``foreign_notes`` reports them with the amount to write.
         """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):

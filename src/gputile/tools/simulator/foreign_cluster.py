@@ -263,7 +263,7 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
     If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, no
     annotation is added. ``holders`` counts assumed pods by GPU UUID, and is updated.
     """
-    taken = _told_by(pod, inventory)
+    taken = _annotated_amounts(pod, inventory)
     if taken:
         shares = tuple(
             GpuShare(gpu.uuid, gpu.index, *taken[gpu.index])
@@ -292,7 +292,7 @@ def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: 
     return _annotated(pod, ALLOCATION_ANNOTATION, encode_allocation(allocation))
 
 
-def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
+def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
     """Return a pod's memory in MiB and percent of compute on each GPU, by the GPU's index.
 
     The amounts are read from annotations of HAMi, ACK or gpushare.
@@ -301,7 +301,7 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
     index_of = {gpu.uuid: gpu.index for gpu in inventory.gpus}
     taken: dict[int, tuple[int, int]] = {}
 
-    def take(index: int | None, mib: int, percent: int = 0) -> None:
+    def add(index: int | None, mib: int, percent: int = 0) -> None:
         if index in index_of.values() and index is not None:
             before = taken.get(index, (0, 0))
             taken[index] = before[0] + mib, min(100, before[1] + percent)
@@ -311,19 +311,21 @@ def _told_by(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, int]]:
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
             uuid = fields[0].partition("[")[0]  # for a MIG instance, [n-m] follows the UUID
-            take(index_of.get(uuid), int(fields[2]), int(fields[3]))
+            add(index_of.get(uuid), int(fields[2]), int(fields[3]))
     asked = sum(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
     unit = _gpushare_unit(asked) if asked else 1024
     index = annotations.get(GPUSHARE_INDEX, "")
     if ACK_ALLOCATION in annotations:
         try:
-            told = msgspec.json.decode(annotations[ACK_ALLOCATION], type=dict[str, dict[str, int]])
+            containers = msgspec.json.decode(
+                annotations[ACK_ALLOCATION], type=dict[str, dict[str, int]]
+            )
         except msgspec.MsgspecError:
             return taken
-        for index, units in (item for each in told.values() for item in each.items()):
-            take(int(index) if index.isdecimal() else None, units * unit)
+        for index, units in (item for each in containers.values() for item in each.items()):
+            add(int(index) if index.isdecimal() else None, units * unit)
     elif index.isdecimal() and asked:
-        take(int(index), asked * unit)
+        add(int(index), asked * unit)
     return taken
 
 

@@ -126,7 +126,7 @@ def other_words(pod: Pod, claims: bool) -> str:
     return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
 
 
-def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
+def foreign_requests(path: str, pod: Json) -> Iterator[Broken]:
     """Yield the annotations that request GPUs of another system.
 
     There are none if the pod also requests gputile's GPUs. ``path`` is the pod's path in an object.
@@ -140,7 +140,7 @@ def asked_of_others(path: str, pod: Json) -> Iterator[Broken]:
             yield where, f"{asked} {remedy}; or leave the annotation out"
 
 
-def words_of_others(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
+def foreign_notes(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
     """Yield a sentence for each field of another system, with what to write instead.
 
     ``more`` is appended to sentences on resources.
@@ -180,7 +180,7 @@ def _limits(pod: Json) -> Iterator[tuple[str, Any]]:
         yield from container.get("resources", {}).get("limits", {}).items()
 
 
-def gang_of_others(body: Json) -> tuple[str, int] | None:
+def foreign_gang(body: Json) -> tuple[str, int] | None:
     """Return the field that states a gang's size to another scheduler, and the size, or None."""
     for path in _MIN_AVAILABLE:
         found: Any = body
@@ -197,9 +197,9 @@ def gang_of_others(body: Json) -> tuple[str, int] | None:
     return None
 
 
-def words_of_gang(body: Json) -> str:
+def foreign_gang_note(body: Json) -> str:
     """Return a sentence if another scheduler treats a workload as a gang but gputile does not."""
-    gang = gang_of_others(body)
+    gang = foreign_gang(body)
     if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
         return ""
     labels = _GANG.format(body.get("metadata", {}).get("name") or "NAME", gang[1])

@@ -21,7 +21,7 @@ from gputile.tools.simulator.fields import (
     broken_amounts,
     mistyped_mode,
 )
-from gputile.tools.simulator.foreign_words import asked_of_others, words_of_others
+from gputile.tools.simulator.foreign_words import foreign_notes, foreign_requests
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
 
@@ -75,7 +75,7 @@ class IntakeChecks:
         if not spec or not spec.get("containers"):
             raise origin.error(f"{prefix}spec.containers", MISSING)
         pod = self._with_judged_claims(origin, f"{prefix}spec.resourceClaims", pod)
-        self._refuse_words_of_others(origin, path, pod)
+        self._refuse_foreign_requests(origin, path, pod)
         admitted = self._intake.admission.admit(origin, path, pod, self._notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
             raise ManifestError("\n".join(map(str, broken[:MOST_OF_AN_OBJECT])))
@@ -152,15 +152,15 @@ class IntakeChecks:
         kept = [each for each, why in zip(spec["resourceClaims"], why_not, strict=True) if not why]
         return {**pod, "spec": {**spec, "resourceClaims": kept}}
 
-    def _refuse_words_of_others(self, origin: Origin, path: str, pod: Json) -> None:
+    def _refuse_foreign_requests(self, origin: Origin, path: str, pod: Json) -> None:
         """Refuse a pod that requests other systems' GPUs. Note other settings for these systems."""
-        for where, rule in asked_of_others(path, pod):
+        for where, rule in foreign_requests(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
             self._notes.append(Note(f"ignored: {where} {rule}", origin))
         unit_mib = self._intake.admission.configuration.unit_mib
-        words = words_of_others(path, pod, unit_mib, "; gputile convert writes it")
-        self._notes += (Note(text, origin) for text in words)
+        texts = foreign_notes(path, pod, unit_mib, "; gputile convert writes it")
+        self._notes += (Note(text, origin) for text in texts)
 
     def refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
         """Refuse an object with ``broken`` fields, which are invalid or unknown.

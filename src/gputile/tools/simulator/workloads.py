@@ -27,7 +27,7 @@ from gputile.tools.simulator.controllers import (
     workload_of,
 )
 from gputile.tools.simulator.fields import POD_TEMPLATE, broken_fields
-from gputile.tools.simulator.foreign_words import uncounted_quota, words_of_gang
+from gputile.tools.simulator.foreign_words import foreign_gang_note, uncounted_quota
 from gputile.tools.simulator.gpu_fields import asks_for_gpus
 from gputile.tools.simulator.intake import MISSING, MOST_OF_AN_OBJECT, Intake, IntakeChecks
 from gputile.tools.simulator.manifests import (
@@ -205,7 +205,7 @@ class _Expander:
         origin, kind = manifest.origin, manifest.kind
         metadata, workload = workload_of(manifest)
         owner = self._owner(manifest, metadata)
-        if gang := words_of_gang(manifest.body):
+        if gang := foreign_gang_note(manifest.body):
             self._note(gang, manifest)
         if kind == "Job" and workload.completions is not None:
             self.expansion.completions[Owner("batch", kind, owner.namespace, owner.name)] = (
@@ -255,7 +255,7 @@ class _Expander:
             self._note(f"ignored: {where}: {said}", manifest)
         if not found.groups:
             return
-        if gang := words_of_gang(manifest.body):
+        if gang := foreign_gang_note(manifest.body):
             self._note(gang, manifest)
         owner = self._owner(manifest, manifest.decode(_OnlyMetadata).metadata)
         suspended = kind is not None and is_suspended(manifest, kind)
