@@ -38,7 +38,7 @@ from gputile.node.agent.device_table import (
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.node_mounts import LIBRARY_DIRECTORY
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.holdings import let_start
+from gputile.node.agent.holdings import record_start
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.agent.rules import AllocationRules, Occupied, rules_of
@@ -331,7 +331,7 @@ class ContainerPreparation:
         usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
         try:
             self.store.write_limits(directory, limits, usage)
-            let_start(state, directory, limits, time.time_ns())
+            record_start(state, directory, limits, time.time_ns())
             self._arbiter.starting(directory, {gpu.uuid for gpu in limits.gpus})
         except (OSError, ValueError) as error:
             raise NotYet(f"the limits cannot be written: {error}") from error

@@ -75,7 +75,7 @@ def answer(
     return name
 
 
-def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: int) -> None:
+def record_start(state: AllocationState, directory: str, limits: Limits, now_ns: int) -> None:
     """Record that a container was allowed to start with these ``limits``."""
     state.started |= {directory}
     if not limits.devices:  # the limits of a claim
@@ -85,7 +85,7 @@ def let_start(state: AllocationState, directory: str, limits: Limits, now_ns: in
     derive(state, now_ns)
 
 
-def hold_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
+def replace_prepared_claims(state: AllocationState, claims: Mapping[str, PreparedClaim]) -> None:
     """Replace the prepared claims with ``claims``. No other row of the table depends on them."""
     others = [held for held in state.device_table if not isinstance(held, PreparedClaim)]
     state.started -= {each.directory for uid, each in state.claims.items() if uid not in claims}
@@ -192,7 +192,7 @@ def _unwritten(state: AllocationState, pods: _Pods) -> Iterator[_Owned]:
             latest[whose] = max(latest.get(whose, 0), record.since_ns)
     for name, record in state.records.items():
         pod = pods.get(record.uid)
-        if name in mounted or not _holds(state, name, record, pod, owners):
+        if name in mounted or not _has_devices(state, name, record, pod, owners):
             continue
         for resource, ids in record.devices.items():
             if record.since_ns >= latest.get((record.uid, record.container, resource), 0):
@@ -245,7 +245,7 @@ def _has_gone(
     return record is None or now_ns - record.since_ns >= UNKNOWN_FOR_NS
 
 
-def _holds(
+def _has_devices(
     state: AllocationState,
     name: str,
     record: Limits,

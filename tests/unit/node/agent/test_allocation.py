@@ -16,7 +16,7 @@ from gputile.node.agent.container_start import NotYet, prestart
 from gputile.node.agent.device_table import KubeletEntry, Limits, ListedPod, part_id
 from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, let_start
+from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, record_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.rules import AllocationConflict
@@ -106,7 +106,7 @@ class Here:
     def starts(self, resource: str, ids: tuple[str, ...]) -> list[tuple[str, Limits]]:
         found = prestart(self.state, resource, ids, self.now)
         for directory, limits in found:
-            let_start(self.state, directory, limits, self.now)
+            record_start(self.state, directory, limits, self.now)
         return found
 
     def held(self) -> dict[str, set[str]]:

@@ -37,7 +37,7 @@ from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.container_start import ContainerPreparation, NotYet
 from gputile.node.agent.device_table import CLAIM_DIRECTORY_PREFIX, Limits, PreparedClaim
 from gputile.node.agent.files.allocation_files import BOOT_FILE, mounts_of
-from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.holdings import replace_prepared_claims
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.gateway import kubelet_pb2 as dra
@@ -46,7 +46,7 @@ from gputile.node.gateway.link import Call, CallAnswer, CallRefused
 log = logging.getLogger(__name__)
 
 READ_WITHIN_S: Final = 10.0
-FOLLOWED: Final = "another agent serves this node by now"
+SERVED_BY_ANOTHER_AGENT: Final = "another agent serves this node by now"
 
 
 class ClaimsDriver:
@@ -71,7 +71,7 @@ class ClaimsDriver:
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._store.mine:
-            return CallRefused(call.number, "UNAVAILABLE", FOLLOWED)
+            return CallRefused(call.number, "UNAVAILABLE", SERVED_BY_ANOTHER_AGENT)
         try:
             match call.method:
                 case "NodePrepareResources":
@@ -114,7 +114,7 @@ class ClaimsDriver:
             if limits is not None and (limits.uid in alive or not state.pods.listed):
                 uid = path.name.removeprefix(CLAIM_DIRECTORY_PREFIX)
                 found[uid] = claim_of(state, uid, limits)
-        hold_claims(state, found)
+        replace_prepared_claims(state, found)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
@@ -174,11 +174,11 @@ class ClaimsDriver:
                 )
                 self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
             raise ClaimRefused(str(error)) from error
-        hold_claims(state, {**state.claims, claim.uid: claim})
+        replace_prepared_claims(state, {**state.claims, claim.uid: claim})
         try:
             await self._write(claim, pod)
             if not self._store.mine:  # the next agent may have read the records before
-                raise NotYet(FOLLOWED)
+                raise NotYet(SERVED_BY_ANOTHER_AGENT)
         except BaseException:
             if before is None:
                 self._drop(claim.uid)
@@ -239,4 +239,4 @@ class ClaimsDriver:
 
     def _drop(self, uid: str) -> None:
         left = {key: claim for key, claim in self._state.claims.items() if key != uid}
-        hold_claims(self._state, left)
+        replace_prepared_claims(self._state, left)

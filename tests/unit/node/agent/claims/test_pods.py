@@ -17,7 +17,7 @@ from gputile.node.agent.claims.prepare import (
     with_containers,
 )
 from gputile.node.agent.device_table import PreparedClaim
-from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.holdings import replace_prepared_claims
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.mode import LabelError, asked_for
 from gputile.node.agent.node_config import EffectiveMode
@@ -32,7 +32,7 @@ MACHINE = machine([8192, 8192])
 def row(state: AllocationState, name: str, *given: Given) -> PreparedClaim:
     """Prepare a claim of the pod ``pod``, and let it hold what it has."""
     found = prepared_claim(state, allocated(name, *given), NODE, 7)
-    hold_claims(state, {**state.claims, found.uid: found})
+    replace_prepared_claims(state, {**state.claims, found.uid: found})
     return found
 
 

@@ -12,7 +12,7 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, cdi_file, prepared_claim, request_name
 from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
-from gputile.node.agent.holdings import hold_claims
+from gputile.node.agent.holdings import replace_prepared_claims
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.metrics import containers_of, holdings_of
 from gputile.node.agent.node_config import Sharing
@@ -119,7 +119,7 @@ def test_a_mig_instance_is_one_claims_alone() -> None:
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
     first = prepared(state, allocated("c", Given("gpu-0-mig-1", {})))
     assert first.shares == (GpuShare("MIG-1", 0, 9728, 100),)
-    hold_claims(state, {first.uid: first})
+    replace_prepared_claims(state, {first.uid: first})
     assert prepared(state, allocated("d", Given("gpu-0-mig-2", {}))).gpus == {"MIG-2"}
     assert "used by pod default/pod" in refusal(state, allocated("d", Given("gpu-0-mig-1", {})))
 
@@ -128,7 +128,7 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
     instances = [MigInstance("MIG-1", "1g.10gb", 9728, 3, 0), MigInstance("MIG-2", "1g.10gb", 9728, 4, 0)]
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
     both = prepared(state, allocated("c", Given("gpu-0-mig-1", {}), Given("gpu-0-mig-2", {})))
-    hold_claims(state, {both.uid: both})
+    replace_prepared_claims(state, {both.uid: both})
     held = holdings_of(state)
     assert (held.mib[0], held.pods[0]) == (2 * 9728, 1)
     assert held.instances == {"MIG-1": 1, "MIG-2": 1}
@@ -175,7 +175,7 @@ def test_a_node_of_extended_resources_prepares_nothing() -> None:
 def held(state: AllocationState, name: str, given: Given) -> PreparedClaim:
     uid = f"uid-{name}"
     found = prepared(state, allocated(name, given, pods=(name,)))
-    hold_claims(state, {**state.claims, uid: found})
+    replace_prepared_claims(state, {**state.claims, uid: found})
     return found
 
 
