@@ -95,7 +95,7 @@ def test_a_place_is_free_when_nobody_has_its_file_any_more(node: UsageFiles) -> 
     held = make(node, "one", "two")
     with pytest.raises(OSError, match=r"all 2 places .*\(agent\.usageMiB\)"):
         node.make(node.path("three"))
-    node.keep_only(["two"])
+    node.remove_except(["two"])
     assert node.names() == ["two"]
     assert len([path for place in node.directory.parent.glob("containers/*") for path in place.iterdir()]) == 1
     with pytest.raises(OSError, match="all 2 places"):

@@ -33,7 +33,7 @@ from gputile.node.agent.container_start import ContainerPreparation
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
-from gputile.node.agent.holdings import keep_only
+from gputile.node.agent.holdings import drop_removed
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import TimeShares
@@ -213,8 +213,8 @@ class ClaimingNode(RuleBasedStateMachine):
     @rule()
     def tidy(self) -> None:
         """The agent's round removes the directories of what has gone."""
-        kept = self.store.keep_only(self.state.directories())
-        keep_only(self.state, kept, time.time_ns())
+        kept = self.store.remove_except(self.state.directories())
+        drop_removed(self.state, kept, time.time_ns())
 
     def cdi_of(self, uid: str) -> Path:
         return self.directory / "cdi" / f"gputile.io-claim-{uid}.json"

@@ -93,7 +93,7 @@ def replace_prepared_claims(state: AllocationState, claims: Mapping[str, Prepare
     state.device_table = DeviceTable([*others, *claims.values()], state.started)
 
 
-def keep_only(state: AllocationState, directories: Set[str], now_ns: int) -> None:
+def drop_removed(state: AllocationState, directories: Set[str], now_ns: int) -> None:
     """Drop the records of allocation directories that were removed.
 
     ``directories`` are those that remain. No container of a removed directory can run.

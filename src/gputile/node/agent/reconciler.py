@@ -17,7 +17,7 @@ from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.claims.prepare import claim_corrections
 from gputile.node.agent.differences import Correction, differences
-from gputile.node.agent.holdings import keep_only
+from gputile.node.agent.holdings import drop_removed
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.metrics import AgentMetrics
 
@@ -80,8 +80,8 @@ class Reconciler:
     def _tidy(self) -> None:
         """Remove the allocation directories of deleted pods, whose containers cannot run."""
         alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
-        kept = self._store.keep_only(self._state.directories(), alive)
-        keep_only(self._state, kept, time.time_ns())
+        kept = self._store.remove_except(self._state.directories(), alive)
+        drop_removed(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
         """Return the corrections to write. A problem is included if it has lasted long enough."""

@@ -180,7 +180,7 @@ def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
     assert usage.stat().st_blocks * 512 >= USAGE_BYTES  # a full file system does not kill who writes into it
     assert usage.stat().st_mode & 0o777 == 0o666
     assert (path / "limits").stat().st_mode & 0o777 == 0o644
-    store.keep_only(["another"])
+    store.remove_except(["another"])
     assert not usage.exists()
     assert not path.exists()
 

@@ -202,7 +202,7 @@ class NodeFiles:
         write_whole(path / SHARE_FILE, content)
         return True
 
-    def keep_only(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
+    def remove_except(self, directories: Iterable[str], pods: Set[str] = frozenset()) -> set[str]:
         """Remove all allocation directories except ``directories``. Return the names that remain.
 
         The directories of containers with running processes also remain, and so do the directories
@@ -221,7 +221,7 @@ class NodeFiles:
         for path in self.allocations.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-        self.usage.keep_only(kept)
+        self.usage.remove_except(kept)
         self.usage.cut_back()
         return kept
 

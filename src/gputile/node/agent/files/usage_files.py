@@ -203,7 +203,7 @@ class UsageFiles:
         finally:
             os.close(file)
 
-    def keep_only(self, names: Iterable[str]) -> None:
+    def remove_except(self, names: Iterable[str]) -> None:
         kept = set(names)
         for each in self._files():
             if each.name not in kept:

@@ -66,7 +66,7 @@ def test_a_directory_stays_as_long_as_the_pod_whose_limits_it_has(tmp_path: Path
     for directory, uid in (("one", "1"), ("two", "2")):
         store.write_limits(directory, Limits("default", "a", uid, "main", "share", 1024, ()))
     (store.allocations / "three").mkdir()
-    store.keep_only([], {"1"})
+    store.remove_except([], {"1"})
     assert [path.name for path in store.allocations.iterdir()] == ["one"]
 
 
