@@ -84,7 +84,7 @@ def read_state(
         found = ClusterObjects(
             live.nodes, live.pods, live.in_force(), live.namespace, live.claims or ()
         )
-        return _adopted(found, told=not looked_before)
+        return _adopted(found, print_notes=not looked_before)
     if not looked_before:
         source.not_used()
     from gputile.tools.simulator.manifests import ManifestError, merged_notes
@@ -110,15 +110,15 @@ def read_state(
     found = ClusterObjects(
         scenario.nodes, pods, configuration, "default", [*scenario.claims.claims.values()]
     )
-    return _adopted(found, told=not looked_before)
+    return _adopted(found, print_notes=not looked_before)
 
 
-def _adopted(state: ClusterObjects, *, told: bool) -> ClusterObjects:
-    """Add the GPUs of nodes that gputile does not serve. If ``told`` is True, print notes."""
+def _adopted(state: ClusterObjects, *, print_notes: bool) -> ClusterObjects:
+    """Add the GPUs of nodes that gputile does not serve. Print notes if ``print_notes`` is set."""
     from gputile.tools.simulator.foreign_cluster import adopted
 
     found = adopted(state.nodes, state.pods, state.configuration.unit_mib)
-    for each in found.notes if told else ():
+    for each in found.notes if print_notes else ():
         note(str(each))
     return replace(state, nodes=found.nodes, pods=found.pods)
 

@@ -111,9 +111,9 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
             )
 
 
-def _claims(beside: Any) -> Json:
-    """Return the ``volumeClaimTemplates`` in ``beside``, the object around a pod template."""
-    found = beside.get(_CLAIMS) if isinstance(beside, dict) else None
+def _claims(parent: Any) -> Json:
+    """Return the ``volumeClaimTemplates`` in ``parent``, the object around a pod template."""
+    found = parent.get(_CLAIMS) if isinstance(parent, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
 

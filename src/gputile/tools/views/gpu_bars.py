@@ -109,18 +109,20 @@ def draw(nodes: Sequence[NodeBars], groups: BarGroups, paper: Paper) -> list[Lin
     if not any(node.bars for node in nodes):
         return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
     names = [columns_of(inert(node.name)) for node in nodes]
-    beside = max((width for width in names if width <= paper.columns // 4), default=_GAP)
-    beside = max(beside, len("NODE"))
-    grid = _grid(nodes, paper.columns - beside - _GAP, paper)
-    lines: list[Line] = [(Span(padded("NODE", beside + _GAP) + "GPU MEMORY (GiB, used/total)"),)]
+    name_width = max((width for width in names if width <= paper.columns // 4), default=_GAP)
+    name_width = max(name_width, len("NODE"))
+    grid = _grid(nodes, paper.columns - name_width - _GAP, paper)
+    lines: list[Line] = [
+        (Span(padded("NODE", name_width + _GAP) + "GPU MEMORY (GiB, used/total)"),)
+    ]
     for node in nodes:
         rows = [node.bars[at : at + grid.in_row] for at in range(0, len(node.bars), grid.in_row)]
         drawn = [_row(row, grid, groups, paper) for row in rows]
-        lines += _beside(inert(node.name), drawn, beside, paper)
+        lines += _named_rows(inert(node.name), drawn, name_width, paper)
         lines += [
-            (Span(" " * (beside + _GAP) + text),)
+            (Span(" " * (name_width + _GAP) + text),)
             for remark in node.remarks
-            for text in wrapped(inert(remark), paper.columns - beside - _GAP)
+            for text in wrapped(inert(remark), paper.columns - name_width - _GAP)
         ]
     shown = {span.group for line in lines for span in line if span.group is not None}
     ill = any(not bar.healthy for node in nodes for bar in node.bars)
@@ -243,21 +245,21 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
     return cells
 
 
-def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
+def _named_rows(name: str, drawn: Sequence[Line], name_width: int, paper: Paper) -> list[Line]:
     """Return rows that begin with the node's name. A long name is on lines of its own."""
-    indent = Span(" " * (beside + _GAP))
-    if columns_of(name) > beside:
+    indent = Span(" " * (name_width + _GAP))
+    if columns_of(name) > name_width:
         return [
             *((Span(text),) for text in wrapped(name, paper.columns)),
             *((indent, *line) for line in drawn),
         ]
-    first = Span(padded(name, beside + _GAP))
+    first = Span(padded(name, name_width + _GAP))
     return [((indent if number else first), *line) for number, line in enumerate(drawn or [()])]
 
 
 def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
-    told = [f"{node.name}: {remark}" for node in nodes for remark in node.remarks]
-    return [(Span(text),) for each in told for text in wrapped(inert(each), paper.columns)]
+    remarks = [f"{node.name}: {remark}" for node in nodes for remark in node.remarks]
+    return [(Span(text),) for each in remarks for text in wrapped(inert(each), paper.columns)]
 
 
 def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
