@@ -23,7 +23,7 @@ from gputile.core.kube_predicates.inter_pod import (
     interpod_checks,
 )
 from gputile.core.kube_predicates.node_answers import (
-    LastAsked,
+    LruCache,
     NodeRefusals,
     SpareAmounts,
     StaticAnswers,
@@ -110,10 +110,10 @@ class Predicates:
         self._on_node: dict[str, dict[str, _Guest]] = {}
         self._owned: set[str] = set()  # nodes whose guests no snapshot shares
         self._repelling: dict[str, _Guest] = {}
-        self._needs: LastAsked[int, tuple[PodSpec, _Needs, bytes]] = LastAsked()  # by the spec's id
-        self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
+        self._needs: LruCache[int, tuple[PodSpec, _Needs, bytes]] = LruCache()  # by the spec's id
+        self._static: LruCache[bytes, StaticAnswers] = LruCache()
         self._spare: SpareAmounts | None = None
-        self._questions: LastAsked[int, _CountedRules] = LastAsked()
+        self._questions: LruCache[int, _CountedRules] = LruCache()
         # Pods added (1) or removed (-1) since the first cached check
         self._moves: list[tuple[Pod, Node, int]] = []
 
