@@ -36,9 +36,9 @@ from gputile.core.scheduling.new_nodes import (
     BarredTypes,
     NewNodes,
     as_described,
+    expected_nodes,
     new_nodes,
     nodes_added_unasked,
-    places_in_sum,
 )
 
 _SECOND: Final = 10**9
@@ -255,7 +255,7 @@ class NodeRequestPlanner:
             for name in nodes[kind.name].starting_for_karpenter
         }
         seen = [each for each in pods if not each.pod.spec.scheduling_gates]  # by the autoscaler
-        places = places_in_sum(seen, state.placement.predicates, state.reserved_pods(), expected)
+        places = expected_nodes(seen, state.placement.predicates, state.reserved_pods(), expected)
         unplaced = [each for each in seen if each.pod.metadata.uid not in places]
 
         def plan(part: Sequence[GangCandidate]) -> tuple[NewNodes, Counter[str]]:
