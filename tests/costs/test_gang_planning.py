@@ -103,7 +103,7 @@ def test_a_round_ends_though_there_are_many_searches_and_the_next_goes_on(monkey
     for _ in range(3):
         result = bench.round()
         told |= said(result)
-        bench.view.freed += 1  # what becomes free meanwhile does not begin the turn anew
+        bench.view.freed_counter += 1  # what becomes free meanwhile does not begin the turn anew
     assert not result.unfinished
     assert len(told) == 6
 

@@ -21,7 +21,7 @@ from gputile.core.devices.inventory import decode_inventory, encode_inventory
 from gputile.core.devices.request import Request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.pod_filter import on_either_mode
+from gputile.core.scheduling.pod_filter import ranked_shapes
 from gputile.node.agent.claims.slices import slice_of
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
@@ -225,7 +225,7 @@ def predicted(plane: ControlPlane, namespace: str, template: ResourceClaim, node
         ledger.apply_claim(claim)
     (shape,) = parse_claim(template)
     engine = PlacementEngine(ledger)
-    for each in on_either_mode(shape):
+    for each in ranked_shapes(shape):
         decision = engine.decide(Request(each, CLAIM_UNIT_MIB, ()), node, 0)
         if isinstance(decision, Decision):
             return [gpu.index for gpu in decision.gpus]

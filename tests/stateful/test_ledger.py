@@ -78,7 +78,7 @@ class Cluster(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger(CONFIGURATION)
-        self.ledger.changes = Changes(keep=3)  # so that falling behind further than the log reaches happens here
+        self.ledger.changes = Changes(retained=3)  # so that falling behind further than the log reaches happens here
         self.engine = PlacementEngine(self.ledger)
         self.server_nodes: dict[str, Node] = {}
         self.server_pods: dict[str, Pod] = {}

@@ -56,7 +56,7 @@ async def for_each(
     return answers
 
 
-async def several_at_once(
+async def run_concurrently(
     items: Iterable[Item],
     work: Callable[[Item], Awaitable[bool]],
     gives_up: Callable[[], bool] = lambda: True,

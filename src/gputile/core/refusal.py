@@ -163,14 +163,14 @@ def refusal_by(
 NAMES_SHOWN = 3
 
 
-def grouped(said: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
+def grouped(reasons: Iterable[tuple[str, str]], asked: int, most: int) -> list[str]:
     """Return a text for each of the first ``most`` distinct reasons.
 
-    ``said`` are pairs of a node and its reason. Reasons are in the order of their first nodes.
+    ``reasons`` are pairs of a node and its reason. Reasons are in the order of their first nodes.
     ``asked`` is the number of all nodes. If nodes are left out, a last text states how many.
     """
     names: dict[str, list[str]] = {}
-    for name, why in said:
+    for name, why in reasons:
         names.setdefault(why, []).append(name)
     shown = list(names.items())[:most]
     left = asked - sum(len(alike) for _, alike in shown)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gputile.controlplane.event_loop import AT_ONCE, several_at_once
+from gputile.controlplane.event_loop import AT_ONCE, run_concurrently
 
 
 class Answers:
@@ -27,7 +27,7 @@ class Answers:
 @pytest.mark.anyio
 async def test_every_item_is_asked_once_and_some_at_a_time() -> None:
     answers = Answers(refused={3, 50})
-    assert sorted(await several_at_once(range(100), answers)) == [3, 50]
+    assert sorted(await run_concurrently(range(100), answers)) == [3, 50]
     assert sorted(answers.asked) == list(range(100))
     assert answers.most == AT_ONCE
 
@@ -35,5 +35,5 @@ async def test_every_item_is_asked_once_and_some_at_a_time() -> None:
 @pytest.mark.anyio
 async def test_nothing_more_is_asked_where_nothing_is_answered() -> None:
     answers = Answers(refused=set(range(1000)))
-    assert sorted(await several_at_once(range(1000), answers)) == list(range(1000))
+    assert sorted(await run_concurrently(range(1000), answers)) == list(range(1000))
     assert len(answers.asked) < 3 * AT_ONCE

@@ -67,8 +67,8 @@ class ClusterState:
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
         self.budgets_read = False  # whether PodDisruptionBudgets are known
-        self.freed = 0  # increased whenever room may have become free
-        self.grown = 0  # increased whenever the empty cluster may have more room
+        self.freed_counter = 0  # increased whenever room may have become free
+        self.grown_counter = 0  # increased whenever the empty cluster may have more room
         self.now_ns = 0
         self.members = GangMembers()
         self.evictable = EvictablePods(lambda uid: self.ledger.booking(uid) is not None)
@@ -157,7 +157,7 @@ class ClusterState:
                     async for pod in taking_turns(event.objects):
                         if pod.finished is finished:
                             self._apply_listed(pod)
-                self.freed += 1
+                self.freed_counter += 1
         self._changed()
 
     def _apply_listed(self, pod: Pod) -> None:
@@ -222,7 +222,7 @@ class ClusterState:
         position = self.ledger.changes.position
         self.ledger.set_time(self.now_ns)
         if self.ledger.changes.position != position:
-            self.freed += 1
+            self.freed_counter += 1
         first, last = min(before, self.now_ns), max(before, self.now_ns)
         for uid in [
             uid for uid, ends_ns in self._reservation_ends.items() if first < ends_ns <= last
@@ -248,7 +248,7 @@ class ClusterState:
         if reservation is not None:
             annotations[RESERVATION_ANNOTATION] = encode_reservation(reservation)
         else:
-            self.freed += 1
+            self.freed_counter += 1
         expected = msgspec.structs.replace(
             pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations)
         )
@@ -262,7 +262,7 @@ class ClusterState:
     def not_written(self, pod: Pod) -> None:
         """Undo ``expect`` for ``pod``, unless a newer version is known."""
         if not self.has_changed(pod):
-            self.freed += 1
+            self.freed_counter += 1
             self._store(pod)
 
     # -- internals
@@ -289,7 +289,7 @@ class ClusterState:
         after = self.ledger.booking(uid)
         ended = pod.finished and old is not None and not old.finished
         if ended or frees(before, after):
-            self.freed += 1
+            self.freed_counter += 1
         self._occupy(pod)
 
     def _forget(self, uid: str) -> None:
@@ -300,7 +300,7 @@ class ClusterState:
         self._versions.pop(uid, None)
         if self._pods.pop(uid, None) is None:
             return
-        self.freed += 1
+        self.freed_counter += 1
         self._reservation_ends.pop(uid, None)
         self.placement.predicates.remove(uid)
         self._update_empty_cluster(uid)
@@ -350,8 +350,8 @@ class ClusterState:
         self._room_changed()
 
     def _room_changed(self) -> None:
-        self.freed += 1
-        self.grown += 1
+        self.freed_counter += 1
+        self.grown_counter += 1
 
 
 def _schedulable(node: Node) -> tuple[object, ...]:

@@ -234,9 +234,9 @@ class Evictions:
         needed = min(size, len(staying)) if size > 0 else len(staying)
         gang = self._leaving.setdefault(name, _LeavingGang(name, needed, why, now_ns))
         gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
-        told = [uid for uid in members if uid not in staying and self._stays(uid)]
-        gang.leave_for_others = {uid: gang.leave_for_others.get(uid, now_ns) for uid in told}
-        gang.uids |= dict.fromkeys([*staying, *told])
+        evicted = [uid for uid in members if uid not in staying and self._stays(uid)]
+        gang.leave_for_others = {uid: gang.leave_for_others.get(uid, now_ns) for uid in evicted}
+        gang.uids |= dict.fromkeys([*staying, *evicted])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
         """Return the due evictions of gangs that must leave as a whole, as a list for each gang.

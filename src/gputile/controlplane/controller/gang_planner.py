@@ -97,7 +97,7 @@ class GangPlanner:
         # Gangs for which victims free GPUs are excluded.
         self.without_room = self.searches.without_room(state, self.preemption.plan_of)
         if not result.unfinished:
-            self.searches.all_had_their_turn()
+            self.searches.end_pass()
         return result
 
     def abandon(self) -> None:

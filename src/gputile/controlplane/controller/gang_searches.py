@@ -15,7 +15,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of, plan_gang
 
 MOST_SEARCHES = 256
-_ROOM_STANDS = 10 * 10**9
+_ROOM_VALID_NS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
 # the UIDs of a gang's pods, and the number of pods that start together
 _Question = tuple[frozenset[str], int]
@@ -27,19 +27,19 @@ class _FailedSearch:
 
     question: _Question
     closed: frozenset[str]
-    freed: int  # the cluster's counter of freed room
-    turn: int  # the number of the pass over all gangs
+    freed_counter: int  # ``freed_counter`` of the cluster
+    pass_number: int  # the number of the pass over all gangs
     at_ns: int
     plan: GangPlan  # the result without the nodes in ``closed``
     room: GangPlan  # the result with all nodes
 
-    def stands(self, now_ns: int) -> bool:
+    def is_valid(self, now_ns: int) -> bool:
         """Return whether the result is still valid.
 
-        If ``room`` has GPUs for all needed pods, the result expires after ``_ROOM_STANDS``, because
-        other pods may use these GPUs.
+        If ``room`` has GPUs for all needed pods, the result expires after ``_ROOM_VALID_NS``,
+        because other pods may use these GPUs.
         """
-        return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_STANDS
+        return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_VALID_NS
 
 
 class GangSearches:
@@ -47,18 +47,18 @@ class GangSearches:
 
     def __init__(self) -> None:
         self._failed: dict[GangName, _FailedSearch] = {}
-        # searches in the empty cluster: the question, ``grown`` of the cluster, and the result
+        # searches in the empty cluster: the question, the cluster's ``grown_counter``, the result
         self._alone: dict[GangName, tuple[_Question, int, GangPlan]] = {}
-        self._freed, self._left, self._turn = 0, 0, 0
+        self._freed_counter, self._left, self._pass_number = 0, 0, 0
 
     def begin(self, names: Collection[GangName], state: ClusterState) -> None:
-        self._freed, self._left = state.freed, MOST_SEARCHES
+        self._freed_counter, self._left = state.freed_counter, MOST_SEARCHES
         for remembered in (self._failed, self._alone):
             for name in remembered.keys() - names:
                 del remembered[name]
 
-    def all_had_their_turn(self) -> None:
-        self._turn += 1
+    def end_pass(self) -> None:
+        self._pass_number += 1
 
     def find(
         self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None
@@ -78,8 +78,8 @@ class GangSearches:
             and kept in (None, len(failed.plan.places))
             and (failed.question, failed.closed) == (question, closed)
             and (
-                failed.turn == self._turn
-                or (failed.freed == self._freed and failed.stands(state.now_ns))
+                failed.pass_number == self._pass_number
+                or (failed.freed_counter == self._freed_counter and failed.is_valid(state.now_ns))
             )
         ):
             return failed.plan
@@ -101,10 +101,10 @@ class GangSearches:
             return plan
         room = search(state.placement) if closed else plan
         self._failed[gang.name] = _FailedSearch(
-            question, closed, self._freed, self._turn, state.now_ns, plan, room
+            question, closed, self._freed_counter, self._pass_number, state.now_ns, plan, room
         )
-        if self._alone.get(gang.name, ())[:2] != (question, state.grown):
-            self._alone[gang.name] = question, state.grown, search(state.empty_placement)
+        if self._alone.get(gang.name, ())[:2] != (question, state.grown_counter):
+            self._alone[gang.name] = question, state.grown_counter, search(state.empty_placement)
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:

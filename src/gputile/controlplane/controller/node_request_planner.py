@@ -36,9 +36,9 @@ from gputile.core.scheduling.new_nodes import (
     BarredTypes,
     NewNodes,
     as_described,
+    expected_nodes,
     new_nodes,
     nodes_added_unasked,
-    places_in_sum,
 )
 
 _SECOND: Final = 10**9
@@ -169,8 +169,8 @@ class NodeRequestPlanner:
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
         before = {
-            uid: look
-            for uid, look in self._refused_at.items()
+            uid: refused_ns
+            for uid, refused_ns in self._refused_at.items()
             if uid not in found.types and state.knows(uid)
         }
         self._refused_at = before | dict.fromkeys(found.refused, state.now_ns)
@@ -224,10 +224,10 @@ class NodeRequestPlanner:
                 each for pod in unit[:MOST_PODS] if (each := self._candidate(pod)) is not None
             ]
             alone = unit[0].metadata.uid in units
-            found += [each for each in candidates if not alone or self._is_without_place(each)]
+            found += [each for each in candidates if not alone or self._has_no_feasible_node(each)]
         return found
 
-    def _is_without_place(self, each: GangCandidate) -> bool:
+    def _has_no_feasible_node(self, each: GangCandidate) -> bool:
         # A pod with a booking is preempting or being bound.
         if each.request is None or self._state.ledger.booking(each.pod.metadata.uid) is not None:
             return False
@@ -255,7 +255,7 @@ class NodeRequestPlanner:
             for name in nodes[kind.name].starting_for_karpenter
         }
         seen = [each for each in pods if not each.pod.spec.scheduling_gates]  # by the autoscaler
-        places = places_in_sum(seen, state.placement.predicates, state.reserved_pods(), expected)
+        places = expected_nodes(seen, state.placement.predicates, state.reserved_pods(), expected)
         unplaced = [each for each in seen if each.pod.metadata.uid not in places]
 
         def plan(part: Sequence[GangCandidate]) -> tuple[NewNodes, Counter[str]]:
@@ -270,12 +270,14 @@ class NodeRequestPlanner:
         # add them.
         expected_of_it = [each for each in unplaced if each.pod.metadata.uid in found.on_new]
         late = {
-            _likeness(each)
+            _equivalence_key(each)
             for each in expected_of_it
             if self._waits(each.pod) >= self._wait_seconds
         }
         others = [
-            each for each in pods if each.pod.spec.scheduling_gates or _likeness(each) not in late
+            each
+            for each in pods
+            if each.pod.spec.scheduling_gates or _equivalence_key(each) not in late
         ]
         if others and len(others) < len(pods):
             alone, lacking_alone = plan(others)
@@ -396,6 +398,6 @@ class NodeRequestPlanner:
             )
 
 
-def _likeness(each: GangCandidate) -> Hashable:
+def _equivalence_key(each: GangCandidate) -> Hashable:
     """Return a key. Pods with equal keys make an autoscaler add the same kind of node."""
     return each.pod.metadata.namespace, each.request

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import FENCE_ANNOTATION
-from gputile.controlplane.event_loop import several_at_once
+from gputile.controlplane.event_loop import run_concurrently
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -322,7 +322,7 @@ class Binder:
         self._engine.ledger.set_time(self._unix_ns())
         await self._resolve_all()
         overdue = self._ledger.overdue(self._monotonic(), CONFIRMATION_S)
-        await several_at_once(
+        await run_concurrently(
             [(each.namespace, each.name, each.uid) for each in overdue], self._read_back
         )
 
@@ -344,7 +344,7 @@ class Binder:
         return True
 
     async def _resolve_all(self) -> None:
-        await several_at_once(list(self._unconfirmed.values()), self._resolve_idle)
+        await run_concurrently(list(self._unconfirmed.values()), self._resolve_idle)
 
     async def _resolve_idle(self, binding: PodBinding) -> bool:
         """Resolve a Binding unless another call does. Return False if the result is unknown."""

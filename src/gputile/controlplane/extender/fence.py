@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from gputile.api.core import Pod
-from gputile.controlplane.event_loop import several_at_once
+from gputile.controlplane.event_loop import run_concurrently
 from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, PodApi
 from gputile.core.devices.request import is_decided
 from gputile.kube.errors import KubeError
@@ -59,7 +59,7 @@ async def fence_off(
 
     left = [pod for pod in await pod_api.unbound() if _may_have_binding(pod)]
     log.info("fencing pods off from earlier Bindings", extra={"pods": len(left)})
-    while left := await several_at_once(left, fence, is_last_pass):
+    while left := await run_concurrently(left, fence, is_last_pass):
         if is_last_pass():
             log.warning("taking over before all pods are fenced off", extra={"pods": len(left)})
             return

@@ -32,27 +32,27 @@ PAUSE_SECONDS = 0.5
 class Informer:
     """Applies the events of reflectors to ``ledger``, and then to ``observers``.
 
-    ``freed`` is called with the name of a node whenever GPUs of the node may have become free.
+    ``on_freed`` is called with the name of a node whenever GPUs of the node may have become free.
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        freed: Callable[[str], None],
+        on_freed: Callable[[str], None],
         observers: Sequence[EvictablePods | PendingPods] = (),
     ) -> None:
         self._ledger = ledger
         self._observers = observers
-        self._freed = freed
+        self._on_freed = on_freed
 
     def _report_freed(self, uid: str, before: Booking | None) -> None:
         """Report the node whose GPUs may be free after a pod has lost the booking ``before``."""
         after = self._ledger.booking(uid)
         if before is not None and frees(before, after):
-            self._freed(before.node)
+            self._on_freed(before.node)
         elif after is not None and after.reserved and after != before:
             # The pod's gang may have been refused because this reservation was missing.
-            self._freed(after.node)
+            self._on_freed(after.node)
 
     def pods(self, event: WatchEvent[Pod]) -> None:
         match event:
@@ -107,7 +107,7 @@ class Informer:
     def _free_any(self, position: int, node: str = "") -> None:
         """If the ledger has changed since ``position``, report ``node`` or an arbitrary node."""
         if self._ledger.changes.position != position and self._ledger.row_of:
-            self._freed(node or next(iter(self._ledger.row_of)))
+            self._on_freed(node or next(iter(self._ledger.row_of)))
 
     def nodes(self, event: WatchEvent[Node]) -> None:
         position = self._ledger.changes.position
@@ -160,17 +160,20 @@ class PodRequeuer:
         self._wanted = asyncio.Event()
         self.touched = 0
 
-    def refused(self) -> None:
+    def record_refusal(self) -> None:
         self._last_refusal = self._monotonic()
 
-    def freed(self, node: str) -> None:
+    def record_freed(self, node: str) -> None:
         """Record that GPUs of ``node`` became free or changed."""
         if self._monotonic() - self._last_refusal < WATCH_LAG_SECONDS:
             self._node = node
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Annotate a node after each call of ``freed``. The change requeues all refused pods."""
+        """Annotate a node after each call of ``record_freed``.
+
+        The change requeues all refused pods.
+        """
         while True:
             await self._wanted.wait()
             self._wanted.clear()

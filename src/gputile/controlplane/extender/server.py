@@ -88,7 +88,7 @@ class Extender:
             configuration.unit_mib, configuration.trust_group, lambda: clock.now().timestamp()
         )
         self._capacity = CapacityWatch(self.ledger)
-        informer = Informer(self.ledger, self._requeuer.freed, (evictable, self._pending))
+        informer = Informer(self.ledger, self._requeuer.record_freed, (evictable, self._pending))
         self._pods = Reflector(
             connection, "/api/v1/pods", Pod, informer.pods, on_list=informer.listed_pods
         )
@@ -112,7 +112,7 @@ class Extender:
                 engine,
                 self.binder,
                 self._record,
-                self._requeuer.refused,
+                self._requeuer.record_refusal,
                 clock.unix_ns,
                 evictable=evictable,
             ),
@@ -236,7 +236,7 @@ class Extender:
             position = self.ledger.changes.position
             await self.binder.resolve_unconfirmed()
             if self.ledger.changes.position != position and self.ledger.row_of:
-                self._requeuer.freed(next(iter(self.ledger.row_of)))
+                self._requeuer.record_freed(next(iter(self.ledger.row_of)))
 
 
 class PriceLearning:

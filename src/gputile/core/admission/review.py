@@ -195,7 +195,7 @@ def _broken_binding(
     user, meta = request.user_info.username, binding.metadata
     refusals = []
     if user not in policy.trusted:
-        refusals += forged({}, meta.annotations, user) + count_changed({}, meta.labels)
+        refusals += forged({}, meta.annotations, user) + count_change_refusals({}, meta.labels)
         # The API server itself protects this annotation on every other write
         if MIRROR_ANNOTATION in meta.annotations:
             rule = (
@@ -219,9 +219,9 @@ def _broken_change(
     refusals = []
     if user not in policy.trusted:
         refusals += forged(old.metadata.annotations, new.metadata.annotations, user)
-        refusals += count_changed(old.metadata.labels, new.metadata.labels)
+        refusals += count_change_refusals(old.metadata.labels, new.metadata.labels)
     if policy.gangs:
-        refusals += broken_wait(old, new, user, policy.trusted)
+        refusals += gang_change_refusals(old, new, user, policy.trusted)
     if added != PodView():
         pod = _decoded(request.object, _POD)
         if asks_for_gpu(pod):
@@ -310,7 +310,9 @@ def forged(
     ]
 
 
-def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusal[AdmissionRule]]:
+def count_change_refusals(
+    old: Mapping[str, str], new: Mapping[str, str]
+) -> list[Refusal[AdmissionRule]]:
     """Return a refusal if a write changes the number of GPUs that a pod requests (M10)."""
     if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
         return []
@@ -321,7 +323,7 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusa
     return [Refusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
-def broken_wait(
+def gang_change_refusals(
     old: PodView, new: PodView, user: str, trusted: Collection[str]
 ) -> Iterator[Refusal[AdmissionRule]]:
     """Yield a refusal for each gang gate or label that a user other than gputile changes.

@@ -159,11 +159,11 @@ def parse_request(
     mib = effective(containers, lambda container: container.units) * unit // gpus
     if mib > MOST_MIB:
         count = mib // unit
-        said = (
+        message = (
             f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more than "
             "any GPU has"
         )
-        raise RequestError(f"{said}{_bytes_meant(count * gpus, unit)}")
+        raise RequestError(f"{message}{_bytes_meant(count * gpus, unit)}")
     percent = effective(containers, lambda container: container.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(

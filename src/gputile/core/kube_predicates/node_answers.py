@@ -146,7 +146,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class LastAsked(OrderedDict[Key, Value]):
+class LruCache(OrderedDict[Key, Value]):
     """A cache of the most recently used values."""
 
     def find(self, key: Key, make: Callable[[], Value], most: int) -> Value:

@@ -23,7 +23,7 @@ from gputile.core.kube_predicates.inter_pod import (
     interpod_checks,
 )
 from gputile.core.kube_predicates.node_answers import (
-    LastAsked,
+    LruCache,
     NodeRefusals,
     SpareAmounts,
     StaticAnswers,
@@ -83,7 +83,7 @@ class _Load:
         return next(self.obstacles(needs), None)
 
 
-class _Guest(msgspec.Struct, frozen=True, gc=False):
+class _PlacedPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that is counted on a node, whether the node is known or not."""
 
     pod: Pod
@@ -106,14 +106,14 @@ class Predicates:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node.metadata.name: node for node in nodes}
         self._loads = {name: _Load(node_allocatable(node)) for name, node in self._nodes.items()}
-        self._guests: dict[str, _Guest] = {}
-        self._on_node: dict[str, dict[str, _Guest]] = {}
-        self._owned: set[str] = set()  # nodes whose guests no snapshot shares
-        self._repelling: dict[str, _Guest] = {}
-        self._needs: LastAsked[int, tuple[PodSpec, _Needs, bytes]] = LastAsked()  # by the spec's id
-        self._static: LastAsked[bytes, StaticAnswers] = LastAsked()
+        self._placed: dict[str, _PlacedPod] = {}
+        self._on_node: dict[str, dict[str, _PlacedPod]] = {}
+        self._owned: set[str] = set()  # nodes whose pods no snapshot shares
+        self._repelling: dict[str, _PlacedPod] = {}
+        self._needs: LruCache[int, tuple[PodSpec, _Needs, bytes]] = LruCache()  # by the spec's id
+        self._static: LruCache[bytes, StaticAnswers] = LruCache()
         self._spare: SpareAmounts | None = None
-        self._questions: LastAsked[int, _CountedRules] = LastAsked()
+        self._questions: LruCache[int, _CountedRules] = LruCache()
         # Pods added (1) or removed (-1) since the first cached check
         self._moves: list[tuple[Pod, Node, int]] = []
 
@@ -121,7 +121,7 @@ class Predicates:
         """Return a private copy, which may be changed and discarded. Its caches are empty."""
         copy = Predicates(())
         copy._nodes, copy._loads = self._nodes.copy(), self._loads.copy()
-        copy._guests, copy._repelling = self._guests.copy(), self._repelling.copy()
+        copy._placed, copy._repelling = self._placed.copy(), self._repelling.copy()
         copy._on_node, self._owned = self._on_node.copy(), set()
         return copy
 
@@ -133,8 +133,8 @@ class Predicates:
         known = name in self._nodes
         self._nodes[name] = node
         load = _Load(node_allocatable(node))
-        for guest in self._on_node.get(name, {}).values():
-            load = load.counted(guest.needs, 1)
+        for placed in self._on_node.get(name, {}).values():
+            load = load.counted(placed.needs, 1)
         self._loads[name] = load
         self._forget_answers(static=known)
 
@@ -151,29 +151,29 @@ class Predicates:
         when the node is added.
         """
         uid = pod.metadata.uid
-        if pod.finished or uid in self._guests:
+        if pod.finished or uid in self._placed:
             return
         known = self._needs.get(id(pod.spec))
         needs = known[1] if known is not None else _needs(pod.spec)
-        guest = self._guests[uid] = _Guest(pod, node_name, needs)
-        self._own(node_name)[uid] = guest
+        placed = self._placed[uid] = _PlacedPod(pod, node_name, needs)
+        self._own(node_name)[uid] = placed
         if anti_affinity_terms(pod):
-            self._repelling[uid] = guest
-        self._move(guest, 1)
+            self._repelling[uid] = placed
+        self._move(placed, 1)
 
     def remove(self, uid: str) -> str:
         """Remove a pod. Return its node, or "" if the pod was not placed."""
-        guest = self._guests.pop(uid, None)
-        if guest is None:
+        placed = self._placed.pop(uid, None)
+        if placed is None:
             return ""
         self._repelling.pop(uid, None)
-        others = self._own(guest.node)
+        others = self._own(placed.node)
         del others[uid]
         if not others:
-            del self._on_node[guest.node]
-            self._owned.discard(guest.node)
-        self._move(guest, -1)
-        return guest.node
+            del self._on_node[placed.node]
+            self._owned.discard(placed.node)
+        self._move(placed, -1)
+        return placed.node
 
     # -- questions about all nodes
 
@@ -236,12 +236,12 @@ class Predicates:
 
     def repelling(self) -> Iterable[Pod]:
         """Return the placed pods with anti-affinity terms, which also apply to later pods."""
-        return (guest.pod for guest in self._repelling.values())
+        return (placed.pod for placed in self._repelling.values())
 
     # -- questions about one node
 
     def pods_on(self, name: str) -> list[Pod]:
-        return [guest.pod for guest in self._on_node.get(name, {}).values()]
+        return [placed.pod for placed in self._on_node.get(name, {}).values()]
 
     def reason(self, pod: Pod, name: str) -> Refusal[PredicateRule] | None:
         """Return why one node refuses the pod, or None. No other node is checked."""
@@ -273,24 +273,24 @@ class Predicates:
 
     # -- internals
 
-    def _own(self, node: str) -> dict[str, _Guest]:
-        """Return a node's guests to be modified. Copy them first if a snapshot may share them."""
+    def _own(self, node: str) -> dict[str, _PlacedPod]:
+        """Return a node's pods to be modified. Copy them first if a snapshot may share them."""
         if node not in self._owned:
             self._owned.add(node)
             self._on_node[node] = self._on_node.get(node, {}).copy()
         return self._on_node[node]
 
-    def _move(self, guest: _Guest, sign: int) -> None:
-        load = self._loads.get(guest.node)
+    def _move(self, placed: _PlacedPod, sign: int) -> None:
+        load = self._loads.get(placed.node)
         if load is None:
             return
-        load = self._loads[guest.node] = load.counted(guest.needs, sign)
+        load = self._loads[placed.node] = load.counted(placed.needs, sign)
         if self._spare is not None:
-            self._spare.update(guest.node, load.used)
+            self._spare.update(placed.node, load.used)
         if len(self._moves) >= MOVES_KEPT:
             self._forget_questions()
         if self._questions:
-            self._moves.append((guest.pod, self._nodes[guest.node], sign))
+            self._moves.append((placed.pod, self._nodes[placed.node], sign))
 
     def _forget_questions(self) -> None:
         self._questions.clear()
@@ -321,11 +321,11 @@ class Predicates:
 
     def _counted(self, pod: Pod) -> _CountedRules:
         checks = interpod_checks(pod, self._nodes.values())
-        for guest in (self._guests if has_pod_rules(pod) else self._repelling).values():
-            node = self._nodes.get(guest.node)
+        for placed in (self._placed if has_pod_rules(pod) else self._repelling).values():
+            node = self._nodes.get(placed.node)
             if node is not None:
                 for check in checks:
-                    check.count(guest.pod, node, 1)
+                    check.count(placed.pod, node, 1)
         return _CountedRules(pod, checks, len(self._moves))
 
 

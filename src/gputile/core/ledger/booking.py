@@ -205,7 +205,7 @@ class Claims:
     def get(self, uid: str) -> ResourceClaim | None:
         return self._by_uid.get(uid)
 
-    def put(self, claim: ResourceClaim) -> None:
+    def apply(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
         if not asks_for_gpus(claim) and not claim.gpus:
             self.drop(uid)

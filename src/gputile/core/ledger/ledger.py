@@ -204,7 +204,7 @@ class Ledger:
     # -- claims
 
     def apply_claim(self, claim: ResourceClaim) -> None:
-        self.claims.put(claim)
+        self.claims.apply(claim)
         group = self.configuration.trust.group_of(claim.metadata.namespace)
         booking = claim_booking(claim, self.info_of(claim_node(claim)), group)
         if booking != self._bookings.get(claim.metadata.uid):

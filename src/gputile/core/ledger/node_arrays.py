@@ -97,8 +97,8 @@ class NodeArrays:
 class Changes:
     """A bounded log of changed rows. Readers that are too far behind recompute all rows."""
 
-    def __init__(self, keep: int = 4096) -> None:
-        self._keep = keep
+    def __init__(self, retained: int = 4096) -> None:
+        self._retained = retained
         self._rows: list[int] = []
         self._base = 0
 
@@ -109,9 +109,9 @@ class Changes:
 
     def add(self, row: int) -> None:
         self._rows.append(row)
-        if len(self._rows) >= 2 * self._keep:
-            self._base += self._keep
-            del self._rows[: self._keep]
+        if len(self._rows) >= 2 * self._retained:
+            self._base += self._retained
+            del self._rows[: self._retained]
 
     def rows_since(self, position: int) -> Rows | None:
         """Return the distinct rows changed since ``position``, or None if the log is too short."""

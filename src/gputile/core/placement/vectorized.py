@@ -95,7 +95,7 @@ def ready(arrays: NodeArrays, shape: Shape, rows: Which) -> tuple[Bool, Bool]:
     gpus = _suitable(arrays, shape, rows) & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
     if shape.percent:
         gpus &= arrays.percent[rows] <= 100 - shape.percent
-    gpus &= _company(arrays, shape, rows)
+    gpus &= _shareable_gpus(arrays, shape, rows)
     takes = serving(arrays, shape, rows) & (arrays.unit[rows] == shape.unit_mib)
     return takes & (_count(gpus) >= shape.gpus), gpus
 
@@ -112,7 +112,7 @@ def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
     other_plugin: Bool = (serving_mode == ServingMode.OTHER_PLUGIN) & (not shape.models)
     sliced = serving_mode == ServingMode.SLICED
     if sliced.any():
-        gpus = _suitable(arrays, shape, rows) & _company(arrays, shape, rows)
+        gpus = _suitable(arrays, shape, rows) & _shareable_gpus(arrays, shape, rows)
         other_plugin |= sliced & (_count(gpus) >= shape.gpus)
     return other_plugin
 
@@ -127,7 +127,7 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
     return usable
 
 
-def _company(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
+def _shareable_gpus(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
     """Return which GPUs in ``rows`` may have one more pod of the request's trust group."""
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]

@@ -303,11 +303,13 @@ class _Attempt:
             for booking in bookings:
                 self._cluster.restore(booking)
             nodes = {booking.node for booking in bookings}
-            stand = all(
-                self._stands(pod, place) for node in nodes for pod, place in on_node.get(node, ())
+            is_valid = all(
+                self._is_placement_valid(pod, place)
+                for node in nodes
+                for pod, place in on_node.get(node, ())
             )
             for booking in bookings:
-                if stand:
+                if is_valid:
                     del self._victims[booking.uid]
                 else:
                     self._cluster.remove(booking.uid)
@@ -333,7 +335,7 @@ class _Attempt:
         )
         return all(self._ledger.booking(uid) is None for uid in staying)
 
-    def _stands(self, pod: Pod, place: Decision) -> bool:
+    def _is_placement_valid(self, pod: Pod, place: Decision) -> bool:
         """Return whether a placed pod can still run on its node and GPUs."""
         booking = self._ledger.booking(pod.metadata.uid)
         if booking is not None and lost_reservation(self._ledger, booking) is not None:

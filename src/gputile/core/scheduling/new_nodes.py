@@ -68,7 +68,7 @@ def nodes_added_unasked(
     return _packed(_Site(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 
-def places_in_sum(
+def expected_nodes(
     pods: Iterable[GangCandidate],
     nodes: Predicates,
     reserved: Iterable[Pod],

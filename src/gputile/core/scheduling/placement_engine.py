@@ -25,7 +25,7 @@ from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, allocate, binding_annotations
 from gputile.core.devices.inventory import MOST_MIB, Gpu
 from gputile.core.devices.request import Request, Shape, parse_request
-from gputile.core.kube_predicates.node_answers import LastAsked
+from gputile.core.kube_predicates.node_answers import LruCache
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -121,7 +121,7 @@ class PlacementEngine:
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
-        self._scored: LastAsked[tuple[Shape | None, HostResources], _Scored] = LastAsked()
+        self._scored: LruCache[tuple[Shape | None, HostResources], _Scored] = LruCache()
         self._emptier = ledger.configuration.placement == "spread"
         self.packing_state: PackingState | None = None
         self._prices_later = prices_later

@@ -129,14 +129,14 @@ def rank_pod_with_claims(
         key=lambda shape: (shape.kind is RequestKind.WHOLE, shape.gpus, shape.mib, shape.percent),
     )
     requests = [
-        Request(shape, CLAIM_UNIT_MIB, (), host_request(pod)) for shape in on_either_mode(largest)
+        Request(shape, CLAIM_UNIT_MIB, (), host_request(pod)) for shape in ranked_shapes(largest)
     ]
     if engine.demand is not None:
         engine.demand.observe(pod, requests[0])
     return engine.rank(requests[0], names, *requests[1:]), ""
 
 
-def on_either_mode(shape: Shape) -> tuple[Shape, ...]:
+def ranked_shapes(shape: Shape) -> tuple[Shape, ...]:
     """Return the shapes by which a claim is ranked.
 
     In mode ``core_mem``, a claim for memory without compute gets all compute of its GPU. So the

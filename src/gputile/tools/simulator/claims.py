@@ -32,7 +32,7 @@ from gputile.core.kube_predicates.pod_requests import HostResources, host_reques
 from gputile.core.ledger.booking import claim_node
 from gputile.core.refusal import FitRule, Refusal
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
-from gputile.core.scheduling.pod_filter import on_either_mode
+from gputile.core.scheduling.pod_filter import ranked_shapes
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, make_uid
 
@@ -221,7 +221,7 @@ def _first_fit(
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
     """Return the requests for a claimed shape. A second request, if any, is for core_mem nodes."""
-    return [Request(each, CLAIM_UNIT_MIB, (), host) for each in on_either_mode(shape)]
+    return [Request(each, CLAIM_UNIT_MIB, (), host) for each in ranked_shapes(shape)]
 
 
 def _results(decision: Decision, shape: Shape) -> Iterator[AllocatedDevice]:

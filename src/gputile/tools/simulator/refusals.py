@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.request import Request, Shape
-from gputile.core.kube_predicates.node_answers import LastAsked, NodeRefusals
+from gputile.core.kube_predicates.node_answers import LruCache, NodeRefusals
 from gputile.core.refusal import NAMES_SHOWN, FitRule, Refusal, refused_nodes_text, some
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
@@ -58,7 +58,7 @@ class Refusals:
 
     def __init__(self, engine: PlacementEngine) -> None:
         self._engine = engine
-        self._shapes: LastAsked[Shape, _Kept] = LastAsked()
+        self._shapes: LruCache[Shape, _Kept] = LruCache()
 
     def lookup(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
         """Return the distinct refusals, and for each of ``rows`` the index of its refusal.

@@ -196,15 +196,15 @@ async def test_a_node_is_touched_only_soon_after_a_refusal() -> None:
     now, patches = [0.0], _Patches()
     wake = PodRequeuer(patches, lambda: now[0], pause=0.0)  # type: ignore[arg-type]
     task = asyncio.create_task(wake.run())
-    wake.freed("a")
+    wake.record_freed("a")
     await asyncio.sleep(0.01)
     assert patches.seen == []
-    wake.refused()
-    wake.freed("a")
+    wake.record_refusal()
+    wake.record_freed("a")
     await until(lambda: bool(patches.seen))
     assert [path for path, _ in patches.seen] == ["/api/v1/nodes/a"]
     now[0] += WATCH_LAG_SECONDS + 1
-    wake.freed("a")
+    wake.record_freed("a")
     await asyncio.sleep(0.01)
     assert len(patches.seen) == 1
     task.cancel()

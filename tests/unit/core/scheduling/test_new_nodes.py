@@ -21,9 +21,9 @@ from gputile.core.scheduling.new_nodes import (
     BarredTypes,
     NewNodes,
     as_described,
+    expected_nodes,
     new_nodes,
     nodes_added_unasked,
-    places_in_sum,
 )
 from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
@@ -111,7 +111,7 @@ def unasked(
     barred: BarredTypes | None = None,
 ) -> Counter[str]:
     """Return which nodes an autoscaler adds for the pods by itself."""
-    configuration, places = configured(*types), places_in_sum(pods, existing, reserved, {})
+    configuration, places = configured(*types), expected_nodes(pods, existing, reserved, {})
     homeless = [each for each in pods if each.pod.metadata.uid not in places]
     return nodes_added_unasked(homeless, node_types_of(configuration), configuration, barred or {})
 
@@ -150,7 +150,7 @@ def expected(existing: Predicates, pods: Sequence[GangCandidate], *starting: Nod
     """Return where an autoscaler expects pods that takes these nodes for ones as described: two GPUs of 15 units."""
     (kind,) = node_types_of(configured(described(count=2)))
     described_nodes = {each.metadata.name: as_described(each, kind) for each in starting}
-    return set(places_in_sum(pods, existing, (), described_nodes).values())
+    return set(expected_nodes(pods, existing, (), described_nodes).values())
 
 
 def test_an_autoscaler_expects_a_starting_node_to_offer_more_than_it_does() -> None:
