@@ -306,8 +306,8 @@ def find_other_plugin(
 def _is_plugin(pod: Pod) -> bool:
     """Return whether a pod has the labels of a known plugin, and mounts the kubelet's directory.
 
-    Anyone who may create pods can set the labels. Only plugins need the mount, which the Pod
-    Security Standards forbid to other users.
+    Anyone who may create pods can set the labels. The Pod Security Standards ``baseline`` and
+    ``restricted`` forbid the mount.
     """
     labelled = any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS)
     volumes = pod.spec.volumes if isinstance(pod, PodOnNode) else ()
