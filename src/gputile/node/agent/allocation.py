@@ -87,10 +87,10 @@ def preferred(
     offered = by_gpu((*kept, *(device_id for device_id in free if device_id not in in_use)))
     choice = _Choice(state, caller, resource, size, held, offered, by_gpu(kept))
     for gpus in choice.options() if not resource.startswith(MIG_PREFIX) else ():
-        ids = spread_evenly(size, gpus, offered, choice.must)
+        ids = spread_evenly(resource, size, gpus, offered, choice.must)
         with contextlib.suppress(AllocationConflict):
             if ids is not None:
-                _check(state, caller, resource, ids, reused=False)
+                _check(state, caller, resource, ids)
                 return ids
     unhealthy = {gpu.uuid for gpu in state.node_config.inventory.gpus if not gpu.healthy}
     usable = {gpu: ids for gpu, ids in offered.items() if gpu not in unhealthy}
@@ -126,19 +126,27 @@ def _in_use(
 
 
 def spread_evenly(
-    size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu
+    resource: str, size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu
 ) -> tuple[str, ...] | None:
     """Return ``size`` IDs that include ``must``, with the same number from each of ``gpus``.
 
-    The result is None if this is impossible. ``available`` includes ``must``.
+    The result is None if this is impossible. ``available`` includes ``must``. Of a shared GPU, only
+    the same number of other IDs is returned. The kubelet hands the IDs ``must`` of an init
+    container on to later containers in any order, and all containers together have as many IDs of
+    each GPU.
     """
-    if not gpus or size % len(gpus) or not must.keys() <= set(gpus):
+    if not gpus or not must.keys() <= set(gpus):
         return None
-    each, chosen = size // len(gpus), []
+    of_init = sum(map(len, must.values())) if resource in SHARED_RESOURCES else 0
+    each, rest = divmod(size - of_init, len(gpus))
+    if rest:
+        return None
+    chosen = []
     for gpu in gpus:
         kept = must.get(gpu, frozenset())
-        others = in_order(available.get(gpu, frozenset()) - kept)[: max(0, each - len(kept))]
-        if len(kept) + len(others) != each:
+        more = each if of_init else max(0, each - len(kept))
+        others = in_order(available.get(gpu, frozenset()) - kept)[:more]
+        if len(others) != more or (not of_init and len(kept) > each):
             return None
         chosen += [*in_order(kept), *others]
     return tuple(chosen)
@@ -164,12 +172,25 @@ def _devices(caller: Caller, resource: str, ids: tuple[str, ...]) -> ContainerDe
     return ContainerDevices(caller.container, caller.phase, resource, ids)
 
 
-def _check(
-    state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...], *, reused: bool
-) -> None:
+def _check(state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...]) -> None:
     devices, pod = _devices(caller, resource, ids), caller.pod
-    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
-    rules_of(state).check(_row_of(state, caller).replaced(devices), devices, gpus, reused=reused)
+    row = _row_of(state, caller).replaced(devices)
+    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 0
+    if state.unread or _inherits(state, row, caller.container):
+        gpus = 0
+    rules_of(state).check(row, devices, gpus)
+
+
+def _inherits(state: AllocationState, row: PodDevices, container: str) -> bool:
+    """Return whether a container has IDs of an init container of its pod."""
+    return any(
+        init.resource == own.resource and not frozenset(own.ids).isdisjoint(init.ids)
+        for own in row.devices
+        if own.container == container
+        for held in state.device_table.holders(own.resource, own.ids)
+        for init in held.devices
+        if init.phase is Phase.INIT
+    )
 
 
 @dataclass
@@ -283,18 +304,10 @@ def allocate(
     Raises AllocationConflict if the IDs can never be served.
     """
     state.expected_call = None
-    handed_on = {
-        device_id
-        for held in state.device_table.holders(resource, ids)
-        for each in held.devices
-        if each.resource == resource and each.phase is Phase.INIT
-        for device_id in each.ids
-    }
-    reused = bool(state.unread) or handed_on.issuperset(ids)
     pod = caller.pod
     row = _row_of(state, caller).replaced(_devices(caller, resource, ids))
     with contextlib.suppress(Occupied):
-        _check(state, caller, resource, ids, reused=reused)
+        _check(state, caller, resource, ids)
     directory = answer(state, caller, resource, ids, now_ns)
     state.last_uid = caller.uid or directory
     on = state.gpus(row, caller.container, pod)
@@ -302,7 +315,7 @@ def allocate(
     uuids = state.node_config.visible(ids, on)
     mib = row.mib(min(on, default=""))
     if pod is not None and pod.request is not None:
-        mib = pod.request.shape.mib
+        mib = pod.units_per_gpu * row.unit_mib
     threads = pod.mps_threads if pod is not None else 0
     variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
     return AllocateAnswer(variables, directory, uuids)

@@ -188,6 +188,13 @@ class NodeFiles:
             if self._is_of_this_boot(path / BOOT_FILE)
         )
 
+    def started_ns(self, directory: str) -> int:
+        """Return when a container was last allowed to start, or 0 if it never was."""
+        try:
+            return (self.allocations / directory / BOOT_FILE).stat().st_mtime_ns
+        except OSError:
+            return 0
+
     def _is_of_this_boot(self, mark: Path) -> bool:
         try:
             return read_whole(mark, _MOST_BYTES) == self._boot.encode()
