@@ -193,7 +193,7 @@ def _without_reservations(
     held = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
     for booking in held.values():
         if not booking.reserved:
-            raise LedgerError(f"pod {booking.key} already holds GPUs of node {booking.node}")
+            raise LedgerError(f"pod {booking.key} already has GPUs of node {booking.node}")
     nodes = {uid: node for uid in pods if (node := predicates.remove(uid))}
     for uid in pods:
         ledger.remove_pod(uid)

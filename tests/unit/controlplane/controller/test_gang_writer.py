@@ -87,7 +87,7 @@ async def test_a_gang_of_which_nobody_knows_what_holds_is_left_out_and_told_of(
         assert result.contradictions
         await gang_writer.write(result)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "gang default/odd: pod default/odd-1 already holds GPUs of node elsewhere" in said
+    assert "gang default/odd: pod default/odd-1 already has GPUs of node elsewhere" in said
     at_once(bench.view.pod_event(Applied(member("odd", 1, 2, version="2", node="elsewhere"))))
     assert not bench.round().contradictions
 
