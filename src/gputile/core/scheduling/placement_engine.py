@@ -238,7 +238,7 @@ class PlacementEngine:
         if (why := refusal(node, request.shape)) is not None:
             return why
         arrays = self.ledger.node_arrays
-        value = self.packing_state.value if self.packing_state else None
+        value = self.packing_state.prices.value if self.packing_state else None
         chosen = choose_gpus(arrays, self.ledger.row_of[name], node, request.shape, value)
         return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
 
