@@ -141,6 +141,7 @@ def parse_request(
             f"the pod asks for {names}; a pod can use one kind of GPU resource: remove the other"
         )
     kind, containers = kinds.pop(), tuple(container for container, _ in asked)
+    models = _models(pod)
     if kind is not RequestKind.SHARED:
         gpus = effective(containers, lambda container: container.gpus)
         if gpus > MOST_GPUS:
@@ -149,9 +150,7 @@ def parse_request(
             )
         # Several pods may share a whole GPU by time-slicing, but never a set of GPUs by topology.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        shape = Shape(
-            kind, gpus, trust_group=group, models=_models(pod), isolated=_is_isolated(pod)
-        )
+        shape = Shape(kind, gpus, trust_group=group, models=models, isolated=_is_isolated(pod))
         return Request(shape, unit_mib, containers, host_request(pod))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
     for container in containers:
@@ -159,11 +158,13 @@ def parse_request(
     mib = effective(containers, lambda container: container.units) * unit // gpus
     if mib > MOST_MIB:
         count = mib // unit
-        message = (
+        meant = math.ceil(count * gpus / MIB)  # the MiB if the amount is in bytes, such as 2Gi
+        may_be_bytes = count * gpus >= MIB and meant <= MOST_MIB
+        remedy = f"; for {meant} MiB write {math.ceil(meant / unit)}" if may_be_bytes else ""
+        raise RequestError(
             f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more than "
-            "any GPU has"
+            f"any GPU has{remedy}"
         )
-        raise RequestError(f"{message}{_bytes_meant(count * gpus, unit)}")
     percent = effective(containers, lambda container: container.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(
@@ -172,16 +173,8 @@ def parse_request(
         )
     isolated = _is_isolated(pod, percent)
     group = trust_group(pod)
-    shape = Shape(kind, gpus, mib, percent, group, unit, models=_models(pod), isolated=isolated)
+    shape = Shape(kind, gpus, mib, percent, group, unit, models=models, isolated=isolated)
     return Request(shape, unit, containers, host_request(pod))
-
-
-def _bytes_meant(count: int, unit: int) -> str:
-    """Return a remedy if the count may be a number of bytes, such as 2Gi, or "" otherwise."""
-    mib = math.ceil(count / MIB)
-    return (
-        f"; for {mib} MiB write {math.ceil(mib / unit)}" if count >= MIB and mib <= MOST_MIB else ""
-    )
 
 
 def effective(
@@ -244,10 +237,7 @@ def _container_request(
             f"{where}.limits: {LEGACY_GPU} is the old name of {WHOLE_GPU}: remove one of the two"
         )
     if memory:
-        yield (
-            ContainerRequest(container.name, phase, units=memory, percent=percent),
-            RequestKind.SHARED,
-        )
+        yield ContainerRequest(container.name, phase, memory, percent), RequestKind.SHARED
     if whole or legacy:
         yield ContainerRequest(container.name, phase, gpus=whole or legacy), RequestKind.WHOLE
     if topology:
