@@ -41,7 +41,7 @@ from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import Placeholders
 from gputile.controlplane.controller.rounds import Planners, Rounds
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.event_loop import yielding_to_loop
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
@@ -167,7 +167,7 @@ async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
             yield Deleted(pod)
 
     async def hear() -> None:
-        async for event in taking_turns(news()):
+        async for event in yielding_to_loop(news()):
             await bench.view.pod_event(event)
 
     with meter.watching():

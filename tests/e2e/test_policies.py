@@ -15,7 +15,7 @@ from gputile.core.admission.isolation_bypass import (
     LIMIT_PATHS,
     NODE_PATHS,
     WISH_PATHS,
-    broken_access,
+    access_refusals,
 )
 from gputile.core.admission.pod_view import PodView
 from tests.localcluster.admission import MANIFESTS, Json, pod, verdict
@@ -82,7 +82,7 @@ def with_paths(
 def by_python(body: Json) -> set[str]:
     """Return the fields that the rules in Python refuse."""
     gpu = "resources" in body["spec"]["containers"][0]
-    refusals = broken_access(msgspec.convert(body, PodView), gpu=gpu)
+    refusals = access_refusals(msgspec.convert(body, PodView), gpu=gpu)
     return {refusal.text.split(": ")[0] for refusal in refusals}
 
 

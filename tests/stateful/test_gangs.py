@@ -30,7 +30,7 @@ from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
 from gputile.core.devices.allocation import reservation_of
-from gputile.core.devices.gang_membership import gang_of, gated
+from gputile.core.devices.gang_membership import gang_of, has_gang_gate
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import PodBinding, decide_pod
@@ -161,7 +161,7 @@ class Meanwhile:
         elif what == "Bindings":
             machine.the_extender_hears(EVERYTHING)
             for uid in sorted(machine.server.pods):
-                if waits(machine.server.pods[uid]) and not gated(machine.server.pods[uid]):
+                if waits(machine.server.pods[uid]) and not has_gang_gate(machine.server.pods[uid]):
                     machine.schedule(uid)
         if what != "deposed":
             self.updates.put_nowait(self._list if what == "list" else self._events)
@@ -482,7 +482,9 @@ class Gangs(RuleBasedStateMachine):
 
     def the_scheduler_tries(self, data: st.DataObject) -> None:
         """Pods in any order, as kube-scheduler's queues and backoffs have it; some not at all."""
-        waiting = sorted(uid for uid, each in self.server.pods.items() if not each.spec.node_name and not gated(each))
+        waiting = sorted(
+            uid for uid, each in self.server.pods.items() if not each.spec.node_name and not has_gang_gate(each)
+        )
         if not waiting:
             return
         how = data.draw(st.dictionaries(st.sampled_from(waiting), st.sampled_from(["fails", "slow"]), max_size=2))
@@ -639,7 +641,7 @@ class Gangs(RuleBasedStateMachine):
             self.the_controller_acts([], 1)
             self.the_extender_hears(EVERYTHING)
             for uid in sorted(self.server.pods):
-                if waits(self.server.pods[uid]) and not gated(self.server.pods[uid]):
+                if waits(self.server.pods[uid]) and not has_gang_gate(self.server.pods[uid]):
                     self.schedule(uid)
             if self.server.version == before:
                 break
@@ -835,7 +837,7 @@ def test_two_controllers_that_both_believe_that_they_lead(written: int, fate: st
     machine.server.late_writes_are_executed()
     one.act(machine, [])
     for uid in sorted(machine.server.pods):
-        if not gated(machine.server.pods[uid]):
+        if not has_gang_gate(machine.server.pods[uid]):
             machine.schedule(uid)
     other.act(machine, [], EVERYTHING)
     one.act(machine, [])
@@ -861,7 +863,7 @@ def test_a_pod_that_is_made_anew_under_its_name_between_two_writes_of_a_plan(wri
     machine.the_controller_acts([], 2)
     machine.the_extender_hears(EVERYTHING)
     for uid in sorted(machine.server.pods):
-        if not gated(machine.server.pods[uid]):
+        if not has_gang_gate(machine.server.pods[uid]):
             machine.schedule(uid)
     machine.everything_settles()
     assert len(bound_of(machine)) == 3

@@ -22,7 +22,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.controlplane.controller.waiting_pods import GangMembers, WaitingPods
-from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
+from gputile.controlplane.event_loop import garbage_collection_paused, yielding_to_loop
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.allocation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
@@ -148,13 +148,13 @@ class ClusterState:
             return
         kept = {pod.metadata.uid for pod in event.objects} | {each.uid for each in event.unreadable}
         async with self.listing:
-            with spared_by_garbage_collection():
-                async for uid in taking_turns(self._versions.keys() - kept):
+            with garbage_collection_paused():
+                async for uid in yielding_to_loop(self._versions.keys() - kept):
                     self._forget(uid)
                 # Unfinished pods are applied first, because a finished pod is stored only if other
                 # pods of its gang have not finished.
                 for finished in (False, True):
-                    async for pod in taking_turns(event.objects):
+                    async for pod in yielding_to_loop(event.objects):
                         if pod.finished is finished:
                             self._apply_listed(pod)
                 self.freed_counter += 1
@@ -184,10 +184,10 @@ class ClusterState:
             each.name for each in event.unreadable
         }
         async with self.listing:
-            with spared_by_garbage_collection():
-                async for name in taking_turns(self.nodes.keys() - kept):
+            with garbage_collection_paused():
+                async for name in yielding_to_loop(self.nodes.keys() - kept):
                     self._forget_node(name)
-                async for node in taking_turns(event.objects):
+                async for node in yielding_to_loop(event.objects):
                     self._apply_node(node)
         self._changed()
 

@@ -18,7 +18,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_queue import (
     Gang,
     GangPatience,
-    reservation_lasts,
+    has_lasting_reservation,
     waiting_gangs,
 )
 from gputile.controlplane.controller.gang_round import GangReports, GangRound, GangTurns
@@ -26,7 +26,13 @@ from gputile.controlplane.controller.gang_searches import GangSearches, reachabl
 from gputile.controlplane.controller.pod_preemption import PodPreemption
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
 from gputile.core.devices.allocation import reservation_of
-from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
+from gputile.core.devices.gang_membership import (
+    GangName,
+    gang_of,
+    has_gang_gate,
+    scheduling_order,
+    too_few_text,
+)
 from gputile.core.devices.request import RequestError
 from gputile.core.ledger.ledger import LedgerError
 from gputile.core.scheduling.gang_plan import GangPlan
@@ -75,9 +81,11 @@ class GangPlanner:
         self.starting_on = set()
         for gang in gangs:
             if gang.reserved_since_ns and _has_reservation(gang, state):
-                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
+                self.patience.record_unused_reservation(gang.name, gang.reserved_since_ns)
             turn.renew(gang)
-            result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
+            result.gates += sorted(
+                (pod for pod in gang.reserved if has_gang_gate(pod)), key=scheduling_order
+            )
             self.starting_on.update(
                 each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None
             )
@@ -90,7 +98,7 @@ class GangPlanner:
                 continue
             if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
                 turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
+                self.patience.record_unused_reservation(gang.name, gang.reserved_since_ns)
         if self._configuration.preemption.enabled:
             self._pod_preemption.plan(state, result)
             result.evictions += self.evictions.rest_of_gangs()
@@ -138,7 +146,9 @@ class GangPlanner:
             self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
         starved = turn.head is None and self._is_starved(gang, turn)
-        kept = sum(reservation_lasts(state, pod) for pod in gang.unreserved) if starved else None
+        kept = (
+            sum(has_lasting_reservation(state, pod) for pod in gang.unreserved) if starved else None
+        )
         try:
             plan = self.searches.find(gang, turn.closed, state, kept)
         except RequestError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
 from gputile.controlplane.controller.gang_queue import Gang
-from gputile.core.devices.gang_membership import GangName, in_line
+from gputile.core.devices.gang_membership import GangName, scheduling_order
 from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of, plan_gang
 
@@ -130,7 +130,7 @@ class GangSearches:
             uids, needed = failed.question
             lacking = uids - failed.room.places.keys()
             pods = [pod for pod in state.members.pods(name) if pod.metadata.uid in lacking]
-            found += sorted(pods, key=in_line)[: max(0, needed - len(failed.room.places))]
+            found += sorted(pods, key=scheduling_order)[: max(0, needed - len(failed.room.places))]
         return found
 
     def nodes_with_room(self, name: GangName) -> set[str]:

@@ -23,7 +23,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_round import GangRound, ReservationPatch
-from gputile.controlplane.event_loop import AT_ONCE, for_each, taking_turns
+from gputile.controlplane.event_loop import AT_ONCE, for_each, yielding_to_loop
 from gputile.core.devices.allocation import encode_reservation, reservation_of
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
@@ -62,7 +62,7 @@ class GangWriter:
         current = [patches for patches in result.reservations if await self._expect(patches)]
         for event in result.events:
             log.info(event.message, extra={"reason": event.reason, "pods": len(event.pods)})
-            async for pod in taking_turns(event.pods):
+            async for pod in yielding_to_loop(event.pods):
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
         await asyncio.gather(
             for_each(self._write_gang, current),
@@ -75,7 +75,7 @@ class GangWriter:
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
-        async for patch in taking_turns(patches):
+        async for patch in yielding_to_loop(patches):
             if not self._cluster_state.has_changed(patch.pod):
                 self._cluster_state.expect(patch.pod, patch.reservation)
         return True
@@ -110,7 +110,7 @@ class GangWriter:
             if executed:
                 executed = all(await for_each(self._write_reservation, stage))
                 continue
-            async for write in taking_turns(stage):
+            async for write in yielding_to_loop(stage):
                 self._cluster_state.not_written(write.pod)
 
     async def _write_reservation(self, write: ReservationPatch) -> bool:

@@ -109,7 +109,7 @@ class PodPreemption:
         if request is None:
             return None
         if node := self._nominated_node(gang):
-            return self._left_by_others(gang, request, node)
+            return self._gpus_of_nominated_node(gang, request, node)
         self._shared.back_off(gang)
         search = (
             request,
@@ -126,7 +126,9 @@ class PodPreemption:
             return None
         return found
 
-    def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
+    def _gpus_of_nominated_node(
+        self, gang: Gang, request: Request, node: str
+    ) -> GangVictims | None:
         """Return GPUs of the nominated node for the pod, or None if there are too few.
 
         The GPUs are free, or will be freed by terminating pods. kube-scheduler has chosen the

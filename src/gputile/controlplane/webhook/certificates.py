@@ -94,7 +94,7 @@ class ServingCertificate:
         return x509.load_pem_x509_certificate(self.certificate)
 
 
-def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
+def self_signed(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
     """Return a new self-signed certificate for ``names``.
 
     ``trusted`` contains the CA certificates of the previous certificate, which other replicas may
@@ -240,7 +240,7 @@ class CertificateKeeper:
         made = self.current
         if made is None or not made.serves(self._names, self._now()):
             trusted = made.authorities if made is not None and made.expires > self._now() else b""
-            made = await asyncio.to_thread(self_made, self._names, self._now(), trusted)
+            made = await asyncio.to_thread(self_signed, self._names, self._now(), trusted)
         await self._write(version, made)
         log.info("a new certificate is stored in the Secret")
         return made

@@ -161,7 +161,7 @@ DEVICE_ANNOTATIONS: Final = (
 _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
 
 
-def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
+def access_refusals(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
     """Yield a refusal for each way in which the pod could use GPUs without a booking.
 
     ``gpu`` states whether the pod requests GPUs.
@@ -179,13 +179,13 @@ def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]
 def plain_path(path: str) -> str:
     """Normalize a path without resolving links: drop "//" and "/./", replace /var/run with /run.
 
-    ".." is not removed, since its target depends on links. ``climbs`` finds paths with "..".
+    ".." is not removed, since its target depends on links. ``has_dot_dot`` finds paths with "..".
     """
     plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
 
 
-def climbs(path: str) -> bool:
+def has_dot_dot(path: str) -> bool:
     """Return whether a path contains "..". The API server allows this only for mount paths."""
     return ".." in path.split("/")
 
@@ -213,7 +213,7 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
             _within(path, protected) for protected in GPU_PATHS[1:]
         )
         if (
-            climbs(path)
+            has_dot_dot(path)
             or _PROCESS_ROOT.match(path)
             or to_gpus
             or (gpu and _leads_to_the_node(path))
@@ -273,7 +273,7 @@ def _hides(path: str, gpu: bool) -> str | None:
     the mount points of the limits.
     """
     elsewhere = "where a container's GPUs and limits are written: choose another path"
-    if climbs(path):
+    if has_dot_dot(path):
         if gpu or WISHES in path.split("/"):
             return "contains '..', whose target depends on links: write the path without '..'"
         return None

@@ -152,7 +152,7 @@ def parse_request(
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
         shape = Shape(kind, gpus, trust_group=group, models=models, isolated=_is_isolated(pod))
         return Request(shape, unit_mib, containers, host_request(pod))
-    gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
+    gpus, unit = _gpu_count(pod), _pod_unit(pod, unit_mib)
     for container in containers:
         _check_spread(container, gpus)
     mib = effective(containers, lambda container: container.units) * unit // gpus
@@ -330,7 +330,7 @@ def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
     return True
 
 
-def _stamped_unit(pod: Pod, default: int) -> int:
+def _pod_unit(pod: Pod, default: int) -> int:
     text = pod.metadata.annotations.get(MEMORY_UNIT_ANNOTATION)
     if text is None:
         return default
@@ -354,29 +354,31 @@ def _check_spread(container: ContainerRequest, gpus: int) -> None:
             )
 
 
-def asks_for_gpu(pod: Pod) -> bool:
+def requests_gpu(pod: Pod) -> bool:
     """Return whether a container requests a GPU, a part of a GPU, or a MIG instance.
 
     "0" is no request. An amount that is not a number counts as a request.
     """
     resources = (container.resources for container in containers(pod))
-    return is_decided(pod) or any(
+    return requests_gputile_gpu(pod) or any(
         name.startswith(MIG_PREFIX) and not _is_zero(amount)
         for each in resources
         for name, amount in (*each.limits.items(), *each.requests.items())
     )
 
 
-def is_decided(pod: Pod) -> bool:
+def requests_gputile_gpu(pod: Pod) -> bool:
     """Return whether gputile chooses the pod's GPUs. It does not choose MIG instances."""
-    return any(True for container in containers(pod) for _ in asked_by(container))
+    return any(True for container in containers(pod) for _ in gpu_resources_of(container))
 
 
-def asks_for(pod: Pod, resource: str) -> bool:
-    return any(resource == asked for container in containers(pod) for asked in asked_by(container))
+def requests_resource(pod: Pod, resource: str) -> bool:
+    return any(
+        resource == asked for container in containers(pod) for asked in gpu_resources_of(container)
+    )
 
 
-def asked_by(container: Container) -> Iterator[str]:
+def gpu_resources_of(container: Container) -> Iterator[str]:
     """Yield the GPU resources of gputile that a container requests."""
     if not (container.resources.limits or container.resources.requests):
         return

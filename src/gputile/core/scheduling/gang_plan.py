@@ -289,7 +289,7 @@ class _GangSearch:
         for member, place in places.items():
             self._assign(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
-        why = self._why_nowhere(self._kinds.asking[self._kinds.number[without]])
+        why = self._no_fit_text(self._kinds.asking[self._kinds.number[without]])
         for member in places:
             self._unassign(member)
         return why
@@ -335,7 +335,7 @@ class _GangSearch:
             self._ledger.forget(uid)
             self._full.clear()
 
-    def _why_nowhere(self, asking: GangCandidate) -> str:
+    def _no_fit_text(self, asking: GangCandidate) -> str:
         request, in_tree = asking.request, self._predicates.reasons(asking.pod)
         open_nodes = [name for name, reason in in_tree.items() if reason is None]
         parts = []

@@ -31,7 +31,7 @@ from gputile.core.scheduling.freeable_gpus import VictimChoice
 from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.reservation_rules import lost_reservation
-from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch, lowest_enough
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch, lowest_sufficient
 
 _SECOND = 10**9
 _MOST_NODES = 100
@@ -113,7 +113,7 @@ def choose_gang_victims(
             if booking.begun and booking.priority < priority and booking.uid in rules.facts
         }
         levels = [min(below, default=priority), *(level + 1 for level in sorted(below))]
-    return lowest_enough(
+    return lowest_sufficient(
         levels, lambda level: _Attempt(chosen, kinds, cluster, rules, level, now_ns).run()
     )
 

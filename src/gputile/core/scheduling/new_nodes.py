@@ -50,10 +50,10 @@ def new_nodes(
     ``starting`` maps the name of a type to its number of nodes that have not reported their GPUs
     yet. Pods are placed on these nodes first. ``barred`` has the types to exclude for each pod.
     """
-    return _packed(_Site(types, configuration, barred), pods, starting)
+    return _packed(_PlannedNodes(types, configuration, barred), pods, starting)
 
 
-def nodes_added_unasked(
+def nodes_added_by_autoscaler(
     pods: Iterable[GangCandidate],
     types: Sequence[NodeType],
     configuration: Configuration,
@@ -65,7 +65,7 @@ def nodes_added_unasked(
     """
     # Other reasons are ignored
     unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}
-    return _packed(_Site(types, configuration, unfit, by_sums=True), pods, {}).counts
+    return _packed(_PlannedNodes(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 
 def expected_nodes(
@@ -112,7 +112,9 @@ def as_described(node: Node, kind: NodeType) -> Node:
     )
 
 
-def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
+def _packed(
+    site: "_PlannedNodes", pods: Iterable[GangCandidate], starting: Mapping[str, int]
+) -> NewNodes:
     """Place each pod, hardest first, on the first node that accepts it, or on a new node."""
     found = NewNodes()
     there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
@@ -137,7 +139,7 @@ def _by_age(each: GangCandidate) -> tuple[str, str]:
     return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
 
 
-class _Site:
+class _PlannedNodes:
     """Planned nodes with pods on them. ``by_sums`` states that only a node's totals are checked."""
 
     def __init__(

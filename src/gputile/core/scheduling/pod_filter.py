@@ -53,7 +53,7 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
     place = reserved_node(ledger, pod, now_ns)
     if isinstance(place, Refusal):
         # The node that the victims leave stays nominated, since the pod may soon fit there.
-        left = place.node if place.rule is ReservationRule.NOT_LEFT_YET else ""
+        left = place.node if place.rule is ReservationRule.VICTIMS_REMAIN else ""
         soon = {name: place.text for name in names if name == left}
         others = {name: place.text for name in names if name != left}
         return PodVerdict(Filtered([], soon, others), lacks_gpus=True)

@@ -51,7 +51,7 @@ def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationR
         and reservation.expires_ns > now_ns
     ):
         return reservation.node
-    return _of_gang(name, refusal_by(ReservationRule.NO_PLACE)) if gang is not None else None
+    return _of_gang(name, refusal_by(ReservationRule.NO_RESERVATION)) if gang is not None else None
 
 
 def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRule]:
@@ -62,7 +62,7 @@ def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[Reservation
     """Return why a pod cannot use the GPUs of its victims yet, or None if it can."""
     why = lost_reservation(ledger, booking) if booking.reserved else None
     if why is not None and why.rule is ReservationRule.GPU_TAKEN:
-        return _lost(ReservationRule.NOT_LEFT_YET, booking, why.gpu)
+        return _lost(ReservationRule.VICTIMS_REMAIN, booking, why.gpu)
     return why
 
 

@@ -52,7 +52,9 @@ class Preemptor:
     now_s: float
 
 
-def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
+def lowest_sufficient(
+    levels: Sequence[int], attempt: Callable[[int], _Found | None]
+) -> _Found | None:
     """Return the result of ``attempt`` at the lowest sufficient level, by binary search.
 
     ``levels`` are in ascending order. The highest level is tried first: if it is not enough, no
@@ -110,7 +112,7 @@ class VictimSearch:
             found = (cheapest_choice(name, gpus, request.shape.gpus, level) for gpus in choices)
             return next((choice for choice in found if choice is not None), None)
 
-        return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
+        return lowest_sufficient(sorted(priorities) or [NOTHING.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
         """Return the smallest group that can leave with a pod, and the group of its whole gang.

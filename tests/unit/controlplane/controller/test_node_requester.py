@@ -96,7 +96,7 @@ async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does() -> N
 
 
 async def test_a_gang_does_not_wait_for_ever_for_placeholders_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placeholders, "LOOKS", 2)
+    monkeypatch.setattr(placeholders, "CHECKS", 2)
     starting = Starting()
     starting.request(22)
     async with asyncio.timeout(60):

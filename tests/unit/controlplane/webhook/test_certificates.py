@@ -14,7 +14,7 @@ from gputile.controlplane.webhook.certificates import (
     RENEW_BEFORE,
     CertificateKeeper,
     ServingCertificate,
-    self_made,
+    self_signed,
 )
 from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.errors import BadAnswer, Forbidden, KubeError
@@ -117,7 +117,7 @@ async def test_what_somebody_else_stores_is_served_without_a_restart() -> None:
     async with on_stage() as scene:
         keeper = scene.replica()
         await keeper.once()
-        before, renewed = scene.served(keeper), self_made((NAME, "other"), START)
+        before, renewed = scene.served(keeper), self_signed((NAME, "other"), START)
         scene.store(contents(renewed))
         await keeper.once()
         assert scene.served(keeper) != before
@@ -155,11 +155,11 @@ async def test_a_deleted_secret_comes_back_as_it_was() -> None:
     "data",
     [
         {"tls.crt": b"x", "tls.key": b"x", "ca.crt": b"x"},
-        contents(self_made((NAME,), START)) | {"tls.key": self_made((NAME,), START).key},
-        contents(self_made((NAME,), START)) | {"ca.crt": b""},
-        contents(self_made(("other.gputile.svc",), START)),
-        contents(self_made((NAME,), START + timedelta(hours=5))),
-        contents(self_made((NAME,), START - LIFETIME)),
+        contents(self_signed((NAME,), START)) | {"tls.key": self_signed((NAME,), START).key},
+        contents(self_signed((NAME,), START)) | {"ca.crt": b""},
+        contents(self_signed(("other.gputile.svc",), START)),
+        contents(self_signed((NAME,), START + timedelta(hours=5))),
+        contents(self_signed((NAME,), START - LIFETIME)),
     ],
     ids=["no certificate", "another key", "no authority", "another name", "not valid yet", "ends"],
 )

@@ -105,7 +105,7 @@ def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
     (odd,) = set(re.findall(r"(?:mountPath|terminationMessagePath)\.matches\('([^']*)'\)", condition["expression"]))
     mount = VolumeMount(name="m", mount_path=path)
     view = PodView(spec=PodSpecView(containers=(ContainerView(name="c", volume_mounts=(mount,)),)))
-    if list(isolation_bypass.broken_access(view, gpu=gpu)):
+    if list(isolation_bypass.access_refusals(view, gpu=gpu)):
         assert re.search(odd, path)
 
 
