@@ -216,17 +216,13 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
             has_dot_dot(path)
             or _PROCESS_ROOT.match(path)
             or to_gpus
-            or (gpu and _leads_to_the_node(path))
+            or (gpu and (path in _ABOVE or not _NODE_PATHS.isdisjoint(_directories(path))))
         ):
             yield Refusal(
                 AdmissionRule.HOST_PATH,
                 f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs "
                 f"or their limits: remove the volume, {_OWNER}",
             )
-
-
-def _leads_to_the_node(path: str) -> bool:
-    return path in _ABOVE or not _NODE_PATHS.isdisjoint(_directories(path))
 
 
 def _directories(path: str) -> Iterator[str]:
@@ -260,12 +256,12 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
         if container.termination_message_path:
             mounts.append(("terminationMessagePath", container.termination_message_path))
         for field, path in mounts:
-            why = _hides(path, gpu)
+            why = _mount_problem(path, gpu)
             if why is not None:
                 yield Refusal(AdmissionRule.MOUNT, f"{where}.{field}: {path} {why}, {_OWNER}")
 
 
-def _hides(path: str, gpu: bool) -> str | None:
+def _mount_problem(path: str, gpu: bool) -> str | None:
     """Return why no volume may be mounted at a path, with the remedy. Return None if one may.
 
     A volume mounted above the directory of the limits does not hide the limits at first, since

@@ -190,8 +190,8 @@ def _without_reservations(
     members: Sequence[GangCandidate], ledger: Ledger, predicates: Predicates
 ) -> Iterator[None]:
     pods = {each.pod.metadata.uid: each.pod for each in members}
-    held = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
-    for booking in held.values():
+    booked = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
+    for booking in booked.values():
         if not booking.reserved:
             raise LedgerError(f"pod {booking.key} already has GPUs of node {booking.node}")
     nodes = {uid: node for uid in pods if (node := predicates.remove(uid))}
@@ -200,7 +200,7 @@ def _without_reservations(
     try:
         yield
     finally:
-        for booking in held.values():
+        for booking in booked.values():
             ledger.assume(booking)
         for uid, node in nodes.items():
             predicates.place(pods[uid], node)
@@ -248,38 +248,38 @@ class _GangSearch:
         the pods is placed on the ledger.
         """
         count = min(most, len(self._members))
-        best = found = self._descend(needed, count, count + _TRIES)
+        best = found = self._search(needed, count, count + _TRIES)
         tries = _MORE_TRIES if any(affinity_terms(each.pod) for each in self._members) else 0
         while found and len(best) < needed and tries > 0:
             self._too_small.update(place.node for place in found.values())
-            found = self._descend(needed, count, count)
+            found = self._search(needed, count, count)
             best = max(best, found, key=len)
             tries -= max(count, _TRIES_OF_A_START)
         self._too_small.clear()
         return best
 
-    def _descend(self, needed: int, count: int, tries: int) -> dict[int, Decision]:
+    def _search(self, needed: int, count: int, tries: int) -> dict[int, Decision]:
         spare = count - needed
         found: dict[int, Decision] = {}
-        turns = [self._options(0)] if count else []
-        while turns and tries > 0:
-            member = len(turns) - 1
+        options = [self._options(0)] if count else []
+        while options and tries > 0:
+            member = len(options) - 1
             self._unassign(member)
             try:
-                place = next(turns[-1])
+                place = next(options[-1])
             except StopIteration:
-                turns.pop()
+                options.pop()
                 continue
             if place is not None:
                 self._assign(member, place)
                 tries -= 1
-            elif len(turns) - len(self._placed) > spare:
+            elif len(options) - len(self._placed) > spare:
                 continue
             if len(self._placed) > len(found):
                 found = self._placed.copy()
-            if len(turns) == count:
+            if len(options) == count:
                 break
-            turns.append(self._options(len(turns)))
+            options.append(self._options(len(options)))
         for member in list(self._placed):
             self._unassign(member)
         return found

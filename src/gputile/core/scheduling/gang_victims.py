@@ -168,8 +168,7 @@ class _Attempt:
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
         self._most_important = NOTHING.priority  # of the victims
-        # The number of victims so far, by the name of the budget that guards them
-
+        # the number of victims so far, by the name of the budget that guards them
         self._guarded: Counter[Hashable] = Counter()
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node
@@ -177,7 +176,9 @@ class _Attempt:
     def run(self) -> GangVictims | None:
         """Return the placements and the victims, or None if one of the pods does not fit."""
         for member, kind in zip(self._members, self._kinds, strict=True):
-            place = self._free(self._asking[kind]) or self._freed(self._asking[kind], kind)
+            place = self._choose_free_gpus(self._asking[kind]) or self._choose_victims(
+                self._asking[kind], kind
+            )
             if place is None:
                 return None
             self._assign(member, place)
@@ -188,7 +189,7 @@ class _Attempt:
 
     # -- the GPUs of one pod
 
-    def _free(self, asking: GangCandidate) -> Decision | None:
+    def _choose_free_gpus(self, asking: GangCandidate) -> Decision | None:
         names = [
             name
             for name in self._predicates.open_nodes(asking.pod)
@@ -196,7 +197,7 @@ class _Attempt:
         ]
         return next(decisions(self._engine, asking, names, self._now_ns), None)
 
-    def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
+    def _choose_victims(self, asking: GangCandidate, kind: int) -> Decision | None:
         """Choose the GPUs whose victims add the least loss, and remove these victims."""
         request = asking.request
         if request is None:
@@ -212,13 +213,13 @@ class _Attempt:
                 self._cluster.remove(booking.uid)
             info = self._ledger.info_of(name)
             if info is not None and self._predicates.reason(asking.pod, name) is None:
-                self._leave_for_good(bookings)
+                self._record_victims(bookings)
                 return self._engine.decision(request, info, choice.gpus, self._now_ns)
             for booking in bookings:
                 self._cluster.restore(booking)
         return None
 
-    def _leave_for_good(self, bookings: Iterable[Booking]) -> None:
+    def _record_victims(self, bookings: Iterable[Booking]) -> None:
         gangs, nodes = set[GangName](), set[str]()
         for booking in bookings:
             nodes.add(booking.node)
@@ -299,7 +300,7 @@ class _Attempt:
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
-        for bookings in self._sets():
+        for bookings in self._victim_sets():
             for booking in bookings:
                 self._cluster.restore(booking)
             nodes = {booking.node for booking in bookings}
@@ -314,7 +315,7 @@ class _Attempt:
                 else:
                     self._cluster.remove(booking.uid)
 
-    def _sets(self) -> list[list[Booking]]:
+    def _victim_sets(self) -> list[list[Booking]]:
         """Return the sets of victims that leave together, the most expensive first."""
         whole: dict[GangName, list[Booking]] = {}
         sets: list[list[Booking]] = []

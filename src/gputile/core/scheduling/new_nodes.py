@@ -50,7 +50,7 @@ def new_nodes(
     ``starting`` maps the name of a type to its number of nodes that have not reported their GPUs
     yet. Pods are placed on these nodes first. ``barred`` has the types to exclude for each pod.
     """
-    return _packed(_PlannedNodes(types, configuration, barred), pods, starting)
+    return _pack(_PlannedNodes(types, configuration, barred), pods, starting)
 
 
 def nodes_added_by_autoscaler(
@@ -65,7 +65,7 @@ def nodes_added_by_autoscaler(
     """
     # Other reasons are ignored
     unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}
-    return _packed(_PlannedNodes(types, configuration, unfit, by_sums=True), pods, {}).counts
+    return _pack(_PlannedNodes(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 
 def expected_nodes(
@@ -85,7 +85,11 @@ def expected_nodes(
         nodes.remove(pod.metadata.uid)
     for node in starting.values():
         nodes.set_node(node)
-    for each in sorted(pods, key=_by_age):
+
+    def age(each: GangCandidate) -> tuple[str, str]:
+        return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
+
+    for each in sorted(pods, key=age):
         names = nodes.open_nodes(each.pod)
         if names:
             places[each.pod.metadata.uid] = min(names, key=starting.__contains__)
@@ -112,7 +116,7 @@ def as_described(node: Node, kind: NodeType) -> Node:
     )
 
 
-def _packed(
+def _pack(
     site: "_PlannedNodes", pods: Iterable[GangCandidate], starting: Mapping[str, int]
 ) -> NewNodes:
     """Place each pod, hardest first, on the first node that accepts it, or on a new node."""
@@ -133,10 +137,6 @@ def _packed(
         if name not in there:
             found.on_new.add(uid)
     return found
-
-
-def _by_age(each: GangCandidate) -> tuple[str, str]:
-    return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
 
 
 class _PlannedNodes:

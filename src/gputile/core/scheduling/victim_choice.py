@@ -136,14 +136,14 @@ class VictimSearch:
         if facts is None or facts.leaves_at or not self._may_be_evicted(booking, facts):
             return None, None
         if facts.gang is None:
-            group = self._together([booking])
+            group = self._victim_group([booking])
             return group, group
-        most, whole = self._gang(facts.gang)
+        most, whole = self._gang_group(facts.gang)
         return (
-            self._together([booking], EvictionBudget(facts.gang, most)) if most else whole
+            self._victim_group([booking], EvictionBudget(facts.gang, most)) if most else whole
         ), whole
 
-    def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
+    def _gang_group(self, name: GangName) -> tuple[int, VictimGroup | None]:
         """Return how many pods of a gang may leave alone, and the group of all its pods.
 
         The group is None if the gang as a whole may not leave.
@@ -161,7 +161,7 @@ class VictimSearch:
             staying.append(booking)
             evictable = evictable and self._may_be_evicted(booking, facts)
             size = max(size, 0 if name.by_object else facts.gang_size)
-        whole = self._together(staying) if staying and evictable else None
+        whole = self._victim_group(staying) if staying and evictable else None
         found = self._gangs[name] = max(0, len(staying) - size) if size > 0 else 0, whole
         return found
 
@@ -174,7 +174,7 @@ class VictimSearch:
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
 
-    def _together(
+    def _victim_group(
         self, bookings: Sequence[Booking], gang: EvictionBudget | None = None
     ) -> VictimGroup | None:
         uids = tuple(booking.uid for booking in bookings)
