@@ -216,7 +216,7 @@ class Gangs(RuleBasedStateMachine):
         self.active = True
         self.told_of_round = Told()
         self.view = ClusterState(CONFIGURATION)
-        self.view.tick(self.controller_ns)
+        self.view.set_time(self.controller_ns)
         at_once(self.view.node_event(Replaced(list(self.server.nodes.values()))))
         self.the_controller_lists()
         self.planner = GangPlanner(CONFIGURATION, self.new_plan)
@@ -736,7 +736,7 @@ class Gangs(RuleBasedStateMachine):
         self.everything_settles()
         self.time_passes(LONGEST_SECONDS)
         self.extender.set_time(self.now_ns)
-        self.view.tick(self.now_ns)
+        self.view.set_time(self.now_ns)
         for ledger in (self.extender, self.view.ledger):
             assert not any(booking.reserved for booking in ledger.bookings()), "a place is kept for ever"
 

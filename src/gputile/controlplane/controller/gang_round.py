@@ -60,7 +60,7 @@ class GangRound:
 
 
 @dataclass(slots=True)
-class GangTurns:
+class RoundBuilder:
     """A round in progress. Each write is added to ``result`` and immediately applied to ``state``.
 
     ``new_plan_name`` returns a unique name. ``several_started`` is True if more than one gang has
@@ -149,7 +149,7 @@ class GangTurns:
         if writes:
             self.result.reservations.append(list(writes))
         for patch in writes:
-            self.state.expect(patch.pod, patch.reservation)
+            self.state.assume_write(patch.pod, patch.reservation)
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:

@@ -255,12 +255,12 @@ class Placeholders:
         # Deletions come first. An autoscaler must not see a placeholder and its replacement.
         self._deleted = set(result.deleted)
         for job in result.deleted:
-            if await self._error(self._writer.delete_placeholder(job)) is None:
+            if await self._try_write(self._writer.delete_placeholder(job)) is None:
                 self._created.pop(job, None)
         for kind in result.created:
             job = f"gputile-placeholder-{self._new_name()}"
             self._created[job] = kind.name, result.now_ns
-            error = await self._error(
+            error = await self._try_write(
                 self._writer.create_placeholder(placeholder_job(job, kind, self._wait_seconds))
             )
             # A Job that is refused for good still counts, so that it is tried again only after
@@ -269,9 +269,9 @@ class Placeholders:
             if error is not None and not error.may_have_been_executed and not refused:
                 del self._created[job]
         for pod in [pod for pod in self._pods().values() if not pod.status.conditions]:
-            await self._error(self._writer.mark_unschedulable(pod, _MESSAGE))
+            await self._try_write(self._writer.mark_unschedulable(pod, _MESSAGE))
 
-    async def gone(self) -> None:
+    async def wait_until_gone(self) -> None:
         """Wait until the deleted placeholders are gone, for at most ``CHECKS`` checks.
 
         Gangs start only after this wait. If a gang took the node that was added for an existing
@@ -282,7 +282,7 @@ class Placeholders:
                 return
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def _error(self, write: Awaitable[None]) -> KubeError | None:
+    async def _try_write(self, write: Awaitable[None]) -> KubeError | None:
         """Return the error of ``write``, or None if the write succeeded or the object is gone."""
         try:
             await write

@@ -86,7 +86,7 @@ class Rounds:
     async def run_round(self) -> RoundPlans:
         """Plan a round and write its results. Write nothing if this replica is no longer active."""
         async with self._state.listing:
-            self._state.tick(self._unix_ns())
+            self._state.set_time(self._unix_ns())
             snapshot = self._state.snapshot()
         due = self._requests_woken or time.monotonic() - self._requested_at >= REQUEST_SECONDS
         if due:
@@ -123,4 +123,4 @@ class Rounds:
         if requests is not None:
             await self._requests[1].write(requests)
         if starts:
-            await self._requests[1].gone()
+            await self._requests[1].wait_until_gone()

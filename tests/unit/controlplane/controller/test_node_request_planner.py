@@ -103,7 +103,7 @@ class Bench:
         self._tick(after)
         result = self.gangs.plan(self.state.snapshot())
         for patch in (patch for patches in result.reservations for patch in patches):
-            self.state.expect(patch.pod, patch.reservation)
+            self.state.assume_write(patch.pod, patch.reservation)
         return result
 
     def plan(self, after: float) -> NodeRequestRound:
@@ -113,7 +113,7 @@ class Bench:
 
     def _tick(self, after: float) -> None:
         self.now = after
-        self.state.tick(int((NOW + after) * SECOND))
+        self.state.set_time(int((NOW + after) * SECOND))
 
     def round(self, after: float = 10) -> NodeRequestRound:
         """Run a round, and have the API server and the Job controller do what they do; ``after`` is in seconds."""
