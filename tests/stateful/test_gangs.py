@@ -28,7 +28,7 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_writer import GangWriter
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
+from gputile.controlplane.controller.rounds import RoundPlans, Rounds
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import gang_of, has_gang_gate
 from gputile.core.ledger.ledger import Ledger
@@ -426,8 +426,8 @@ class Gangs(RuleBasedStateMachine):
         left, ended = iter(fates), ""
         meanwhile, woken = Meanwhile(self, news), list[bool]()
         keeper = GangWriter(self.view, self.planner, self.server, meanwhile.active, lambda: woken.append(True))
-        planners, now = Planners((self.planner, keeper)), lambda: self.controller_ns
-        acting = Rounds(self.view, planners, meanwhile.active, now, meanwhile.compute)
+        gangs, now = (self.planner, keeper), lambda: self.controller_ns
+        acting = Rounds(self.view, gangs, None, meanwhile.active, now, meanwhile.compute)
 
         def fate() -> str:
             nonlocal ended

@@ -23,7 +23,7 @@ from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import Placeholders
-from gputile.controlplane.controller.rounds import Planners, Rounds
+from gputile.controlplane.controller.rounds import Rounds
 from gputile.controlplane.event_loop import yielding_to_loop
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.kube.client import Connection
@@ -88,10 +88,8 @@ class Controller:
         plans = configuration.admission.gangs or configuration.preemption.enabled
         self.rounds = Rounds(
             self.cluster_state,
-            Planners(
-                (self._planner, self.gangs) if plans else None,
-                (self._requests, self._placeholders) if self._scales else None,
-            ),
+            (self._planner, self.gangs) if plans else None,
+            (self._requests, self._placeholders) if self._scales else None,
             active,
             time.time_ns,
         )
