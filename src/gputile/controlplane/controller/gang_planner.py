@@ -227,8 +227,8 @@ class GangPlanner:
         if len(gang.unreserved) >= gang.needed:
             return True
         if builder.state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
-            there = gang.size - gang.needed + len(gang.unreserved)
-            text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
+            existing = gang.size - gang.needed + len(gang.unreserved)
+            text = f"{too_few_text(gang.name, gang.size, existing)}; {_remedy(gang)}"
             self.reports.report(
                 gang, EventReason.GANG_INCOMPLETE, text, builder.result, warning=False
             )

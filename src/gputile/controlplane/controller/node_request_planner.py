@@ -149,8 +149,8 @@ class NodeRequestPlanner:
         """Plan a round on the snapshot ``state``."""
         self._state = state
         result = NodeRequestRound(state.now_ns)
-        there = self._placeholders.by_type(state.waiting.placeholders, state.now_ns)
-        if not (state.waiting.refused or there or self._gangs.without_room or self.requested):
+        existing = self._placeholders.by_type(state.waiting.placeholders, state.now_ns)
+        if not (state.waiting.refused or existing or self._gangs.without_room or self.requested):
             self.refused, self._covered = 0, set()
             return result
         nodes = nodes_by_type(state, self._types, self._wait_seconds * _SECOND)
@@ -158,12 +158,12 @@ class NodeRequestPlanner:
         found, wanted = self._wanted(pods, nodes)
         covered = self._covered_by_type(found, wanted, nodes)
         for kind in self._types:
-            jobs = there.pop(kind.name, [])
+            jobs = existing.pop(kind.name, [])
             target = wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
         # Delete Jobs of types that are no longer configured.
-        result.deleted += (job for jobs in there.values() for job in jobs)
+        result.deleted += (job for jobs in existing.values() for job in jobs)
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
         before = {

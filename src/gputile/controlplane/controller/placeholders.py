@@ -232,7 +232,7 @@ class Placeholders:
             for job, (type_name, created_ns) in self._created.items()
             if job not in jobs and 0 <= now_ns - created_ns < wait_ns
         }
-        there = [
+        found_jobs = [
             (
                 int(unix_seconds(meta.creation_timestamp) * _SECOND),
                 job,
@@ -240,11 +240,11 @@ class Placeholders:
             )
             for job, meta in jobs.items()
         ]
-        there += [
+        found_jobs += [
             (created_ns, job, type_name) for job, (type_name, created_ns) in self._created.items()
         ]
         found: dict[str, list[str]] = {}
-        for _, job, type_name in sorted(there):
+        for _, job, type_name in sorted(found_jobs):
             found.setdefault(type_name, []).append(job)
         return found
 

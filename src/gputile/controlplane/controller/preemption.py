@@ -237,13 +237,13 @@ class Preemption:
             return PreemptionState.FREE, ""
         if not has_evicted and (why := self.evictions.victims(gang.name).refused):
             return PreemptionState.LOST, why
-        taken = all(refusal.rule is ReservationRule.GPU_TAKEN for refusal in lost)
+        in_use = all(refusal.rule is ReservationRule.GPU_TAKEN for refusal in lost)
         open_nodes = all(
             accepts_now(state.ledger, pod, name)
             for pod, name in planned
             if pod.metadata.uid in bookings
         )
-        return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
+        return (PreemptionState.LEAVING if in_use and open_nodes else PreemptionState.CLOSED), ""
 
     def rejection(self, pod: Pod, name: str) -> str:
         """Return why a node no longer accepts the pod, or "" if the node is suitable or gone."""

@@ -79,11 +79,11 @@ class Informer:
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
-        there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
-        for _ in self._ledger.release_gone(there):
+        listed = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
+        for _ in self._ledger.release_gone(listed):
             await asyncio.sleep(0)
         for observer in self._observers:
-            async for uid in yielding_to_loop(observer.uids() - there):
+            async for uid in yielding_to_loop(observer.uids() - listed):
                 observer.pod_deleted(uid)
         async for pod in yielding_to_loop(event.objects):
             if not pod.spec.node_name:
@@ -98,8 +98,8 @@ class Informer:
     async def listed_nodes(self, event: Replaced[Node]) -> None:
         position = self._ledger.changes.position
         unread = {each.name for each in event.unreadable}
-        there = frozenset(unread.union(node.metadata.name for node in event.objects))
-        self._ledger.replace_nodes((), there)
+        listed = frozenset(unread.union(node.metadata.name for node in event.objects))
+        self._ledger.replace_nodes((), listed)
         async for node in yielding_to_loop(event.objects):
             self._ledger.apply_node(node)
         self._free_any(position)

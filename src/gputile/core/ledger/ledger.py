@@ -112,23 +112,24 @@ class Ledger:
         for pod in pods:
             self.apply_pod(pod)
 
-    def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
+    def release_gone(self, listed: Set[str]) -> Generator[None, None, None]:
         """Release, in steps, the bookings of pods that a list no longer has.
 
-        ``there`` are the UIDs in the list. Bookings of claims are kept, since claims are listed
+        ``listed`` are the UIDs in the list. Bookings of claims are kept, since claims are listed
         separately. Assumed bookings are kept, even if they are added between two steps. They may be
         newer than the list, and are confirmed or released later. The watch of pods must be paused
         until the last step.
         """
-        gone = [uid for uid in self._bookings.uids() if uid not in there and uid not in self.claims]
+        known = self._bookings.uids()
+        gone = [uid for uid in known if uid not in listed and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
             booking = self._bookings.get(uid)
             if booking is not None and booking.assumed_at is None:
                 self._release(uid)
             if number % _A_STEP == 0:
                 yield
-        self._reservations.retain(there, self._bookings.uids())
-        for number, uid in enumerate(self._non_gpu_pods.uids() - there, 1):
+        self._reservations.retain(listed, self._bookings.uids())
+        for number, uid in enumerate(self._non_gpu_pods.uids() - listed, 1):
             self._charge(self._non_gpu_pods.drop(uid))
             if number % _A_STEP == 0:
                 yield
@@ -209,9 +210,9 @@ class Ledger:
         self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()
     ) -> None:
         """Record a complete list of claims. Claims with ``unreadable`` UIDs keep their state."""
-        there = {claim.metadata.uid for claim in claims} | unreadable
+        listed = {claim.metadata.uid for claim in claims} | unreadable
         for uid in self.claims.uids():
-            if uid not in there:
+            if uid not in listed:
                 self.remove_claim(uid)
         for claim in claims:
             self.apply_claim(claim)
@@ -266,9 +267,9 @@ class Ledger:
         if row is None:
             return
         self._table.charge(row, self._non_gpu_pods.on_node(node_info.name))
-        there = self._bookings.on_node(node_info.name)
-        for booking in there:
-            self._table.count(row, booking, 1, there)
+        bookings = self._bookings.on_node(node_info.name)
+        for booking in bookings:
+            self._table.count(row, booking, 1, bookings)
         self._reread_claims(node_info.name)
         self._refresh_serving_mode(row, node_info.name)
         self.changes.add(row)

@@ -172,11 +172,11 @@ class Trial:
 
 
 def score(
-    state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool
+    state: PackingState, trial: Trial, cpu: Int64, used_cpu: int | Int64, hosts: Bool
 ) -> Float64:
     """Return by how much the pod changes the value of each node, in GPUs.
 
-    The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``), and ``taken`` is
+    The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``). ``used_cpu`` is
     the part that the pod uses, which may differ by node. ``hosts`` has the shape [needs, nodes],
     and states which nodes have a model for each scarce need.
     """
@@ -184,7 +184,7 @@ def score(
     free, worth = trial.free, prices.value[trial.free]
     before, whole = worth.sum(axis=1), (free >= WHOLE_GPU).sum(axis=1)
     change, whole_after, free_after = _with_pod(prices, worth, whole, trial)
-    after, left = before + change, cpu - taken
+    after, left = before + change, cpu - used_cpu
     other = np.maximum(stranded(state, cpu, before), unused(prices, cpu, free))
     other -= np.maximum(stranded(state, left, after), unused(prices, left, free_after))
     if state.finish:
@@ -222,10 +222,10 @@ def _with_pod(
         then[lines, gpu] = np.maximum(later[lines, gpu], 0)
         return change_of[lines, gpu], whole - (free[lines, gpu] >= WHOLE_GPU), then
     cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
-    taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
-    change = np.round((cut * taken).sum(axis=1), 4)
-    unused_gpus = whole - (taken & (free >= WHOLE_GPU)).sum(axis=1)
-    return change, unused_gpus, np.where(taken, later, free)
+    chosen = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
+    change = np.round((cut * chosen).sum(axis=1), 4)
+    unused_gpus = whole - (chosen & (free >= WHOLE_GPU)).sum(axis=1)
+    return change, unused_gpus, np.where(chosen, later, free)
 
 
 def _need_value(
@@ -264,16 +264,16 @@ _BOOKED = np.array([each.blocks and each is not ServingMode.BLOCKED for each in 
 
 def build(arrays: NodeArrays, prices: Prices) -> PackingState:
     """Compute the packing state of the cluster in ``arrays`` with ``prices``."""
-    there = arrays.total > 0
-    rows = np.flatnonzero(there.any(axis=1))
+    exists = arrays.total > 0
+    rows = np.flatnonzero(exists.any(axis=1))
     first = arrays.model[rows, :1]
-    alike = ((arrays.model[rows] == first) | ~there[rows]).all(axis=1)
+    alike = ((arrays.model[rows] == first) | ~exists[rows]).all(axis=1)
     found = packing_state(
         prices,
         np.maximum(arrays.cpu[rows], 0),
         remnants(arrays, rows),
         np.where(alike, first[:, 0], 0),
-        (float(arrays.all_cpu[rows].sum()), float(there.sum())),
+        (float(arrays.all_cpu[rows].sum()), float(exists.sum())),
     )
     hosts = np.zeros((len(found.needs), arrays.rows), np.bool_)
     hosts[:, rows] = found.hosts
@@ -319,11 +319,11 @@ def scores(
     lines = vectorized.positions(rows, part)
     free, ready = remnants(arrays, lines), gpus[part]
     if shape.kind is RequestKind.SHARED:
-        taken = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
+        requested = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
         ready = ready if arrays.packed[lines].all() else _chosen(arrays, shape, lines, ready)
     else:
-        taken = np.full(free.shape, WHOLE_GPU)
-    later = np.where(ready, np.maximum(free - taken, 0), -1)
+        requested = np.full(free.shape, WHOLE_GPU)
+    later = np.where(ready, np.maximum(free - requested, 0), -1)
     if shape.gpus > 1:
         order = value_keys(state.prices.value, free, later).argsort(axis=1, kind="stable")
         free = np.take_along_axis(free, order, axis=1)
@@ -363,8 +363,8 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) 
     cpu, mib = np.maximum(arrays.cpu[lines], host.cpu), np.maximum(arrays.host_mib[lines], host.mib)
     cpu_per_mib = state.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
-    taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
-    return score(state, trial, usable, taken, hosts)
+    used_cpu = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
+    return score(state, trial, usable, used_cpu, hosts)
 
 
 def _stepped(change: Float64) -> Int64:

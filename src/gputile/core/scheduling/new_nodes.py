@@ -103,8 +103,8 @@ def as_described(node: Node, kind: NodeType) -> Node:
     The result has all labels and resources that the node's type describes. Taints that the type
     does not describe are removed. A cordoned node stays cordoned.
     """
-    whole, there = kind.node(node.metadata.name), node_allocatable(node)
-    offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}
+    whole, amounts = kind.node(node.metadata.name), node_allocatable(node)
+    offered = {name: text for name, text in node.status.allocatable.items() if amounts.get(name)}
     resources = {**whole.status.allocatable, **offered}
     return msgspec.structs.replace(
         node,
@@ -121,7 +121,7 @@ def _pack(
 ) -> NewNodes:
     """Place each pod, hardest first, on the first node that accepts it, or on a new node."""
     found = NewNodes()
-    there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
+    existing = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
         uid = each.pod.metadata.uid
         name = site.place_on_existing(each)
@@ -134,7 +134,7 @@ def _pack(
                 continue
             found.counts[site.type_of(name)] += 1
         found.types[uid] = site.type_of(name)
-        if name not in there:
+        if name not in existing:
             found.on_new.add(uid)
     return found
 
