@@ -720,7 +720,7 @@ class Gangs(RuleBasedStateMachine):
 
     def rests(self, member: Pod) -> bool:
         gang = gang_of(member)
-        return gang is not None and waits(member) and self.planner.patience.pauses(gang)
+        return gang is not None and waits(member) and self.planner.patience.is_paused(gang)
 
     def is_overdue(self, pods: list[Pod], size: int) -> bool:
         """Return whether the gang may hold others up."""

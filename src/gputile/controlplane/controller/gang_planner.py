@@ -144,7 +144,7 @@ class GangPlanner:
             text = f"{gang.together} wait: the API server refused a reservation: {why}"
             self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
-        if gang.unbegun and self.patience.pauses(gang.name):
+        if gang.unbegun and self.patience.is_paused(gang.name):
             # Expired reservations stay on the pods, so that a new leader knows since when GPUs have
             # been reserved.
             text = _not_bound_text(gang, self._configuration.gangs.keep_seconds)

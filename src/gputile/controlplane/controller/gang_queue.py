@@ -328,7 +328,7 @@ class GangPatience:
                 account.since_ns, account.ended_ns = None, now_ns
         self._noted = set()
 
-    def pauses(self, gang: GangName) -> bool:
+    def is_paused(self, gang: GangName) -> bool:
         """Return whether a gang pauses. A clock that is set back ends the pause."""
         account = self._accounts.get(gang)
         return (
@@ -341,7 +341,7 @@ class GangPatience:
 
         ``complete_at`` is the time at which the gang became complete, in Unix seconds.
         """
-        return not self.pauses(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
+        return not self.is_paused(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
     def record_unused_reservation(self, gang: GangName, since_ns: int) -> None:
         """Record that GPUs are reserved for a gang that does not start. Call this in each round.

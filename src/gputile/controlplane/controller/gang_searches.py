@@ -151,7 +151,7 @@ def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]
     except RequestError:
         return NOWHERE  # no node accepts the pod
-    for each in kinds_of(members, ()).asking:
+    for each in kinds_of(members, ()).candidates:
         names = empty.predicates.open_alone(each.pod)
         found.update(
             names if each.request is None else empty.engine.best_first(each.request, names)

@@ -193,7 +193,7 @@ class CertificateKeeper:
     async def run(self) -> None:
         while True:
             try:
-                await self.once()
+                await self.reconcile()
                 self.problem = None
             except KubeError as error:
                 self.problem = f"the certificate cannot be maintained: {error}"
@@ -216,13 +216,13 @@ class CertificateKeeper:
             else self.problem or "its certificate has expired"
         )
 
-    async def once(self) -> None:
+    async def reconcile(self) -> None:
         """Read or create the certificate, write its CA to the webhook configurations, then serve.
 
         Raises:
             KubeError: a request to the API server failed. Earlier steps are not undone.
         """
-        agreed = await self._agree()
+        agreed = await self._agreed_certificate()
         for kind in _KINDS:
             await self._publish(kind, agreed.authorities)
         if agreed != self.current:
@@ -231,7 +231,7 @@ class CertificateKeeper:
         self.current = agreed
         self.served.set()
 
-    async def _agree(self) -> ServingCertificate:
+    async def _agreed_certificate(self) -> ServingCertificate:
         version, stored = await self._read()
         if stored is not None:
             return stored

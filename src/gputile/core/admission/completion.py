@@ -43,7 +43,7 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.sc
 _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
-def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
+def add_toleration(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
     """Add a toleration for the taint of GPU nodes if the pod requests a GPU or has claims (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
@@ -113,13 +113,13 @@ def set_unit_and_isolation(pod: Pod, unit_mib: int, isolation: str, rewriting: R
     return replace(pod, metadata=replace(pod.metadata, annotations={**annotations, **new}))
 
 
-def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
+def set_scheduler(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
     """Set gputile's ``scheduler``, unless it is "" or the pod already names another scheduler."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
 
-def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
+def add_gang_gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
     """Add a scheduling gate that delays a pod of a gang until the whole gang is planned (M13)."""
     if not _in_gang(pod, rewriting):
         return
@@ -164,7 +164,9 @@ _MOST_ADDED: Final = 4096  # requirements over all terms. Each is written into t
 _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
-def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
+def exclude_node_types(
+    pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting
+) -> None:
     """Add node affinity that excludes each of ``types`` whose nodes could never run the pod."""
     try:
         request = parse_request(pod, unit_mib)

@@ -36,11 +36,11 @@ from gputile.api.well_known import (
 )
 from gputile.core.admission.completion import (
     add_claims_resource,
-    assign,
-    avoid,
-    gate,
+    add_gang_gate,
+    add_toleration,
+    exclude_node_types,
+    set_scheduler,
     set_unit_and_isolation,
-    tolerate,
 )
 from gputile.core.admission.isolation_bypass import access_refusals
 from gputile.core.admission.legacy_forms import Operation, rewrite
@@ -129,17 +129,17 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
         return ALLOWED
     rewriting = rewrite(pod)
     claims = policy.claims and bool(pod.spec.resource_claims)
-    tolerate(pod, rewriting, claims=claims)
+    add_toleration(pod, rewriting, claims=claims)
     if claims:
         add_claims_resource(pod, rewriting)
     if claims or requests_gputile_gpu(pod):
-        assign(pod, policy.scheduler, rewriting)
+        set_scheduler(pod, policy.scheduler, rewriting)
     if requests_gputile_gpu(pod):
         stamped = set_unit_and_isolation(pod, policy.unit_mib, policy.isolation, rewriting)
         if policy.gangs:
-            gate(pod, view, rewriting)
+            add_gang_gate(pod, view, rewriting)
         if policy.node_types:
-            avoid(stamped, policy.node_types, policy.unit_mib, rewriting)
+            exclude_node_types(stamped, policy.node_types, policy.unit_mib, rewriting)
     # Refusals are found in the pod as its author wrote it, so that they name the author's fields
     refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
     warnings = tuple(rewriting.warnings)

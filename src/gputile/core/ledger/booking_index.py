@@ -155,7 +155,7 @@ class BookingIndex:
         return self._plans.get(name) or PlanBookings()
 
     def set(self, booking: Booking) -> None:
-        """Add a booking, or replace a booking of the same pod on the same node and in its plan."""
+        """Add a booking, or replace the pod's booking if node and plan are the same."""
         uid = booking.uid
         self._by_uid[uid] = self._own(booking.node)[uid] = booking
         if not booking.plan:
@@ -189,7 +189,7 @@ class BookingIndex:
         return booking
 
     def _own(self, node: str) -> dict[str, Booking]:
-        """Return a node's bookings to be modified. Copy them first if a copy may share them."""
+        """Return a node's bookings to be modified, and copy them first if they may be shared."""
         if node not in self._owned:
             self._owned.add(node)
             self._by_node[node] = self._by_node.get(node, {}).copy()

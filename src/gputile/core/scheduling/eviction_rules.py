@@ -85,11 +85,11 @@ class Loss(NamedTuple):
         )
 
 
-NOTHING = Loss()
+NO_LOSS = Loss()
 
 
 def total_loss(losses: Iterable[Loss]) -> Loss:
-    return reduce(Loss.plus, losses, NOTHING)
+    return reduce(Loss.plus, losses, NO_LOSS)
 
 
 class EvictionBudget(NamedTuple):

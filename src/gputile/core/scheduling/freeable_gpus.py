@@ -16,7 +16,7 @@ from gputile.core.devices.request import Request, RequestKind
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.node_info import GpuState, NodeState
 from gputile.core.placement.fit import is_of_model
-from gputile.core.scheduling.eviction_rules import NOTHING, EvictionBudget, Loss, total_loss
+from gputile.core.scheduling.eviction_rules import NO_LOSS, EvictionBudget, Loss, total_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class VictimChoice:
     gpus: tuple[Gpu, ...]
     evicted: tuple[str, ...]
     withdrawn: tuple[str, ...]
-    loss: Loss = NOTHING
+    loss: Loss = NO_LOSS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class VictimGroup:
 
 
 # The group of pods that need no eviction: pods being deleted, and the preemptor itself
-LEAVING = VictimGroup((), NOTHING)
+LEAVING = VictimGroup((), NO_LOSS)
 
 
 class GpuAmounts(NamedTuple):

@@ -23,7 +23,7 @@ from gputile.core.ledger.node_info import ServingMode
 from gputile.core.placement.fit import same_resource, serves
 from gputile.core.scheduling.eviction_rules import (
     MOST_GRACE_S,
-    NOTHING,
+    NO_LOSS,
     EvictionBudget,
     EvictionFacts,
     EvictionRules,
@@ -112,7 +112,7 @@ class VictimSearch:
             found = (cheapest_choice(name, gpus, request.shape.gpus, level) for gpus in choices)
             return next((choice for choice in found if choice is not None), None)
 
-        return lowest_sufficient(sorted(priorities) or [NOTHING.priority], attempt)
+        return lowest_sufficient(sorted(priorities) or [NO_LOSS.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
         """Return the smallest group that can leave with a pod, and the group of its whole gang.
@@ -128,7 +128,7 @@ class VictimSearch:
                 and booking.preemption
                 and booking.priority < self._preemptor.priority
             )
-            group = VictimGroup((booking.uid,), NOTHING, reserved=True) if withdrawn else None
+            group = VictimGroup((booking.uid,), NO_LOSS, reserved=True) if withdrawn else None
             return group, group
         facts = self._rules.facts.get(booking.uid)
         if self._rules.is_leaving(booking.uid, self._preemptor.now_s):
