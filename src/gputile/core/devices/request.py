@@ -84,12 +84,14 @@ class Shape:
     """The part of a request that decides where the pod fits. Equal shapes fit the same nodes."""
 
     kind: RequestKind
-    gpus: int  # the number of different GPUs
+    gpus: int  # the number of GPUs, or of time slices of GPUs
     mib: int = 0  # on each GPU, 0 for whole GPUs
     percent: int = 0  # on each GPU, from 0 to 100
     trust_group: str = ""  # the group that may share a GPU without isolation (G5)
     unit_mib: int = 0  # the unit of the pod's gpu-mem, 0 for whole GPUs
     by_claims: bool = False  # the request is a ResourceClaim, for nodes that offer GPUs by claims
+    # The containers, if several request whole GPUs. They may have time slices of the same GPU
+    containers: tuple[ContainerRequest, ...] = ()
     models: frozenset[str] = frozenset()  # suitable GPU models, as label values. Empty means all
     isolated: bool = False  # only GPUs with limited memory are suitable
 
@@ -112,12 +114,8 @@ class Request:
         return self.shape.mib * self.shape.gpus // self.unit_mib
 
 
-def by_namespace(pod: Pod) -> str:
-    return pod.metadata.namespace
-
-
 def parse_request(
-    pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = by_namespace
+    pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = lambda pod: pod.metadata.namespace
 ) -> Request | None:
     """Parse the GPU request of ``pod``. Return None if the pod requests no GPU.
 
@@ -150,7 +148,11 @@ def parse_request(
             )
         # Several pods may share a whole GPU by time-slicing, but never a set of GPUs by topology.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        shape = Shape(kind, gpus, trust_group=group, models=models, isolated=_is_isolated(pod))
+        several = containers if kind is RequestKind.WHOLE and len(containers) > 1 else ()
+        isolated = _is_isolated(pod)
+        shape = Shape(
+            kind, gpus, trust_group=group, containers=several, models=models, isolated=isolated
+        )
         return Request(shape, unit_mib, containers, host_request(pod))
     gpus, unit = _gpu_count(pod), _pod_unit(pod, unit_mib)
     for container in containers:
@@ -178,7 +180,7 @@ def parse_request(
 
 
 def effective(
-    containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]
+    containers: Iterable[ContainerRequest], amount: Callable[[ContainerRequest], int]
 ) -> int:
     """Return what the pod needs at its peak.
 
@@ -373,9 +375,7 @@ def requests_gputile_gpu(pod: Pod) -> bool:
 
 
 def requests_resource(pod: Pod, resource: str) -> bool:
-    return any(
-        resource == asked for container in containers(pod) for asked in gpu_resources_of(container)
-    )
+    return any(resource in gpu_resources_of(container) for container in containers(pod))
 
 
 def gpu_resources_of(container: Container) -> Iterator[str]:

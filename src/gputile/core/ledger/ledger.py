@@ -329,8 +329,7 @@ class Ledger:
 
     def state(self, name: str) -> NodeState | None:
         """Return a node with the bookings of its GPUs, or None if the node is unknown."""
-        row = self.row_of.get(name)
-        info = self.node_info(row) if row is not None else None
+        row, info = self.row_of.get(name), self.info_of(name)
         if row is None or info is None:
             return None
         arrays = self.node_arrays
@@ -347,9 +346,8 @@ class Ledger:
         )
         closed = arrays.serving_mode[row] == ServingMode.BLOCKED
         blocked_by = tuple(booking.key for booking in self.unplaced(name)) if closed else ()
-        return NodeState(
-            info, ServingMode.BLOCKED if blocked_by else info.serving_mode, gpus, blocked_by
-        )
+        mode = ServingMode.BLOCKED if blocked_by else info.serving_mode
+        return NodeState(info, mode, gpus, blocked_by)
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         return self._table.nodes()
@@ -380,15 +378,17 @@ class Ledger:
     def unplaced(self, node: str) -> list[Booking]:
         """Return the bookings on a node that cannot be assigned to GPUs.
 
-        Each of these bookings names no GPU, or names a GPU that the node does not have.
-        Reservations are not included, since their pods are not on the node yet.
+        Each of these bookings names no GPU, names a GPU that the node does not have, or has several
+        time slices of a GPU that is not time-sliced. Reservations are not included, since their
+        pods are not on the node yet.
         """
         info = self.info_of(node)
 
         def is_unplaced(booking: Booking) -> bool:
             if booking.allocation is None or info is None or booking.reserved:
                 return booking.allocation is None
-            return any(info.column(share.uuid) is None for share in booking.gpus)
+            several = booking.time_sliced and not info.sliced
+            return several or any(info.column(share.uuid) is None for share in booking.gpus)
 
         return list(filter(is_unplaced, self.on_node(node)))
 

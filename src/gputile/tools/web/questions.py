@@ -145,10 +145,4 @@ def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
     info = ledger.node_info(ledger.row_of[booking.node])
     if info is None:
         return ()
-    total_of = {
-        gpu.uuid: info.gpu_total(position) for position, gpu in enumerate(info.inventory.gpus)
-    }
-    return tuple(
-        TileShare(share.index, *booking.amounts(share, total_of[share.uuid], info.replicas))
-        for share in booking.gpus
-    )
+    return tuple(TileShare(index, *each) for index, each in booking.amounts_on(info).items())
