@@ -220,15 +220,6 @@ def test_a_pod_that_no_gpu_takes_though_the_node_would_brings_one_node() -> None
     assert bench.round(11).created == [], "it is asked for once"
 
 
-def test_nodes_that_the_autoscaler_adds_itself_are_not_asked_for() -> None:
-    """Each of the two pods fits the node's sum: the other one brings a node, which takes both."""
-    bench = fragmented()
-    bench.put(waits("p", mem=10), waits("q", mem=10))
-    assert bench.round().created == []
-    late = bench.round(WAIT + 1)
-    assert (late.created, said(late)) == ([], {"p": "NodeNotAdded", "q": "NodeNotAdded"})
-
-
 @pytest.mark.parametrize("gang", [False, True])
 def test_a_pod_for_which_the_autoscaler_adds_none_keeps_no_other_pod_from_a_node(gang: bool) -> None:
     """A volume of it is missing, say. Its node would take a gang too, or a pod that fits the sum of another one."""

@@ -58,20 +58,6 @@ def planned(
     return new_nodes(pods, node_types_of(configuration), starting or {}, configuration, barred or {})
 
 
-def test_sums_do_not_count() -> None:
-    """Six pods of 10 are 60 units, a node of four GPUs with 15 units each has 60, and takes four of them."""
-    assert planned(sizes(*[10] * 6), described(count=4)).counts == {"pool=gpu": 2}
-    assert unasked(sizes(*[10] * 6), Predicates(()), described(count=4)) == {"pool=gpu": 1}, "for an autoscaler they do"
-
-
-def test_a_pod_that_no_type_takes_brings_none_and_is_named() -> None:
-    found = planned([candidate("large", mem=20), candidate("small", mem=5)], described(count=2))
-    assert found.counts == {"pool=gpu": 1}
-    assert {uid: refusals_text(why) for uid, why in found.refused.items()} == {
-        "large": "pool=gpu: its GPUs have 15 units of 1024 MiB; the pod needs 20480 MiB on one GPU"
-    }
-
-
 def test_nodes_that_start_are_filled_first() -> None:
     assert planned(sizes(15, 15, 15), described(count=2), starting={"pool=gpu": 1}).counts == {"pool=gpu": 1}
     assert not planned(sizes(15, 15), described(count=2), starting={"pool=gpu": 1}).counts
