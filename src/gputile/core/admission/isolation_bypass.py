@@ -134,8 +134,8 @@ _PROCESS_ROOT: Final = re.compile(
     r"/proc/([0-9]+|self|thread-self)/(task/[0-9]+/)?(root|cwd)(/|\Z)"
 )
 # Paths in a container from which the container toolkit reads its settings.
-WISHES: Final = "nvidia-container-devices"
-WISH_PATHS: Final = (f"/run/{WISHES}",)
+TOOLKIT_DIRECTORY: Final = "nvidia-container-devices"
+TOOLKIT_PATHS: Final = (f"/run/{TOOLKIT_DIRECTORY}",)
 # gputile's limits and library, and the lists by which ld.so(8) and Nix's loader find the library
 LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
 # The sockets of MPS's control daemon, which enforces the limits in mode mps.
@@ -216,7 +216,7 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
             has_dot_dot(path)
             or _PROCESS_ROOT.match(path)
             or to_gpus
-            or (gpu and (path in _ABOVE or not _NODE_PATHS.isdisjoint(_directories(path))))
+            or (gpu and (path in _ANCESTORS or not _NODE_PATHS.isdisjoint(_directories(path))))
         ):
             yield Refusal(
                 AdmissionRule.HOST_PATH,
@@ -233,7 +233,7 @@ def _directories(path: str) -> Iterator[str]:
 
 _DEEPEST: Final = max(path.count("/") for path in (*GPU_PATHS, *NODE_PATHS))
 _NODE_PATHS: Final = frozenset(NODE_PATHS)
-_ABOVE: Final = frozenset(
+_ANCESTORS: Final = frozenset(
     directory for path in (*GPU_PATHS, *NODE_PATHS) for directory in _directories(path)
 )
 
@@ -270,7 +270,7 @@ def _mount_problem(path: str, gpu: bool) -> str | None:
     """
     elsewhere = "where a container's GPUs and limits are written: choose another path"
     if has_dot_dot(path):
-        if gpu or WISHES in path.split("/"):
+        if gpu or TOOLKIT_DIRECTORY in path.split("/"):
             return "contains '..', whose target depends on links: write the path without '..'"
         return None
     plain = plain_path(path)
@@ -278,7 +278,7 @@ def _mount_problem(path: str, gpu: bool) -> str | None:
         return "follows links of a process, which can lead to any path: write the actual path"
     if any(
         _within(plain, each)
-        for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))
+        for each in (*TOOLKIT_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))
     ):
         return f"is {elsewhere}"
     if gpu and any(_within(each, plain) for each in LIMIT_PATHS):
