@@ -97,7 +97,10 @@ class LeaderElection:
         """
         lapsed = not self._lease.valid()
         if not await (self._lease.acquire() if lapsed else self._lease.renew()):
-            raise NotReady(_who_leads(self._lease.holder))
+            holder = self._lease.holder
+            if holder == NOBODY_YET:
+                raise NotReady("no replica leads yet: the Lease is new")
+            raise NotReady(f"replica {holder} leads" if holder else "another replica leads")
         term = self._lease.term
         if term != self._caught_up:
             log.info(
@@ -162,13 +165,6 @@ class LeaderElection:
             await self._lease.release()
         except KubeError as error:
             log.warning("the Lease cannot be released: %s", error)
-
-
-def _who_leads(holder: str) -> str:
-    """Return why this replica does not lead, for the event of a waiting pod."""
-    if holder == NOBODY_YET:
-        return "no replica leads yet: the Lease is new"
-    return f"replica {holder} leads" if holder else "another replica leads"
 
 
 class LeaderGate:

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from aiohttp import web
 
-from gputile.controlplane.webhook.certificates import self_made
+from gputile.controlplane.webhook.certificates import self_signed
 from gputile.support import http_server
 from gputile.support.http_server import (
     LARGEST_HEAD,
@@ -162,7 +162,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 def tls(tmp_path: Path) -> ssl.SSLContext:
-    certificate = self_made(["localhost"], datetime.now(UTC))
+    certificate = self_signed(["localhost"], datetime.now(UTC))
     files = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
     files.certificate.write_bytes(certificate.certificate)
     files.key.write_bytes(certificate.key)

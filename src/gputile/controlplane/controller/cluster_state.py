@@ -22,7 +22,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.controlplane.controller.waiting_pods import GangMembers, WaitingPods
-from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
+from gputile.controlplane.event_loop import garbage_collection_paused, yielding_to_loop
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.allocation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
@@ -82,7 +82,7 @@ class ClusterState:
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy for planning. An ``expect`` on the copy does not change this state."""
+        """Return a copy for planning. ``assume_write`` on the copy does not change this state."""
         twin: ClusterState = copy(self)
         twin.nodes = self.nodes.copy()
         twin.groups = self.groups.copy() if self.groups is not None else None
@@ -146,25 +146,25 @@ class ClusterState:
         if not isinstance(event, Replaced):
             self.pod_changed(event)
             return
-        kept = {pod.metadata.uid for pod in event.objects} | {each.uid for each in event.unreadable}
+        listed = {pod.metadata.uid for pod in event.objects} | {
+            each.uid for each in event.unreadable
+        }
         async with self.listing:
-            with spared_by_garbage_collection():
-                async for uid in taking_turns(self._versions.keys() - kept):
+            with garbage_collection_paused():
+                async for uid in yielding_to_loop(self._versions.keys() - listed):
                     self._forget(uid)
                 # Unfinished pods are applied first, because a finished pod is stored only if other
                 # pods of its gang have not finished.
                 for finished in (False, True):
-                    async for pod in taking_turns(event.objects):
-                        if pod.finished is finished:
-                            self._apply_listed(pod)
+                    async for pod in yielding_to_loop(event.objects):
+                        if pod.finished is not finished:
+                            continue
+                        # A listed version may be older than the known one after a restore of etcd.
+                        if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
+                            self._forget(pod.metadata.uid)
+                        self._apply(pod)
                 self.freed_counter += 1
         self._changed()
-
-    def _apply_listed(self, pod: Pod) -> None:
-        """Apply a listed pod even if its version is older, as after a restore of etcd."""
-        if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
-            self._forget(pod.metadata.uid)
-        self._apply(pod)
 
     def node_changed(self, event: WatchEvent[Node]) -> None:
         match event:
@@ -180,14 +180,14 @@ class ClusterState:
         if not isinstance(event, Replaced):
             self.node_changed(event)
             return
-        kept = {node.metadata.name for node in event.objects} | {
+        listed = {node.metadata.name for node in event.objects} | {
             each.name for each in event.unreadable
         }
         async with self.listing:
-            with spared_by_garbage_collection():
-                async for name in taking_turns(self.nodes.keys() - kept):
+            with garbage_collection_paused():
+                async for name in yielding_to_loop(self.nodes.keys() - listed):
                     self._forget_node(name)
-                async for node in taking_turns(event.objects):
+                async for node in yielding_to_loop(event.objects):
                     self._apply_node(node)
         self._changed()
 
@@ -216,7 +216,7 @@ class ClusterState:
         self._forget(pod.metadata.uid)
         self._changed()
 
-    def tick(self, now_ns: int) -> None:
+    def set_time(self, now_ns: int) -> None:
         """Set the current Unix time, and expire reservations. The time may also go back."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
@@ -227,7 +227,7 @@ class ClusterState:
         for uid in [
             uid for uid, ends_ns in self._reservation_ends.items() if first < ends_ns <= last
         ]:
-            self._occupy(self._pods[uid])
+            self._count_on_node(self._pods[uid])
 
     # -- the controller's own writes
 
@@ -235,7 +235,7 @@ class ClusterState:
         """Return whether the pod is gone, or has another version than ``pod``."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
-    def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
+    def assume_write(self, pod: Pod, reservation: Reservation | None) -> Pod:
         """Apply the write of a reservation before it is executed. Return the expected pod.
 
         If ``reservation`` is None, the reservation is removed.
@@ -255,12 +255,12 @@ class ClusterState:
         self._store(expected)
         return expected
 
-    def written(self, pod: Pod) -> None:
+    def confirm_write(self, pod: Pod) -> None:
         if pod.metadata.uid in self._versions:
             self._apply(pod)
 
-    def not_written(self, pod: Pod) -> None:
-        """Undo ``expect`` for ``pod``, unless a newer version is known."""
+    def revert_write(self, pod: Pod) -> None:
+        """Undo ``assume_write`` for ``pod``, unless a newer version is known."""
         if not self.has_changed(pod):
             self.freed_counter += 1
             self._store(pod)
@@ -290,7 +290,7 @@ class ClusterState:
         ended = pod.finished and old is not None and not old.finished
         if ended or frees(before, after):
             self.freed_counter += 1
-        self._occupy(pod)
+        self._count_on_node(pod)
 
     def _forget(self, uid: str) -> None:
         self.ledger.remove_pod(uid)
@@ -305,7 +305,7 @@ class ClusterState:
         self.placement.predicates.remove(uid)
         self._update_empty_cluster(uid)
 
-    def _occupy(self, pod: Pod) -> None:
+    def _count_on_node(self, pod: Pod) -> None:
         """Count the pod on its node, or on its reserved node."""
         uid = pod.metadata.uid
         reservation = None if pod.spec.node_name or pod.finished else reservation_of(pod)

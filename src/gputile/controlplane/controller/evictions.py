@@ -33,8 +33,8 @@ _RETRY_NS = 5 * _SECOND  # the pause after a refused eviction
 _EVICTED_NS = 60 * _SECOND
 REFUSED_S = 60  # the time for which a pod is not chosen after its eviction was refused
 # the time for which the rest of a gang is evicted after the last preemptor has given up
-_LASTS_NS = 900 * _SECOND
-_OF_THE_SERVER = (401, 503, 504)  # statuses that concern the server, not the pod
+_RETRIES_END_NS = 900 * _SECOND
+_SERVER_STATUSES = (401, 503, 504)  # statuses that concern the server, not the pod
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
@@ -124,7 +124,7 @@ class Evictions:
         and the limit is ``MOST_GRACE_S``. ``refused_too`` allows recently refused evictions.
         """
         bound = self._state.evictable
-        evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
+        evicted = {uid for uid in self._evicted if self._is_evicted(uid)}
         for other, victims in self._victims.items():
             if other != preemptor:
                 evicted.update(victims.uids)
@@ -152,11 +152,11 @@ class Evictions:
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
-    def _was_evicted(self, uid: str) -> bool:
+    def _is_evicted(self, uid: str) -> bool:
         known = self._evicted.get(uid)
         return known is not None and 0 <= self._state.now_ns - known.at_ns < _EVICTED_NS
 
-    def _stays(self, uid: str) -> bool:
+    def _is_staying(self, uid: str) -> bool:
         facts = self._state.evictable.facts.get(uid)
         return facts is not None and not facts.leaves_at
 
@@ -169,7 +169,7 @@ class Evictions:
             facts, rules = self._state.evictable.facts, self.rules(preemptor)
             gangs = (facts[uid].gang for uid in uids if uid in facts)
             for name in dict.fromkeys(gang for gang in gangs if gang is not None):
-                self._leaves_whole(name, frozenset(uids), rules, why)
+                self._record_leaving_gang(name, frozenset(uids), rules, why)
         victims.uids, victims.why = tuple(uids), why
 
     def victims(self, preemptor: GangName) -> PreemptorVictims:
@@ -190,7 +190,7 @@ class Evictions:
         return [
             Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, victims.why, about)
             for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
-            if self._stays(uid) and not self._was_evicted(uid)
+            if self._is_staying(uid) and not self._is_evicted(uid)
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
@@ -209,7 +209,7 @@ class Evictions:
             and (below is None or booking.priority < below)
         ]
 
-    def named(self, uids: Sequence[str], most: int = 5) -> str:
+    def pod_names(self, uids: Sequence[str], most: int = 5) -> str:
         facts = self._state.evictable.facts
         known = [facts[uid] for uid in uids if uid in facts]
         more = f" and {len(known) - most} more" if len(known) > most else ""
@@ -217,7 +217,7 @@ class Evictions:
 
     # -- gangs that leave whole
 
-    def _leaves_whole(
+    def _record_leaving_gang(
         self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str
     ) -> None:
         """Record that the whole gang must leave, if ``chosen`` has all its remaining pods."""
@@ -234,7 +234,7 @@ class Evictions:
         needed = min(size, len(staying)) if size > 0 else len(staying)
         gang = self._leaving.setdefault(name, _LeavingGang(name, needed, why, now_ns))
         gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
-        evicted = [uid for uid in members if uid not in staying and self._stays(uid)]
+        evicted = [uid for uid in members if uid not in staying and self._is_staying(uid)]
         gang.leave_for_others = {uid: gang.leave_for_others.get(uid, now_ns) for uid in evicted}
         gang.uids |= dict.fromkeys([*staying, *evicted])
 
@@ -244,7 +244,10 @@ class Evictions:
         Gangs that contain a preemptor's victim are excluded, because they are evicted as victims.
         """
         leaving = {
-            uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)
+            uid
+            for victims in self._victims.values()
+            for uid in victims.uids
+            if self._is_staying(uid)
         }
         now_ns, facts = self._state.now_ns, self._state.evictable.facts
         found: list[list[Eviction]] = []
@@ -254,7 +257,7 @@ class Evictions:
             if evicted_for_others or 0 <= now_ns - gang.refused_ns < _RETRY_NS:
                 continue
             rest = self._rest_of(gang, leaving)
-            if rest is None or now_ns - gang.since_ns > _LASTS_NS:
+            if rest is None or now_ns - gang.since_ns > _RETRIES_END_NS:
                 del self._leaving[gang.name]
             elif rest:
                 found.append(
@@ -270,12 +273,12 @@ class Evictions:
 
         The pods in ``leaving`` are victims of preemptors, and do not count as running.
         """
-        gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
+        gang.uids = dict.fromkeys(uid for uid in gang.uids if self._is_staying(uid))
         members = self._state.evictable.gangs.get(gang.name, ())
         running = [
             uid
             for uid in members
-            if self._stays(uid) and uid not in leaving and not self._has_left(uid, gang)
+            if self._is_staying(uid) and uid not in leaving and not self._has_left(uid, gang)
         ]
         if len(running) >= gang.needed:
             # No pod has left, or others have started. Evictions with lost responses are repeated to
@@ -287,23 +290,23 @@ class Evictions:
         return sorted(rest, key=lambda uid: self._refused_at.get(uid, 0)) if gang.uids else None
 
     def _has_left(self, uid: str, gang: _LeavingGang) -> bool:
-        if self._was_evicted(uid):
+        if self._is_evicted(uid):
             return self._evicted[uid].certain
         return 0 <= self._state.now_ns - gang.leave_for_others.get(uid, -_EVICTED_NS) < _EVICTED_NS
 
     # -- results of evictions
 
-    def was_evicted(self, eviction: Eviction) -> None:
+    def record_accepted(self, eviction: Eviction) -> None:
         self.accepted += 1
         self._accept(eviction, certain=True)
 
-    def was_gone(self, eviction: Eviction) -> None:
+    def record_gone(self, eviction: Eviction) -> None:
         """Record that the pod no longer exists. The watch will show the deletion."""
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
-    def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
+    def record_refusal(self, eviction: Eviction, why: str, error: KubeError) -> None:
         now_ns, uid = self._state.now_ns, eviction.uid
-        if isinstance(error, ApiError) and error.status not in _OF_THE_SERVER:
+        if isinstance(error, ApiError) and error.status not in _SERVER_STATUSES:
             self._refused_at[uid] = now_ns
         if error.may_have_been_executed:
             self.accepted += 1

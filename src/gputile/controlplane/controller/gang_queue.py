@@ -12,14 +12,14 @@ from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import (
     GangName,
     gang_size,
-    gated,
+    has_gang_gate,
+    is_waiting,
     needed_members,
     queue_priority,
-    started,
+    started_pods,
     together_text,
-    waits,
 )
-from gputile.core.devices.request import is_decided
+from gputile.core.devices.request import requests_gputile_gpu
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.reservation_rules import lost_reservation, plan_problem
 
@@ -38,7 +38,7 @@ class Gang:
     priority: int
     oldest: str
     complete_at: float = 0.0  # when the newest unbound pod was created, Unix seconds
-    running: int = 0  # the number of pods that have started (``gang_membership.started``)
+    running: int = 0  # the number of pods that have started (``gang_membership.started_pods``)
     # whether running pods use GPUs; pods without GPUs start without the extender
     begun: bool = False
     reserved: tuple[Pod, ...] = ()  # unbound pods with a usable reservation
@@ -104,17 +104,17 @@ def waiting_gangs(state: ClusterState) -> list[Gang]:
 
 
 def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> Gang | None:
-    waiting = [pod for pod in pods if waits(pod)]
-    if not any(gated(pod) or is_decided(pod) for pod in waiting):
+    waiting = [pod for pod in pods if is_waiting(pod)]
+    if not any(has_gang_gate(pod) or requests_gputile_gpu(pod) for pod in waiting):
         return None  # pods without GPUs are left to kube-scheduler and its plugins
-    running = started(pods)
+    running = started_pods(pods)
     plans = _started_plans(cluster_state, waiting, running)
     size = gang_size(name, pods, cluster_state.groups or {}) or _planned_size(
         [*running, *waiting], plans
     )
     alone = Counter(_plan_of(pod) for pod in running)
     reserved = _reserved(cluster_state, waiting, plans, alone) if size else set()
-    begun = any(map(is_decided, running))
+    begun = any(map(requests_gputile_gpu, running))
     # If the gang has grown since it was planned, or has lost all its running pods, only started
     # plans count.
     if not begun and len(running) + len(reserved) < size:
@@ -236,7 +236,7 @@ def _reserved(
     return reserved
 
 
-def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
+def has_lasting_reservation(cluster_state: ClusterState, pod: Pod) -> bool:
     """Return whether a reservation is usable, and expires neither soon nor implausibly late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _is_available(cluster_state, pod, reservation)
@@ -291,7 +291,7 @@ def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) 
 
 
 @dataclass(slots=True)
-class _ReservedInVain:
+class _UnusedReservation:
     """The times at which GPUs were reserved for a gang that did not start, in Unix nanoseconds."""
 
     since_ns: int | None = None  # the start of the reservation that still lasts
@@ -312,7 +312,7 @@ class GangPatience:
         self._patience_ns = settings.patience_seconds * _SECOND
         self._keep_ns = settings.keep_seconds * _SECOND
         self._pause_ns = max(self._patience_ns, self._keep_ns)
-        self._accounts: dict[GangName, _ReservedInVain] = {}
+        self._accounts: dict[GangName, _UnusedReservation] = {}
         self._noted: set[GangName] = set()
         self._now_ns = 0
 
@@ -328,7 +328,7 @@ class GangPatience:
                 account.since_ns, account.ended_ns = None, now_ns
         self._noted = set()
 
-    def pauses(self, gang: GangName) -> bool:
+    def is_paused(self, gang: GangName) -> bool:
         """Return whether a gang pauses. A clock that is set back ends the pause."""
         account = self._accounts.get(gang)
         return (
@@ -341,14 +341,14 @@ class GangPatience:
 
         ``complete_at`` is the time at which the gang became complete, in Unix seconds.
         """
-        return not self.pauses(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
+        return not self.is_paused(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
-    def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
+    def record_unused_reservation(self, gang: GangName, since_ns: int) -> None:
         """Record that GPUs are reserved for a gang that does not start. Call this in each round.
 
         ``since_ns`` is the time since which GPUs have been reserved, or 0 if it is unknown.
         """
-        account = self._accounts.setdefault(gang, _ReservedInVain())
+        account = self._accounts.setdefault(gang, _UnusedReservation())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
         account.since_ns = min([self._now_ns, *known])
         self._noted.add(gang)

@@ -11,9 +11,9 @@ from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
-from gputile.controlplane.controller.gang_queue import Gang, reservation_lasts
+from gputile.controlplane.controller.gang_queue import Gang, has_lasting_reservation
 from gputile.core.devices.allocation import Reservation, reservation_of
-from gputile.core.devices.gang_membership import GangName, in_line
+from gputile.core.devices.gang_membership import GangName, scheduling_order
 from gputile.core.scheduling.gang_plan import GangPlan
 
 _SECOND = 10**9
@@ -60,7 +60,7 @@ class GangRound:
 
 
 @dataclass(slots=True)
-class GangTurns:
+class RoundBuilder:
     """A round in progress. Each write is added to ``result`` and immediately applied to ``state``.
 
     ``new_plan_name`` returns a unique name. ``several_started`` is True if more than one gang has
@@ -127,7 +127,7 @@ class GangTurns:
         Reservations are written only if their number grows, or if stored reservations expire.
         """
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
-        valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
+        valid = sum(has_lasting_reservation(self.state, pod) for pod in gang.unreserved)
         if len(plan.places) > valid or reserved > valid:
             self.plan(gang, plan, gang.needed, starts=False)
 
@@ -149,7 +149,7 @@ class GangTurns:
         if writes:
             self.result.reservations.append(list(writes))
         for patch in writes:
-            self.state.expect(patch.pod, patch.reservation)
+            self.state.assume_write(patch.pod, patch.reservation)
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
@@ -159,7 +159,7 @@ def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
         for pod in pods
         if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None
     ]
-    return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""
+    return min(with_gpus, key=scheduling_order).metadata.uid if with_gpus else ""
 
 
 _LACKS_GPUS: Final = (

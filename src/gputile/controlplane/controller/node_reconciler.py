@@ -185,21 +185,21 @@ def taint_patch(node: Node, wanted: bool) -> JsonPatch:
     """
     taints = node.spec.taints
     ours = TAINTED_ANNOTATION in node.metadata.annotations
-    there = next(
+    position = next(
         (i for i, taint in enumerate(taints) if (taint.key, taint.effect) == (WHOLE_GPU, EFFECT)),
         None,
     )
     changes: JsonPatch = []
     if wanted and is_gpu_node(node):
-        if there is None:
+        if position is None:
             taint = {"key": WHOLE_GPU, "effect": EFFECT}
             changes.append(
                 _add("/spec/taints/-", taint) if taints else _add("/spec/taints", [taint])
             )
             changes += [] if ours else [_remember(node)]
     elif ours:
-        if there is not None:
-            changes.append({"op": "remove", "path": f"/spec/taints/{there}"})
+        if position is not None:
+            changes.append({"op": "remove", "path": f"/spec/taints/{position}"})
         changes.append({"op": "remove", "path": _ANNOTATION_PATH})
     if not changes:
         return []

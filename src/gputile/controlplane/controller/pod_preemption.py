@@ -60,16 +60,16 @@ class PodPreemption:
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
         # the searches that failed in this round; equal pods need not repeat them
         hopeless: set[tuple[Request, bytes]] = set()
-        for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
+
+        def order(gang: Gang) -> tuple[int, int, str]:
+            return -gang.priority, self._shared.back_off_end(gang.name), gang.oldest
+
+        for gang in sorted(due, key=order)[:MOST_SEARCHES]:
             found = self._find(gang, hopeless)
             if found is not None:
                 self._withdraw(found.withdrawn, gang.pod)
                 self._reserve(gang, found)
         self._result.unfinished = self._result.unfinished or len(due) > MOST_SEARCHES
-
-    def _order(self, gang: Gang) -> tuple[int, int, str]:
-        """Return the sort key: priority, then the time of the last search, then age."""
-        return -gang.priority, self._shared.back_off_end(gang.name), gang.oldest
 
     def _is_due(self, gang: Gang) -> bool:
         if (
@@ -109,7 +109,7 @@ class PodPreemption:
         if request is None:
             return None
         if node := self._nominated_node(gang):
-            return self._left_by_others(gang, request, node)
+            return self._gpus_of_nominated_node(gang, request, node)
         self._shared.back_off(gang)
         search = (
             request,
@@ -121,12 +121,14 @@ class PodPreemption:
             return None
         fits = engine.best_first(request, self._state.placement.predicates.open_nodes(pod))
         found = None if fits else self._shared.search(gang)
-        if found is None or not self._is_worth_it(gang, found):
+        if found is None or not self._is_worthwhile(gang, found):
             hopeless.add(search)
             return None
         return found
 
-    def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
+    def _gpus_of_nominated_node(
+        self, gang: Gang, request: Request, node: str
+    ) -> GangVictims | None:
         """Return GPUs of the nominated node for the pod, or None if there are too few.
 
         The GPUs are free, or will be freed by terminating pods. kube-scheduler has chosen the
@@ -148,7 +150,7 @@ class PodPreemption:
             else None
         )
 
-    def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
+    def _is_worthwhile(self, gang: Gang, found: GangVictims) -> bool:
         """Return whether the node accepts the pod, and lower-priority pods will free the GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
@@ -176,7 +178,9 @@ class PodPreemption:
         self._shared.write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
-        victims = f"; evicted pods: {self._evictions.named(found.evicted)}" if found.evicted else ""
+        victims = (
+            f"; evicted pods: {self._evictions.pod_names(found.evicted)}" if found.evicted else ""
+        )
         text = (
             f"{gpus} of node {place.node} reserved for the pod for at most "
             f"{lasts_ns // _SECOND} s{victims}"

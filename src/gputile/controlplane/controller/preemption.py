@@ -25,8 +25,8 @@ from gputile.controlplane.controller.gang_queue import Gang, gang_of_one
 from gputile.controlplane.controller.gang_round import (
     GangEvent,
     GangRound,
-    GangTurns,
     ReservationPatch,
+    RoundBuilder,
 )
 from gputile.core.devices.allocation import Reservation
 from gputile.core.devices.gang_membership import GangName
@@ -105,23 +105,27 @@ class Preemption:
         self.back_off(gang)
         return self.search(gang, closed)
 
-    def reserve(self, gang: Gang, found: GangVictims, turn: GangTurns) -> GangPlan:
+    def reserve(self, gang: Gang, found: GangVictims, builder: RoundBuilder) -> GangPlan:
         """Reserve the GPUs that victims have to leave. Return the plan, which may not start yet."""
         lasts_ns = self.choose(gang, found, f"preempted by gang {gang.name}")
         plan = GangPlan(found.places, True)
         self._plans[gang.name] = PreemptionPlan(plan, self._state.now_ns + lasts_ns, lasts_ns)
-        turn.plan(gang, plan, len(plan.places), starts=False)
+        builder.plan(gang, plan, len(plan.places), starts=False)
         return plan
 
-    def advance(self, gang: Gang, preempting: PreemptionPlan, turn: GangTurns) -> PreemptionState:
+    def advance(
+        self, gang: Gang, preempting: PreemptionPlan, builder: RoundBuilder
+    ) -> PreemptionState:
         """Evict the remaining victims, give the plan up, or end it because its GPUs are free."""
+        hold_ns = self._state.ledger.configuration.gangs.hold_seconds * _SECOND
+        renew_ns = self._state.now_ns + hold_ns // _RENEW_PART
         state, why = self._gang_progress(gang, preempting)
         if state is PreemptionState.LOST:
             self.give_up(gang, why)
         elif state is PreemptionState.FREE:
             self._end(gang)
-        elif self._ends_soon(preempting):
-            turn.plan(gang, preempting.plan, len(preempting.plan.places), starts=False)
+        elif min(map(self._state.reservation_end, preempting.plan.places)) <= renew_ns:
+            builder.plan(gang, preempting.plan, len(preempting.plan.places), starts=False)
         elif state is PreemptionState.LEAVING:
             self.evict(gang)
         return state
@@ -170,11 +174,6 @@ class Preemption:
             found[uid] = booking
             plans[booking.plan] += 1
         return found if len(plans) == 1 else None
-
-    def _ends_soon(self, preempting: PreemptionPlan) -> bool:
-        margin_ns = self._state.ledger.configuration.gangs.hold_seconds * _SECOND // _RENEW_PART
-        ends = (self._state.reservation_end(uid) for uid in preempting.plan.places)
-        return min(ends) - self._state.now_ns <= margin_ns
 
     def search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
         """Return the cheapest victims. Single pods, but not gangs, may replace reservations."""
@@ -238,13 +237,13 @@ class Preemption:
             return PreemptionState.FREE, ""
         if not has_evicted and (why := self.evictions.victims(gang.name).refused):
             return PreemptionState.LOST, why
-        taken = all(refusal.rule is ReservationRule.GPU_TAKEN for refusal in lost)
+        in_use = all(refusal.rule is ReservationRule.GPU_TAKEN for refusal in lost)
         open_nodes = all(
             accepts_now(state.ledger, pod, name)
             for pod, name in planned
             if pod.metadata.uid in bookings
         )
-        return (PreemptionState.LEAVING if taken and open_nodes else PreemptionState.CLOSED), ""
+        return (PreemptionState.LEAVING if in_use and open_nodes else PreemptionState.CLOSED), ""
 
     def rejection(self, pod: Pod, name: str) -> str:
         """Return why a node no longer accepts the pod, or "" if the node is suitable or gone."""
@@ -257,7 +256,7 @@ class Preemption:
             self._result.evictions.append(due)
 
     def write(self, pod: Pod, reservation: Reservation | None, node: str) -> None:
-        self._state.expect(pod, reservation)
+        self._state.assume_write(pod, reservation)
         self._result.reservations.append([ReservationPatch(pod, reservation, node)])
 
     def give_up(self, gang: Gang, why: str) -> None:

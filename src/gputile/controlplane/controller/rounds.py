@@ -33,27 +33,24 @@ class RoundPlans:
     requests: NodeRequestRound | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Planners:
-    """The planners and their writers. A field is None if gangs or node requests are disabled."""
-
-    gangs: tuple[GangPlanner, GangWriter] | None = None
-    requests: tuple[NodeRequestPlanner, Placeholders] | None = None
-
-
 class Rounds:
-    """Runs rounds while this replica is ``active``. ``compute`` calls a function in a thread."""
+    """Runs rounds while this replica is ``active``.
+
+    ``gangs`` and ``requests`` are a planner and its writer. They are None if gangs or node requests
+    are disabled. ``compute`` calls a function in a thread.
+    """
 
     def __init__(
         self,
         state: ClusterState,
-        planners: Planners,
+        gangs: tuple[GangPlanner, GangWriter] | None,
+        requests: tuple[NodeRequestPlanner, Placeholders] | None,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
         compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]] = asyncio.to_thread,
     ) -> None:
         self._state, self._active, self._unix_ns = state, active, unix_ns
-        self._gangs, self._requests = planners.gangs, planners.requests
+        self._gangs, self._requests = gangs, requests
         self._compute = compute
         self._woken = asyncio.Event()
         self._requests_woken = True
@@ -86,7 +83,7 @@ class Rounds:
     async def run_round(self) -> RoundPlans:
         """Plan a round and write its results. Write nothing if this replica is no longer active."""
         async with self._state.listing:
-            self._state.tick(self._unix_ns())
+            self._state.set_time(self._unix_ns())
             snapshot = self._state.snapshot()
         due = self._requests_woken or time.monotonic() - self._requested_at >= REQUEST_SECONDS
         if due:
@@ -123,4 +120,4 @@ class Rounds:
         if requests is not None:
             await self._requests[1].write(requests)
         if starts:
-            await self._requests[1].gone()
+            await self._requests[1].wait_until_gone()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from gputile.api.core import Pod
 from gputile.controlplane.event_loop import run_concurrently
 from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, PodApi
-from gputile.core.devices.request import is_decided
+from gputile.core.devices.request import requests_gputile_gpu
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
@@ -77,4 +77,4 @@ def _may_have_binding(pod: Pod) -> bool:
         or pod.spec.scheduling_gates
         or pod.metadata.deletion_timestamp
     )
-    return not is_closed and is_decided(pod)
+    return not is_closed and requests_gputile_gpu(pod)

@@ -171,11 +171,10 @@ class ExtenderHandlers:
             first = [victim.uid for victim in candidate.pods or []]
             leaving = completed_victims(self._engine, request, node, first, priority, facts)
             if leaving:
-                kept = [uid for uid in first if uid in leaving]
                 more = sorted(leaving.difference(first))
-                added = len(budgets.over_budget([*kept, *more])) - len(budgets.over_budget(kept))
+                added = len(budgets.over_budget([*first, *more])) - len(budgets.over_budget(first))
                 answer[node] = MetaVictims(
-                    pods=[MetaPod(uid=uid) for uid in [*kept, *more]],
+                    pods=[MetaPod(uid=uid) for uid in [*first, *more]],
                     num_pdb_violations=candidate.num_pdb_violations + added,
                 )
             await asyncio.sleep(0)

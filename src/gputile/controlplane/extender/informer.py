@@ -12,7 +12,7 @@ from typing import NoReturn
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import WAKE_ANNOTATION
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.event_loop import yielding_to_loop
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.metrics import PendingPods
 from gputile.core.ledger.booking import Booking, frees
@@ -79,13 +79,13 @@ class Informer:
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
-        there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
-        for _ in self._ledger.release_gone(there):
+        listed = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
+        for _ in self._ledger.release_gone(listed):
             await asyncio.sleep(0)
         for observer in self._observers:
-            async for uid in taking_turns(observer.uids() - there):
+            async for uid in yielding_to_loop(observer.uids() - listed):
                 observer.pod_deleted(uid)
-        async for pod in taking_turns(event.objects):
+        async for pod in yielding_to_loop(event.objects):
             if not pod.spec.node_name:
                 self._ledger.doubt(pod.metadata.uid)
             self._ledger.apply_pod(pod)
@@ -98,9 +98,9 @@ class Informer:
     async def listed_nodes(self, event: Replaced[Node]) -> None:
         position = self._ledger.changes.position
         unread = {each.name for each in event.unreadable}
-        there = frozenset(unread.union(node.metadata.name for node in event.objects))
-        self._ledger.replace_nodes((), there)
-        async for node in taking_turns(event.objects):
+        listed = frozenset(unread.union(node.metadata.name for node in event.objects))
+        self._ledger.replace_nodes((), listed)
+        async for node in yielding_to_loop(event.objects):
             self._ledger.apply_node(node)
         self._free_any(position)
 

@@ -20,7 +20,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.inventory import model_label_value
-from gputile.core.devices.request import asked_by
+from gputile.core.devices.request import gpu_resources_of
 from gputile.core.refusal import AdmissionRule, Refusal
 
 
@@ -145,7 +145,7 @@ def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Operation]:
-    asked = set(asked_by(container))
+    asked = set(gpu_resources_of(container))
     if LEGACY_GPU in asked and WHOLE_GPU in asked:
         return  # refused elsewhere, since the pod may mean either name
     for section, amounts in (

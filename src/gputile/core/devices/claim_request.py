@@ -14,7 +14,6 @@ from gputile.api.resource_claims import (
     CORES,
     MEMORY,
     PODS,
-    DeviceConstraint,
     ExactDeviceRequest,
     ResourceClaim,
 )
@@ -68,7 +67,10 @@ def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
             shapes.append(Shape(RequestKind.WHOLE, request.count, by_claims=True))
             continue
         mib, percent = _share(request, f"{where}.capacity.requests")
-        distinct = any(_is_distinct(each, name) for each in claim.spec.devices.constraints)
+        distinct = any(
+            each.distinct_attribute in _DISTINCT and (not each.requests or name in each.requests)
+            for each in claim.spec.devices.constraints
+        )
         gpus = request.count if distinct else 1
         share = Shape(
             RequestKind.SHARED, gpus, mib, percent, unit_mib=CLAIM_UNIT_MIB, by_claims=True
@@ -84,11 +86,6 @@ def _requests(claim: ResourceClaim) -> list[tuple[str, ExactDeviceRequest]]:
         if found is not None:
             requests.append((each.name, found))
     return requests
-
-
-def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
-    concerned = not constraint.requests or request in constraint.requests
-    return concerned and constraint.distinct_attribute in _DISTINCT
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:

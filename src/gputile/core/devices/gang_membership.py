@@ -55,7 +55,7 @@ def labelled_size(pod: Pod) -> int:
     return max(0, decimal(pod.metadata.labels.get(GANG_SIZE_LABEL, ""), len(str(MOST_MEMBERS))))
 
 
-def gated(pod: Pod) -> bool:
+def has_gang_gate(pod: Pod) -> bool:
     return any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
@@ -79,7 +79,7 @@ def has_other_gates(pod: Pod) -> bool:
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
-def waits(pod: Pod) -> bool:
+def is_waiting(pod: Pod) -> bool:
     """Return whether the pod could be bound if its gang's gate were removed."""
     unbound = (
         not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
@@ -87,7 +87,7 @@ def waits(pod: Pod) -> bool:
     return unbound and not has_other_gates(pod)
 
 
-def started(pods: Sequence[Pod]) -> list[Pod]:
+def started_pods(pods: Sequence[Pod]) -> list[Pod]:
     """Return the pods of one gang that count as started.
 
     A pod that is being deleted does not count, since a new pod replaces it. A succeeded pod counts
@@ -104,7 +104,7 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
     succeeded = [pod for pod in pods if pod.status.phase == "Succeeded"]
     if bound or not succeeded:
         return bound + succeeded
-    waiting = [pod for pod in pods if waits(pod)]
+    waiting = [pod for pod in pods if is_waiting(pod)]
     oldest = min((pod.metadata.creation_timestamp or "" for pod in waiting), default="")
     plans = {
         reservation.plan for pod in waiting if (reservation := reservation_of(pod)) is not None
@@ -128,7 +128,7 @@ def queue_priority(pods: Iterable[Pod]) -> int:
     return max(pod.spec.priority or 0 for pod in pods)
 
 
-def in_line(pod: Pod) -> tuple[int, str, str]:
+def scheduling_order(pod: Pod) -> tuple[int, str, str]:
     """Return a sort key that approximates kube-scheduler's order: priority, age, then name."""
     return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
 

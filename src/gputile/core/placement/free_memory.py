@@ -99,7 +99,7 @@ def _shape(booking: Booking, ledger: Ledger) -> Shape:
 def overallocated_gpus(ledger: Ledger) -> int:
     """Return how many usable GPUs are booked beyond their memory. Reservations do not count."""
     arrays = ledger.node_arrays
-    held = arrays.used.copy()
+    used = arrays.used.copy()
     for booking in ledger.reserved():
         row, info = ledger.row_of.get(booking.node), ledger.info_of(booking.node)
         if row is None or info is None:
@@ -107,5 +107,5 @@ def overallocated_gpus(ledger: Ledger) -> int:
         for share in booking.gpus:
             i = info.column(share.uuid)
             if i is not None:
-                held[row, i] -= booking.amounts(share, int(arrays.total[row, i]), info.replicas)[0]
-    return int(((held > arrays.total) & arrays.usable).sum())
+                used[row, i] -= booking.amounts(share, int(arrays.total[row, i]), info.replicas)[0]
+    return int(((used > arrays.total) & arrays.usable).sum())

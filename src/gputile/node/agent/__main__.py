@@ -24,8 +24,9 @@ import uvloop
 from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import ConversionError, decode
-from gputile.api.core import Node, Pod, PodOnNode
+from gputile.api.core import Node, Pod
 from gputile.api.well_known import INVENTORY_ANNOTATION
+from gputile.api.workloads import PodOnNode
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.kube.client import Connection
 from gputile.kube.config import Access, load_access

@@ -10,7 +10,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import decode
-from gputile.api.core import Node, ObjectReference, Pod, PodOnNode
+from gputile.api.core import Node, ObjectReference, Pod
 from gputile.api.resource_claims import (
     RESOURCE_SLICES_PATH,
     ResourceClaim,
@@ -18,6 +18,7 @@ from gputile.api.resource_claims import (
     claim_path,
     slice_body,
 )
+from gputile.api.workloads import PodOnNode
 from gputile.kube.client import Connection, list_all
 from gputile.kube.errors import NotFound
 from gputile.kube.events import EventRecorder

@@ -32,7 +32,7 @@ from gputile.core.admission.review import (
     mutate,
     unreadable,
 )
-from gputile.core.devices.request import asks_for_gpu
+from gputile.core.devices.request import requests_gpu
 from gputile.core.refusal import AdmissionRule, Refusal
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode
@@ -126,7 +126,7 @@ class Admission:
         admitted = decode(origin, path, pod, Pod)
         scheduler = admitted.spec.scheduler_name
         if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
-            gpu = " and calls gputile's extender" if asks_for_gpu(admitted) else ""
+            gpu = " and calls gputile's extender" if requests_gpu(admitted) else ""
             said = f"it is assumed that {scheduler[:80]} decides as kube-scheduler{gpu}"
             notes.append(Note(f"{prefix}spec.schedulerName: {said}", origin))
         return admitted

@@ -13,14 +13,14 @@ from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import GANG_GATE, ISOLATION, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
-from gputile.core.devices.gang_membership import gang_of, gated
+from gputile.core.devices.gang_membership import gang_of, has_gang_gate
 from gputile.core.devices.request import (
     Request,
     RequestError,
     RequestKind,
     Shape,
-    is_decided,
     parse_request,
+    requests_gputile_gpu,
 )
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicates import Predicates
@@ -329,7 +329,7 @@ def waiting_for(pod: Pod) -> str | None:
     ]
     if gates:
         return f"it has scheduling gates that others must remove: {', '.join(gates)}"
-    if gang is not None and gated(pod):
+    if gang is not None and has_gang_gate(pod):
         return (
             f"it has the scheduling gate of gang {gang}, whose pods start together; "
             f"its Events say why the gang waits"
@@ -340,7 +340,7 @@ def waiting_for(pod: Pod) -> str | None:
 def overlooked(pod: Pod, configuration: Configuration) -> bool:
     """Return whether admission should have assigned the pod to gputile's scheduler, but did not."""
     ours, named = configuration.scheduler_name, pod.spec.scheduler_name or DEFAULT_SCHEDULER
-    return bool(ours) and named == DEFAULT_SCHEDULER != ours and is_decided(pod)
+    return bool(ours) and named == DEFAULT_SCHEDULER != ours and requests_gputile_gpu(pod)
 
 
 def left_to_others(pod: Pod, configuration: Configuration) -> str | None:

@@ -32,7 +32,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import described, first_of, memory_text
-from gputile.core.admission.completion import tolerate
+from gputile.core.admission.completion import add_toleration
 from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.inventory import (
     MOST_GPUS,
@@ -297,7 +297,7 @@ def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
     There is a difference, for example, if gputile's webhook did not run when the pod was created.
     """
     rewriting = rewrite(pod)
-    tolerate(pod, rewriting)
+    add_toleration(pod, rewriting)
     found = pod
     if rewriting.operations:
         found = msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(pod)), Pod)

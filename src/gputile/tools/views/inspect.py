@@ -13,8 +13,8 @@ import msgspec
 from gputile.api.wording import described
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.ledger.booking import Booking, booking_of, claim_booking, claim_node
+from gputile.core.ledger.booking_index import reserved_booking
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
-from gputile.core.ledger.reservations import reserved_booking
 from gputile.tools.views.terminal_text import aligned, inert
 
 if TYPE_CHECKING:

@@ -125,14 +125,6 @@ GIB = 1024
             id="T3 others are kept off",
         ),
         pytest.param(
-            gpu_node(),
-            pod(mem=1),
-            [],
-            FitRule.MODE,
-            "its mode default serves whole GPUs (nvidia.com/gpu); the pod asks for aliyun.com/gpu-mem",
-            id="M1 exclusive",
-        ),
-        pytest.param(
             gpu_node(mode="core_mem"),
             pod(mem=1),
             [],

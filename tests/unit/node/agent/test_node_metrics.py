@@ -13,16 +13,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import (
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
+from gputile.api.workloads import (
     ContainerEnd,
-    Pod,
     PodOnNode,
     PodSpecOnNode,
     PodStatusOnNode,
     StartedContainer,
     StartedContainerState,
 )
-from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState

@@ -18,7 +18,7 @@ from gputile.api.affinity import (
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeSpec, Pod, Taint
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MEMORY_UNIT_ANNOTATION, MODE_LABEL, MODEL_LABEL
-from gputile.core.admission.completion import tolerate
+from gputile.core.admission.completion import add_toleration
 from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.request import RequestError
 from gputile.tools.simulator.node_reports import NodeReport, Subject
@@ -56,7 +56,7 @@ CONFIGURATION = Configuration(max_pods_per_gpu=4)
 def admitted(asked: Pod) -> Pod:
     """Return the pod as the webhook stores it: GPU nodes are tainted."""
     rewriting = rewrite(asked)
-    tolerate(asked, rewriting)
+    add_toleration(asked, rewriting)
     return msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(asked)), Pod)
 
 
