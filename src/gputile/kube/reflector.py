@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn
 
 from gputile.api.core import is_older
-from gputile.kube.client import Backoff, Connection, list_pages
+from gputile.kube.client import Backoff, Connection, Query
 from gputile.kube.errors import (
     AnswerLost,
     BadAnswer,
@@ -29,12 +29,12 @@ from gputile.kube.errors import (
 from gputile.kube.objects import (
     PAGE_SIZE,
     ObjectDecoder,
-    Query,
     Replaced,
     T,
     UnreadableObject,
     WatchEvent,
     WatchLine,
+    list_pages,
 )
 from gputile.support.telemetry import MetricsRegistry, Values
 

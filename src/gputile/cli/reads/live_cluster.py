@@ -32,7 +32,7 @@ from gputile.cli.configuration import (
 from gputile.cli.options import Reach, time_limit_s
 from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, ExitCode, Progress, fail
 from gputile.core.ledger.node_info import unit_in_force
-from gputile.kube.client import Attempts, Connection, list_all, list_pages
+from gputile.kube.client import NO_QUERY, Attempts, Connection, Query
 from gputile.kube.config import Access, load_access
 from gputile.kube.errors import (
     AnswerLost,
@@ -43,7 +43,14 @@ from gputile.kube.errors import (
     NotFound,
     PluginTimeout,
 )
-from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T, UnreadableObject
+from gputile.kube.objects import (
+    ObjectDecoder,
+    Replaced,
+    T,
+    UnreadableObject,
+    list_all,
+    list_pages,
+)
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration

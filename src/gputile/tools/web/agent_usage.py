@@ -17,8 +17,9 @@ from prometheus_client.samples import Sample
 
 from gputile.api.quantity import MIB
 from gputile.api.workloads import RunningPod
-from gputile.kube.client import Connection, list_all
+from gputile.kube.client import Connection
 from gputile.kube.errors import ApiError, Forbidden, KubeError
+from gputile.kube.objects import list_all
 from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
