@@ -24,9 +24,10 @@ from gputile.cli.configuration import (
 )
 from gputile.cli.options import Reach
 from gputile.cli.reads.live_cluster import INSTALLED, connected, read_or_leave, readable
-from gputile.kube.client import Connection, list_all
+from gputile.kube.client import Connection
 from gputile.kube.errors import ApiError, KubeError
-from gputile.tools.views.rollout import (
+from gputile.kube.objects import list_all
+from gputile.tools.views.installation_problems import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
     InstallationProblem,

@@ -29,10 +29,10 @@ from gputile.api.workloads import (
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.core.ledger.node_info import has_agent_condition
 from gputile.tools.views.inspect import unit_name
+from gputile.tools.views.installation_problems import InstallationProblem
 from gputile.tools.views.rollout import (
     COMPONENT_LABEL,
     Component,
-    InstallationProblem,
     RolloutState,
     component_of,
 )

@@ -5,11 +5,10 @@ import hashlib
 import logging
 import re
 import secrets
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -17,13 +16,21 @@ from aiohttp import web
 
 from gputile.api.core import Pod
 from gputile.api.workloads import Event
-from gputile.kube.client import Connection, list_all
+from gputile.kube.client import Connection
 from gputile.kube.errors import Forbidden, KubeError
-from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
+from gputile.kube.objects import list_all
+from gputile.support.http_requests import BodyReader, BodyRefused, routed
+from gputile.support.http_server import Handler
 from gputile.tools.simulator.explanation import ExplainAnswer, placement_of
 from gputile.tools.web.feed import Change, Feed, Sight, Viewer, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
-from gputile.tools.web.questions import Moment, explanation, what_if
+from gputile.tools.web.questions import (
+    Moment,
+    Questions,
+    TooManyQuestions,
+    explanation,
+    what_if,
+)
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
 from gputile.tools.web.usage import MOST_NODES, UsageFeed
 from gputile.tools.web.viewers import (
@@ -50,7 +57,6 @@ MOST_TEXTS: Final = 8  # the largest number of texts that describe added nodes
 _EVENTS_SHOWN: Final = 50
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 _AGAIN_S: Final = "2"
-T = TypeVar("T")
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -89,47 +95,6 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
     created: str
     events: list[PodEventLine]
     events_unknown: str = ""
-
-
-class TooManyQuestions(Exception):
-    """The queue of questions is full."""
-
-
-class Questions:
-    """Answers questions about the cluster one at a time, in a thread.
-
-    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of
-    them may come from one viewer.
-    """
-
-    def __init__(
-        self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int
-    ) -> None:
-        self._moment = moment
-        self._most = most
-        self._most_of_one = most_of_one
-        self._turn = asyncio.Lock()
-        self._waiting: Counter[str] = Counter()
-
-    async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
-        """Return ``answer(moment)``. ``viewer`` is the user's name, or "" if there is no login.
-
-        Raises:
-            TooManyQuestions: the queue is full.
-            KubeError: the API server cannot be read.
-        """
-        if self._waiting.total() >= self._most or (
-            viewer and self._waiting[viewer] >= self._most_of_one
-        ):
-            raise TooManyQuestions
-        self._waiting[viewer] += 1
-        try:
-            moment = await self._moment()
-            async with self._turn:
-                return await asyncio.to_thread(answer, moment)
-        finally:
-            self._waiting[viewer] -= 1
-            self._waiting += Counter()  # removes viewers without questions
 
 
 class PageApp:

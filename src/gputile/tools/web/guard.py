@@ -21,7 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 from aiohttp import web
 
 from gputile.kube.errors import KubeError
-from gputile.support.http_server import BodyReader, BodyRefused, Handler
+from gputile.support.http_requests import BodyReader, BodyRefused
+from gputile.support.http_server import Handler
 from gputile.tools.web.viewers import NotAdmitted, Rights, Viewers
 
 _COOKIE: Final = "gputile"

@@ -1,10 +1,12 @@
 """Explains pods and places manifests for viewers, as the commands explain and simulate do."""
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -25,6 +27,7 @@ from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.web.records import TileShare
 
+T = TypeVar("T")
 MOST_NODES: Final = 100  # nodes in an explanation, beginning with those that fit best
 MOST_SECONDS: Final = 20.0  # the time limit for placing the pods of a manifest
 MOST_ADDED: Final = 200  # the largest number of nodes that one text can add
@@ -45,6 +48,47 @@ class Moment:
     namespace: str = "default"
     budgets: Sequence[PodDisruptionBudget] | None = None
     claims: Sequence[ResourceClaim] = ()
+
+
+class TooManyQuestions(Exception):
+    """The queue of questions is full."""
+
+
+class Questions:
+    """Answers questions about the cluster one at a time, in a thread.
+
+    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of
+    them may come from one viewer.
+    """
+
+    def __init__(
+        self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int
+    ) -> None:
+        self._moment = moment
+        self._most = most
+        self._most_of_one = most_of_one
+        self._turn = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()
+
+    async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
+        """Return ``answer(moment)``. ``viewer`` is the user's name, or "" if there is no login.
+
+        Raises:
+            TooManyQuestions: the queue is full.
+            KubeError: the API server cannot be read.
+        """
+        if self._waiting.total() >= self._most or (
+            viewer and self._waiting[viewer] >= self._most_of_one
+        ):
+            raise TooManyQuestions
+        self._waiting[viewer] += 1
+        try:
+            moment = await self._moment()
+            async with self._turn:
+                return await asyncio.to_thread(answer, moment)
+        finally:
+            self._waiting[viewer] -= 1
+            self._waiting += Counter()  # removes viewers without questions
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -14,7 +14,8 @@ from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
+from gputile.support.http_requests import monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import MetricsRegistry
 from gputile.tools.web.agent_usage import Made, UsageReader, made_of

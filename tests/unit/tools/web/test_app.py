@@ -15,9 +15,9 @@ from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web import feed as page_feed
-from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
+from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST
 from gputile.tools.web.feed import Feed
-from gputile.tools.web.questions import Moment
+from gputile.tools.web.questions import Moment, Questions, TooManyQuestions
 from gputile.tools.web.state import PageState
 from tests.fakes.agents import metrics_text, put_agent
 from tests.fakes.corebuilders import gpu_node, pod
