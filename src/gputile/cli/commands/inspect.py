@@ -66,7 +66,7 @@ def inspect(options: InspectOptions) -> None:
     from gputile.api.wording import nearest
     from gputile.cli.answers import InspectAnswer
     from gputile.cli.terminal import bars, columns, draw
-    from gputile.tools.simulator.what_if import nearly_selected
+    from gputile.tools.simulator.what_if import selector_hint
     from gputile.tools.views import inspect as tables
 
     is_data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
@@ -94,7 +94,7 @@ def inspect(options: InspectOptions) -> None:
         others = [node.name for node in _shown(state, replace(options, names=None)).nodes]
         fail(f"{_nowhere(first.missing[0])}{nearest(first.missing[0], others)}")
     if options.selector and not first.nodes:
-        hint = nearly_selected(options.selector, state.nodes)
+        hint = selector_hint(options.selector, state.nodes)
         note(f"no GPU node has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
         watched(first, lambda: _shown(state.again(options), options), show, redraw=not is_data)

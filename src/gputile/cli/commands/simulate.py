@@ -233,7 +233,7 @@ def _make_pods(
     """Add the pods of the files and of the live cluster. Return the pods of ``--fit``."""
     from gputile.tools.simulator.foreign_cluster import adopted
     from gputile.tools.simulator.manifests import ManifestError, Note
-    from gputile.tools.simulator.scenario import load_pods, make_pods, recognise
+    from gputile.tools.simulator.scenario import load_pods, make_pods, match_live_pods
 
     try:
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
@@ -250,7 +250,7 @@ def _make_pods(
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
     if live is not None:
-        recognise(scenario, live.pods, expansion)
+        match_live_pods(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
     unit_mib = intake.admission.configuration.unit_mib
     found = adopted(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
@@ -298,7 +298,7 @@ def _imagine(
     from gputile.tools.simulator.what_if import (
         SelectorError,
         UnknownNode,
-        selected,
+        selected_nodes,
         with_mode,
         with_unit,
         without_nodes,
@@ -309,7 +309,7 @@ def _imagine(
     try:
         leaving = {
             *(options.without_node or ()),
-            *(selected(scenario.nodes, selector) if selector is not None else ()),
+            *(selected_nodes(scenario.nodes, selector) if selector is not None else ()),
         }
         without_nodes(scenario, leaving)
     except SelectorError as error:

@@ -80,7 +80,7 @@ class Question:
 def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
     """Yield the dry runs. Skip manifests that describe the cluster, and pods that already run."""
     for manifest in manifests:
-        if manifest.described or manifest.runs:
+        if manifest.described or manifest.is_bound_pod:
             continue
         body, metadata = manifest.body, manifest.body.get("metadata")
         if isinstance(metadata, dict) and "managedFields" in metadata:  # clients must not send it

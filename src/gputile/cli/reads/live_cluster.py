@@ -43,14 +43,7 @@ from gputile.kube.errors import (
     NotFound,
     PluginTimeout,
 )
-from gputile.kube.objects import (
-    ObjectDecoder,
-    Replaced,
-    T,
-    UnreadableObject,
-    list_all,
-    list_pages,
-)
+from gputile.kube.objects import ObjectDecoder, Replaced, T, UnreadableObject, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration

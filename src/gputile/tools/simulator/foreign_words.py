@@ -112,7 +112,7 @@ _MIN_AVAILABLE: Final = (
 _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
-def other_words(pod: Pod, claims: bool) -> str:
+def gpu_field(pod: Pod, claims: bool) -> str:
     """Return the field by which a pod requests another system's GPUs, or "".
 
     The field is an annotation, a resource or, if another system serves ``claims``,

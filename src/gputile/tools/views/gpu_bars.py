@@ -107,7 +107,9 @@ def node_bars(nodes: Sequence[NodeSummary], group_of: GroupOf) -> list[NodeBars]
 def draw(nodes: Sequence[NodeBars], groups: BarGroups, paper: Paper) -> list[Line]:
     """Return the lines of the drawing. The terminal must have at least 40 columns."""
     if not any(node.bars for node in nodes):
-        return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
+        remarks = [f"{node.name}: {remark}" for node in nodes for remark in node.remarks]
+        texts = [text for each in remarks for text in wrapped(inert(each), paper.columns)]
+        return [(Span(text),) for text in ("No node has GPUs.", *texts)]
     names = [columns_of(inert(node.name)) for node in nodes]
     name_width = max((width for width in names if width <= paper.columns // 4), default=_GAP)
     name_width = max(name_width, len("NODE"))
@@ -255,11 +257,6 @@ def _named_rows(name: str, drawn: Sequence[Line], name_width: int, paper: Paper)
         ]
     first = Span(padded(name, name_width + _GAP))
     return [((indent if number else first), *line) for number, line in enumerate(drawn or [()])]
-
-
-def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
-    remarks = [f"{node.name}: {remark}" for node in nodes for remark in node.remarks]
-    return [(Span(text),) for each in remarks for text in wrapped(inert(each), paper.columns)]
 
 
 def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:

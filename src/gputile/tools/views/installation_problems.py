@@ -11,13 +11,7 @@ import msgspec
 
 from gputile.api.quantity import decimal
 from gputile.api.wording import described
-from gputile.api.workloads import (
-    DaemonSet,
-    Deployment,
-    HelmRevision,
-    RunningPod,
-    ServiceAccount,
-)
+from gputile.api.workloads import DaemonSet, Deployment, HelmRevision, RunningPod, ServiceAccount
 from gputile.tools.views.rollout import COMPONENT_LABEL, RolloutState, name_of
 
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"

@@ -30,12 +30,7 @@ from gputile.core.devices.inventory import Inventory, InventoryError, decode_inv
 from gputile.core.ledger.node_info import has_agent_condition
 from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.installation_problems import InstallationProblem
-from gputile.tools.views.rollout import (
-    COMPONENT_LABEL,
-    Component,
-    RolloutState,
-    component_of,
-)
+from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
 from gputile.tools.views.terminal_text import aligned, inert
 
 _OUR_WEBHOOKS: Final = ".gputile.io"

@@ -228,7 +228,8 @@ class UsageReader:
             ) from error
         except KubeError as error:
             self._doubted.add(node)
-            raise UsageUnknown(f"the agent cannot be read: {_error_text(error)}") from error
+            text = (error.server_message if isinstance(error, ApiError) else "") or str(error)
+            raise UsageUnknown(f"the agent cannot be read: {text}") from error
 
     async def _agent(self, node: str) -> str:
         async with self._listing:
@@ -268,9 +269,3 @@ def _quoted(answer: bytes) -> str:
     """Quote the beginning of a response for a message. It helps to identify the sender."""
     text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
     return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
-
-
-def _error_text(error: Exception) -> str:
-    return (
-        error.server_message if isinstance(error, ApiError) and error.server_message else str(error)
-    )

@@ -24,13 +24,7 @@ from gputile.support.http_server import Handler
 from gputile.tools.simulator.explanation import ExplainAnswer, placement_of
 from gputile.tools.web.feed import Change, Feed, Sight, Viewer, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
-from gputile.tools.web.questions import (
-    Moment,
-    Questions,
-    TooManyQuestions,
-    explanation,
-    what_if,
-)
+from gputile.tools.web.questions import Moment, Questions, TooManyQuestions, explanation, what_if
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
 from gputile.tools.web.usage import MOST_NODES, UsageFeed
 from gputile.tools.web.viewers import (

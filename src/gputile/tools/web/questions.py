@@ -22,8 +22,8 @@ from gputile.tools.simulator.described_nodes import nodes_of_text
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError, merged_notes, parse_manifests
-from gputile.tools.simulator.node_reports import unlimited_memory
-from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
+from gputile.tools.simulator.node_reports import memory_warning
+from gputile.tools.simulator.scenario import make_pods, match_live_pods, read_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.web.records import TileShare
 
@@ -141,9 +141,9 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
             scenario.nodes += islice(nodes, MOST_ADDED)
         admission = Admission(moment.configuration, unsafe=moment.unsafe)
         expansion = make_pods(
-            scenario, Intake(admission, tell_kinds="gputile simulate can be told")
+            scenario, Intake(admission, kinds_hint="gputile simulate can be told")
         )
-        recognise(scenario, moment.pods, expansion)
+        match_live_pods(scenario, moment.pods, expansion)
         scenario.budgets += moment.budgets or ()
     except ManifestError as error:
         return WhatIf(error=str(error))
@@ -165,7 +165,7 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
             "the PodDisruptionBudgets are unknown; it is assumed that they allow the evictions of "
             "the preempted pods"
         )
-    unlimited = unlimited_memory(simulation.ledger, (each.node for each in decided if each.shares))
+    unlimited = memory_warning(simulation.ledger, (each.node for each in decided if each.shares))
     notes += filter(None, [unlimited])
     if not decided and not notes:
         notes.append("the manifest creates no pods")

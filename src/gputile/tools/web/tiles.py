@@ -16,7 +16,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, nothing_offered
 from gputile.tools.simulator.foreign_cluster import ADOPTED
-from gputile.tools.simulator.node_reports import asks, waiting_for
+from gputile.tools.simulator.node_reports import gates_text, request_text
 from gputile.tools.simulator.outcomes import workload_of
 from gputile.tools.web.records import (
     GpuTile,
@@ -115,7 +115,7 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
     """Return the record of a pod that requests GPUs and is not bound, or None for other pods."""
     if pod.spec.node_name or pod.finished:
         return None
-    waits = waiting_for(pod) or ""
+    waits = gates_text(pod) or ""
     try:
         request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
     except RequestError as error:
@@ -124,7 +124,7 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
         instances = instances_of_pod(pod) if request is None else ()
         if request is None and not instances:
             return None
-        text = asked_text(instances) if instances else asks(request)
+        text = asked_text(instances) if instances else request_text(request)
     gang = gang_of(pod)
     meta = pod.metadata
     named = gang.name if gang is not None else ""

@@ -62,8 +62,7 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
     name: Annotated[str, described("The pod's name.")]
     node: Annotated[str, described("The pod's node.")]
     gpus: Annotated[
-        list[int],
-        described("The numbers of the pod's GPUs. The list is empty for MIG instances."),
+        list[int], described("The numbers of the pod's GPUs. The list is empty for MIG instances.")
     ]
     booked_mib: Annotated[int, described("Booked memory, in MiB.")]
     used_mib: Annotated[int | None, described("Memory in use in MiB, or null if unknown.")]

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from gputile.tools.web.agent_usage import Made, UsageMeter, UsageReader, UsageUnknown, is_same
-from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer, UsageAnswer, UsageSample
+from gputile.tools.web.records import NodeUsage, PodUsageAnswer, UsageAnswer, UsageSample
 
 EVERY_S: Final = 15.0
 KEPT_S: Final = 3600.0
@@ -151,7 +151,9 @@ class UsageFeed:
             del self._samples[line]
         for line, pod in lines.items():
             if line in self._samples or len(self._samples) < MOST_PODS:
-                self._samples.setdefault(line, deque(maxlen=_SAMPLES)).append(_sample(now, pod))
+                self._samples.setdefault(line, deque(maxlen=_SAMPLES)).append(
+                    UsageSample(now, pod.mib, pod.percent)
+                )
 
     def _trouble(self) -> str:
         """Return why all use is unknown, or "" if some is known or may become known soon."""
@@ -165,7 +167,3 @@ def _of_those(usage: NodeUsage, earlier: Made, later: Made) -> NodeUsage:
     """Remove the use of deleted pods if new pods have the same names."""
     pods = {key: pod for key, pod in usage.pods.items() if is_same(key, earlier, later)}
     return usage if len(pods) == len(usage.pods) else msgspec.structs.replace(usage, pods=pods)
-
-
-def _sample(now: int, pod: PodUsage) -> UsageSample:
-    return UsageSample(now, pod.mib, pod.percent)
