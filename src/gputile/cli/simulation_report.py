@@ -312,11 +312,11 @@ def simulate_html(result: SimulationResult) -> str:
 
     refused = [outcome for outcome in result.outcomes if outcome.node is None]
     reasons = {outcome.pod.key: outcome.reason for outcome in refused}
-    there = pods_after(result.scenario, result.outcomes, result.simulation)
+    pods = pods_after(result.scenario, result.outcomes, result.simulation)
     state = PageState(result.simulation.configuration)
     state.time_passed(time.time_ns())
     state.nodes_replaced(result.scenario.nodes)
-    state.pods_replaced([*there, *(outcome.pod for outcome in refused)])
+    state.pods_replaced([*pods, *(outcome.pod for outcome in refused)])
     state.next_difference()
     page = state.page
     pending = [

@@ -65,10 +65,10 @@ def coloured(stream: TextIO) -> bool:
     """Return whether to write colours. NO_COLOR and FORCE_COLOR override the default."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
+    return bool(os.environ.get("FORCE_COLOR")) or supports_escapes(stream)
 
 
-def obeys_codes(stream: TextIO) -> bool:
+def supports_escapes(stream: TextIO) -> bool:
     """Return whether ``stream`` is a terminal that supports escape codes."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -77,16 +77,16 @@ def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
     typer.secho(
         "error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr)
     )
-    typer.echo(_harmless(message), err=True)
+    typer.echo(_printable(message), err=True)
     raise typer.Exit(code)
 
 
 def note(message: str) -> None:
     typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW, color=coloured(sys.stderr))
-    typer.echo(_harmless(message), err=True)
+    typer.echo(_printable(message), err=True)
 
 
-def _harmless(message: str) -> str:
+def _printable(message: str) -> str:
     """Remove control characters from a message, because the message may quote untrusted text."""
     return "\n".join(map(inert, message.split("\n")))
 
@@ -161,7 +161,7 @@ def lines() -> int | None:
 
 
 def redraws() -> bool:
-    return obeys_codes(sys.stdout)
+    return supports_escapes(sys.stdout)
 
 
 def paper(*, plain: bool) -> "Paper":

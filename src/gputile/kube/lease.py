@@ -235,9 +235,9 @@ class LeaseHolder:
                 record = self._state.record
                 if record is None or record.holder != self._state.identity:
                     return
-                nobody = replace(record, holder="", duration=RELEASED_S)
+                released = replace(record, holder="", duration=RELEASED_S)
                 try:
-                    stored = await self._write(LeaseStep.RENEW, nobody)
+                    stored = await self._write(LeaseStep.RENEW, released)
                 # The cause may be a renewal by this replica whose response was lost.
                 except (Conflict, NotFound):
                     await self._read()

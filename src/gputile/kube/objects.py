@@ -155,11 +155,11 @@ class ObjectDecoder(Generic[T]):
         try:
             event = decode(line, _RAW_EVENT)
             if event.type == "ERROR":
-                said = decode(event.object, _STATUS)
-                if said.code == 410:
-                    raise status_error("WATCH", request, said.code, said)
+                status = decode(event.object, _STATUS)
+                if status.code == 410:
+                    raise status_error("WATCH", request, status.code, status)
                 raise BadAnswer(
-                    f"the watch of {request} failed: {said.code} {said.reason} {said.message}"
+                    f"the watch of {request} failed: {status.code} {status.reason} {status.message}"
                 )
         except ConversionError as error:
             raise BadAnswer(
@@ -223,15 +223,15 @@ async def list_pages(
     """
     objects: list[T] = []
     unreadable: list[UnreadableObject] = []
-    asked = {**query, "limit": str(page_size)}
+    page_query = {**query, "limit": str(page_size)}
     while True:
         try:
-            body = await connection.get(path, asked, within=seconds)
+            body = await connection.get(path, page_query, within=seconds)
         except Gone:
-            if "limit" not in asked:
+            if "limit" not in page_query:
                 raise
             # The continue token has expired. A list that is read in one piece needs no token.
-            asked = dict(query)
+            page_query = dict(query)
             objects, unreadable = [], []
             continue
         metadata, page = decoder.page(body)
@@ -239,7 +239,7 @@ async def list_pages(
         unreadable += page.unreadable
         if not metadata.continue_:
             return metadata.resource_version, Replaced(objects, unreadable)
-        asked = {**asked, "continue": metadata.continue_}
+        page_query = {**page_query, "continue": metadata.continue_}
 
 
 async def list_all(

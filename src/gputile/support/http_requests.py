@@ -100,11 +100,13 @@ class BodyReader:
                     if self.total > self._most:
                         self._abort_largest()
                     if limit in self._aborted:
-                        raise _overloaded()
+                        raise TimeoutError
                     parts.append(part)
         except TimeoutError:
             if limit in self._aborted:
-                raise _overloaded() from None
+                raise BodyRefused(
+                    503, "too many large requests at the same time; try again"
+                ) from None
             raise BodyRefused(
                 408, f"the body was not received within {self._seconds:g} s"
             ) from None
@@ -117,16 +119,12 @@ class BodyReader:
 
     def _abort_largest(self) -> None:
         """Abort the largest bodies until the rest is within the limit."""
-        going = [limit for limit in self._sizes if limit not in self._aborted]
-        left = sum(self._sizes[limit] for limit in going)
-        going.sort(key=self._sizes.__getitem__)
+        active = [limit for limit in self._sizes if limit not in self._aborted]
+        left = sum(self._sizes[limit] for limit in active)
+        active.sort(key=self._sizes.__getitem__)
         while left > self._most:
-            worst = going.pop()  # among equal sizes, the body that began last
-            left -= self._sizes[worst]
-            self._aborted.add(worst)
-            if not worst.expired():
-                worst.reschedule(asyncio.get_running_loop().time())
-
-
-def _overloaded() -> BodyRefused:
-    return BodyRefused(503, "too many large requests at the same time; try again")
+            largest = active.pop()  # among equal sizes, the body that began last
+            left -= self._sizes[largest]
+            self._aborted.add(largest)
+            if not largest.expired():
+                largest.reschedule(asyncio.get_running_loop().time())

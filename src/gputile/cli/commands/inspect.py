@@ -97,7 +97,7 @@ def inspect(options: InspectOptions) -> None:
         hint = selector_hint(options.selector, state.nodes)
         note(f"no GPU node has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
-        watched(first, lambda: _shown(state.again(options), options), show, redraw=not is_data)
+        watched(first, lambda: _shown(state.reread(options), options), show, redraw=not is_data)
     else:
         show(first)
 

@@ -116,7 +116,7 @@ async def readable(
     return found.objects if found is not None else ()
 
 
-def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
+def read_or_exit(reading: Coroutine[Any, Any, Read]) -> Read:
     """Run ``reading``, and return its result. If the cluster is unreadable, exit with the reason.
 
     Raises:
@@ -141,7 +141,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
 
 @contextmanager
 def rereading() -> Iterator[None]:
-    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for refreshed output."""
+    """Make ``read_or_exit`` raise ``Unreadable`` instead of exiting, for refreshed output."""
     before = _rereading.set(True)
     try:
         yield
@@ -151,7 +151,7 @@ def rereading() -> Iterator[None]:
 
 _MOST_NAMED: Final = 20  # unreadable objects of a kind
 # The user may not read the objects, or the API server does not serve their kind.
-_NOT_FOR_US: Final = (Forbidden, NotFound)
+_UNAVAILABLE: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
 _BUDGETS: Final = "/apis/policy/v1/poddisruptionbudgets"
@@ -219,11 +219,11 @@ def read_cluster(
                 unread=tuple(unread),
                 claims=claims.objects if claims is not None else None,
             )
-            if no_claims is not None and _concern_claims(read.nodes, read.pods):
+            if no_claims is not None and _may_use_claims(read.nodes, read.pods):
                 read = replace(read, unlisted={"ResourceClaims": no_claims})
             return await _with_groups(connection, read) if groups else read
 
-    return read_or_leave(read())
+    return read_or_exit(read())
 
 
 async def _with_groups(connection: Connection, read: Live) -> Live:
@@ -261,7 +261,7 @@ def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
                 connection, f"/api/v1/namespaces/{namespace}/events", Event, failed
             )
 
-    return read_or_leave(read())
+    return read_or_exit(read())
 
 
 def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
@@ -289,7 +289,7 @@ async def _configuration(
         maps = await list_all(
             connection, f"/api/v1/namespaces/{namespace}/configmaps", ConfigMap, INSTALLED
         )
-    except _NOT_FOR_US as error:
+    except _UNAVAILABLE as error:
         return UnknownConfiguration(str(error))
     found = installed_configuration(maps)
     if isinstance(found, UnknownConfiguration):
@@ -297,7 +297,7 @@ async def _configuration(
     return found
 
 
-def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
+def _may_use_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
     """Return whether claims may use GPUs, so that a missing right to list claims matters."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
         pod.spec.resource_claims for pod in pods

@@ -127,8 +127,8 @@ def draw(nodes: Sequence[NodeBars], groups: BarGroups, paper: Paper) -> list[Lin
             for text in wrapped(inert(remark), paper.columns - name_width - _GAP)
         ]
     shown = {span.group for line in lines for span in line if span.group is not None}
-    ill = any(not bar.healthy for node in nodes for bar in node.bars)
-    return [*lines, (), *_legend(groups, paper, shown, ill=ill)]
+    has_unhealthy = any(not bar.healthy for node in nodes for bar in node.bars)
+    return [*lines, (), *_legend(groups, paper, shown, has_unhealthy=has_unhealthy)]
 
 
 def _bars(node: NodeSummary, group_of: GroupOf) -> list[Bar]:
@@ -173,11 +173,11 @@ def _grid(nodes: Sequence[NodeBars], columns: int, paper: Paper) -> _Grid:
     bars = [bar for node in nodes for bar in node.bars]
     index = max(len(str(bar.index)) for bar in bars)
     amounts = max(len(bar.amounts) for bar in bars)
-    beside_bar = index + amounts + 2 + (2 if paper.ascii_only else 0)
+    other_columns = index + amounts + 2 + (2 if paper.ascii_only else 0)
     most = max(len(node.bars) for node in nodes)
-    fitting = max(1, (columns + _GAP) // (beside_bar + _NARROWEST + _GAP))
+    fitting = max(1, (columns + _GAP) // (other_columns + _NARROWEST + _GAP))
     in_row = math.ceil(most / math.ceil(most / fitting))
-    bar = (columns + _GAP) // in_row - _GAP - beside_bar
+    bar = (columns + _GAP) // in_row - _GAP - other_columns
     return _Grid(in_row, index, max(2, min(bar, _WIDEST)), amounts)
 
 
@@ -219,9 +219,9 @@ def _unhealthy(paper: Paper) -> str:
 
 def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
     """Return at most ``most`` pieces by group number. The smallest are merged into ``OTHERS``."""
-    kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
-    found = {number: kept[number] for number in sorted(kept)}
-    if rest := sum(pieces.values()) - sum(kept.values()):
+    largest = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
+    found = {number: largest[number] for number in sorted(largest)}
+    if rest := sum(pieces.values()) - sum(largest.values()):
         others = len(groups.names)
         found[others] = found.get(others, 0) + rest
     return found
@@ -259,22 +259,24 @@ def _named_rows(name: str, drawn: Sequence[Line], name_width: int, paper: Paper)
     return [((indent if number else first), *line) for number, line in enumerate(drawn or [()])]
 
 
-def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
+def _legend(
+    groups: BarGroups, paper: Paper, shown: Collection[int], *, has_unhealthy: bool
+) -> list[Line]:
     """Return the legend for the groups in ``shown``, for free memory and for unhealthy GPUs."""
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
     entries.append((Span(_free(paper), faint=True), "free"))
-    if ill:
+    if has_unhealthy:
         entries.append((Span(_unhealthy(paper), faint=True), "unhealthy"))
     lines: list[Line] = []
-    taken = 0
+    used = 0
     for letter, name in entries:
         first, *more = wrapped(name, paper.columns - 2)
         size = 2 + columns_of(first)
-        if lines and not more and taken + _GAP + size <= paper.columns:
+        if lines and not more and used + _GAP + size <= paper.columns:
             lines[-1] = (*lines[-1], Span(" " * _GAP), letter, Span(f" {first}"))
-            taken += _GAP + size
+            used += _GAP + size
         else:
             lines += [(letter, Span(f" {first}")), *((Span(f"  {text}"),) for text in more)]
-            taken = paper.columns if more else size
+            used = paper.columns if more else size
     return lines

@@ -67,14 +67,14 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
         if number > 1
         else f"helm uninstall {name} --namespace {namespace}, then install it again"
     )
-    told = f"Helm release {name}"
+    release = f"Helm release {name}"
     if status == "failed":
         rule = f"Helm reports that revision {number} failed; it may be partly installed"
-        return InstallationProblem(told, rule, again, RolloutState.FAILED)
+        return InstallationProblem(release, rule, again, RolloutState.FAILED)
     if status == "uninstalling":
         rule = f"Helm has begun to remove revision {number}, and has not finished"
         return InstallationProblem(
-            told, rule, f"helm uninstall {name} --namespace {namespace}", RolloutState.FAILED
+            release, rule, f"helm uninstall {name} --namespace {namespace}", RolloutState.FAILED
         )
     if status in _PENDING:
         rule = (
@@ -82,7 +82,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
             f"partly installed"
         )
         return InstallationProblem(
-            told,
+            release,
             rule,
             f"wait for that helm command; if it no longer runs: {again}",
             RolloutState.DEPLOYING,
@@ -114,7 +114,7 @@ def missing_components(
     """
     if not workloads:
         return []
-    asking = (
+    expected = (
         {"scheduler": f"admission assigns pods to the scheduler {scheduler_name}"}
         if scheduler_name
         else {}
@@ -122,8 +122,8 @@ def missing_components(
     for account in accounts:
         component = account.metadata.labels.get(COMPONENT_LABEL)
         if component and account.metadata.deletion_timestamp is None:
-            asking.setdefault(component, f"its ServiceAccount {account.metadata.name} exists")
-    there = {name_of(workload) for workload in workloads}
+            expected.setdefault(component, f"its ServiceAccount {account.metadata.name} exists")
+    found = {name_of(workload) for workload in workloads}
     return [
         InstallationProblem(
             component,
@@ -131,8 +131,8 @@ def missing_components(
             "restore it with helm upgrade, or disable it in the chart's values",
             RolloutState.DEPLOYING,
         )
-        for component, why in sorted(asking.items())
-        if component not in there
+        for component, why in sorted(expected.items())
+        if component not in found
     ]
 
 

@@ -28,29 +28,24 @@ from gputile.api.workloads import (
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 # The kubelet's reasons why a container waits. With _NO_IMAGE, its image cannot be pulled. With
-# _HOPELESS, it will not start until somebody acts. With _STARTS, it is starting normally.
-_NO_IMAGE: Final = (
-    *(
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "RegistryUnavailable",
-    ),
-    *("ImageInspectError", "SignatureValidationFailed"),
-)
-_HOPELESS: Final = frozenset(
-    (
-        *_NO_IMAGE,
-        *(
-            "CreateContainerConfigError",
-            "CreateContainerError",
-            "RunContainerError",
-            "CrashLoopBackOff",
-        ),
-    )
-)
-_STARTS: Final = frozenset(("ContainerCreating", "PodInitializing", ""))
+# _FAILING, it will not start until somebody acts. With _STARTING, it is starting normally.
+_NO_IMAGE: Final = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RegistryUnavailable",
+    "ImageInspectError",
+    "SignatureValidationFailed",
+}
+_FAILING: Final = {
+    *_NO_IMAGE,
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+}
+_STARTING: Final = frozenset(("ContainerCreating", "PodInitializing", ""))
 _TO_SECONDS: Final = len("2026-01-01T00:00:00")
 # The reason of the kubelet's Event for a pod whose image pull secret does not exist.
 _PULLS_WITHOUT: Final = "FailedToRetrieveImagePullSecret"
@@ -80,11 +75,11 @@ def component_of(
     workload: Deployment | DaemonSet,
     pods: Sequence[RunningPod],
     events: Sequence[Event],
-    said: Mapping[str, str] = MappingProxyType({}),
+    probes: Mapping[str, str] = MappingProxyType({}),
 ) -> Component:
     """Assess a component from its workload, its pods, and the Events of its namespace.
 
-    ``said`` maps names of pods that are not ready to the responses of their readiness probes.
+    ``probes`` maps names of pods that are not ready to the responses of their readiness probes.
     """
     name = name_of(workload)
     kind = "Deployment" if isinstance(workload, Deployment) else "DaemonSet"
@@ -94,7 +89,7 @@ def component_of(
     if done and wanted:
         return Component(name, kind, RolloutState.READY, available, wanted)
     state, reason = (
-        _nothing_wanted(workload, name) if done else _trouble(workload, pods, events, said)
+        _scaled_to_zero(workload, name) if done else _trouble(workload, pods, events, probes)
     )
     if not reason:
         reason = (
@@ -107,7 +102,7 @@ def component_of(
     return Component(name, kind, state, min(available, wanted), wanted, reason, remedy)
 
 
-def _nothing_wanted(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
+def _scaled_to_zero(workload: Deployment | DaemonSet, name: str) -> tuple[RolloutState, str]:
     """Return the state and reason for a component whose desired number of pods is 0.
 
     The agent is then Ready, because a cluster may have no GPU nodes at the moment.
@@ -145,13 +140,13 @@ def _trouble(
     workload: Deployment | DaemonSet,
     pods: Sequence[RunningPod],
     events: Sequence[Event],
-    said: Mapping[str, str],
+    probes: Mapping[str, str],
 ) -> tuple[RolloutState, str]:
     """Return the worst known state and the reason for it. The reason is "" if unknown."""
     found = [
-        _pod_trouble(pod, events, said)
+        _pod_trouble(pod, events, probes)
         for pod in pods
-        if not pod.ready and not _replaced(workload, pod)
+        if not pod.ready and not _is_replaced(workload, pod)
     ]
     failed = [reason for state, reason in found if state is RolloutState.FAILED]
     starting = next(
@@ -186,7 +181,7 @@ def _refusal(
     return latest if newest[:_TO_SECONDS] <= latest.when[:_TO_SECONDS] else None
 
 
-def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
+def _is_replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
     """Return whether a pod has failed, for example by an eviction, and another one replaces it.
 
     Only a Deployment keeps failed pods. A DaemonSet deletes a failed pod before it creates another
@@ -198,7 +193,7 @@ def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
 
 
 def _pod_trouble(
-    pod: RunningPod, events: Sequence[Event], said: Mapping[str, str]
+    pod: RunningPod, events: Sequence[Event], probes: Mapping[str, str]
 ) -> tuple[RolloutState, str]:
     name, status = pod.metadata.name, pod.status
     if status.phase == "Failed":
@@ -209,10 +204,10 @@ def _pod_trouble(
         )
     for container in (*status.init_container_statuses, *status.container_statuses):
         waiting = container.state.waiting
-        if waiting is not None and waiting.reason not in _STARTS:
-            state = RolloutState.FAILED if waiting.reason in _HOPELESS else RolloutState.DEPLOYING
+        if waiting is not None and waiting.reason not in _STARTING:
+            state = RolloutState.FAILED if waiting.reason in _FAILING else RolloutState.DEPLOYING
             ended = container.last_state.terminated
-            more = _end(ended) if ended else ""
+            more = _exit_text(ended) if ended else ""
             text = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
             lacking = _latest(events, name, _PULLS_WITHOUT) if waiting.reason in _NO_IMAGE else None
             if lacking is not None:
@@ -222,8 +217,8 @@ def _pod_trouble(
     scheduled = conditions.get("PodScheduled", WorkloadCondition())
     if scheduled.status == "False":
         return RolloutState.DEPLOYING, f"pod {name}: {scheduled.reason}: {scheduled.message}"
-    if name in said:
-        return RolloutState.DEPLOYING, f"pod {name}: {said[name]}"
+    if name in probes:
+        return RolloutState.DEPLOYING, f"pod {name}: {probes[name]}"
     event = _latest(events, name)
     if event is not None:
         return RolloutState.DEPLOYING, f"pod {name}: {event.reason}: {event.message}"
@@ -234,7 +229,7 @@ def _pod_trouble(
     )
 
 
-def _end(ended: Terminated) -> str:
+def _exit_text(ended: Terminated) -> str:
     """Return the text for a container's exit code, with its reason if that adds information."""
     why = f" ({ended.reason})" if ended.reason not in ("", "Error", "Completed") else ""
     return f"; it ended with exit code {ended.exit_code}{why}"

@@ -22,7 +22,7 @@ from gputile.kube.objects import list_all
 from gputile.support.http_requests import BodyReader, BodyRefused, routed
 from gputile.support.http_server import Handler
 from gputile.tools.simulator.explanation import ExplainAnswer, placement_of
-from gputile.tools.web.feed import Change, Feed, Sight, Viewer, change_event
+from gputile.tools.web.feed import Change, ChangeRights, Feed, Viewer, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
 from gputile.tools.web.questions import Moment, Questions, TooManyQuestions, explanation, what_if
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
@@ -161,7 +161,7 @@ class PageApp:
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:
-            nodes = sorted(answer.nodes, key=lambda node: _as_counted(node.name))[:FIRST_NODES]
+            nodes = sorted(answer.nodes, key=lambda node: _natural_key(node.name))[:FIRST_NODES]
             answer = msgspec.structs.replace(answer, nodes=nodes, pending=[], more=True)
         return _json(answer if rights.everywhere else self._visible(answer, rights))
 
@@ -228,22 +228,22 @@ class PageApp:
         viewer = Viewer(request, "text/event-stream")
         await viewer.begin()
 
-        def shown(change: Change) -> bytes:
+        def encode(change: Change) -> bytes:
             if rights.everywhere or change.difference is None:
                 return change.encoded
             return change_event(change.revision, visible_difference(change.difference, rights))
 
-        async def lasts() -> bool:
+        async def are_current() -> bool:
             return self._viewers is None or await self._viewers.rights(request[SECRET]) == rights
 
         await viewer.follow(
-            self._feed.log, int(text) if known and same else -1, Sight(shown, lasts)
+            self._feed.log, int(text) if known and same else -1, ChangeRights(encode, are_current)
         )
         return viewer.answer
 
     async def _usage(self, request: web.BaseRequest) -> web.Response:
-        there = self._feed.state.page.nodes
-        names = dict.fromkeys(name for name in request.query.getall("node", []) if name in there)
+        tiles = self._feed.state.page.nodes
+        names = dict.fromkeys(name for name in request.query.getall("node", []) if name in tiles)
         return _json(
             visible_usage(
                 self._usage_feed.of_nodes(list(names)[:MOST_NODES]), self._rights(request)
@@ -251,15 +251,15 @@ class PageApp:
         )
 
     async def _pod_usage(self, request: web.BaseRequest) -> web.Response:
-        pod = self._asked_for(request)
+        pod = self._requested_pod(request)
         if pod is None:
-            return _no_pod()
+            return _pod_not_found()
         if pod.spec.node_name not in self._feed.state.page.nodes:
             return _json(PodUsageAnswer())
         found = self._usage_feed.of_pod(pod.spec.node_name, pod.key)
         return _json(visible_pod_usage(found, self._rights(request)))
 
-    def _asked_for(self, request: web.BaseRequest) -> Pod | None:
+    def _requested_pod(self, request: web.BaseRequest) -> Pod | None:
         """Return the pod that a request names, or None if the viewer can see no such pod."""
         namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
@@ -268,21 +268,21 @@ class PageApp:
         return next((each for each in self._feed.state.pods if each.key == key), None)
 
     async def _pod(self, request: web.BaseRequest) -> web.Response:
-        pod = self._asked_for(request)
+        pod = self._requested_pod(request)
         if pod is None:
-            return _no_pod()
+            return _pod_not_found()
         try:
-            said = await self._questions.ask(
+            answer = await self._questions.ask(
                 lambda moment: explanation(pod, moment), self._viewer(request)
             )
         except TooManyQuestions:
             return _busy()
         except KubeError as error:
-            return _unread(error)
+            return _unavailable(error)
         if not self._rights(request).everywhere:
-            said = _own(said, pod)
+            answer = _without_other_pods(answer, pod)
         events, unknown = await self._events_for(request, pod)
-        return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
+        return _json(PodAnswer(answer, pod.metadata.creation_timestamp or "", events, unknown))
 
     async def _events_for(
         self, request: web.BaseRequest, pod: Pod
@@ -333,22 +333,22 @@ class PageApp:
         except TooManyQuestions:
             return _busy()
         except KubeError as error:
-            return _unread(error)
+            return _unavailable(error)
 
 
-def _as_counted(name: str) -> list[str | int]:
+def _natural_key(name: str) -> list[str | int]:
     """Return a sort key that orders node-10 after node-9, as the browser does."""
     return [int(part) if number % 2 else part for number, part in enumerate(_NUMBERS.split(name))]
 
 
-def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
+def _without_other_pods(answer: ExplainAnswer, pod: Pod) -> ExplainAnswer:
     """Remove other pods from an explanation for a viewer without permission to list them."""
     unseen = "The pod has no node. Only viewers who may list the pods of all namespaces see why."
-    text = placement_of(pod)[1] if said.node else unseen
-    return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
+    text = placement_of(pod)[1] if answer.node else unseen
+    return msgspec.structs.replace(answer, text=text, nodes=[], changes=[])
 
 
-def _no_pod() -> web.Response:
+def _pod_not_found() -> web.Response:
     text = "this pod does not exist (any more), or you may not list the pods of its namespace\n"
     return web.Response(status=404, text=text)
 
@@ -358,7 +358,7 @@ def _busy() -> web.Response:
     return web.Response(status=503, text=text, headers={"Retry-After": _AGAIN_S})
 
 
-def _unread(error: KubeError) -> web.Response:
+def _unavailable(error: KubeError) -> web.Response:
     return web.Response(
         status=503, text=f"the cluster cannot be read: {error}\n", headers={"Retry-After": _AGAIN_S}
     )

@@ -18,7 +18,7 @@ from gputile.support.http_requests import monitoring_routes, routed
 from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import MetricsRegistry
-from gputile.tools.web.agent_usage import Made, UsageReader, made_of
+from gputile.tools.web.agent_usage import CreationTimes, UsageReader, created_of
 from gputile.tools.web.app import PageApp
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard
@@ -69,13 +69,13 @@ async def serve(
     """
     state = page_state(configuration, nodes, pods, claims or (), time.time_ns())
 
-    def made(node: str) -> Made:
+    def created(node: str) -> CreationTimes:
         tile = state.tile(node)
-        return made_of(tile) if tile is not None else {}
+        return created_of(tile) if tile is not None else {}
 
     async with Connection(access) as connection, AsyncExitStack() as ending:
         feed = Feed(connection, state, claims=claims is not None)
-        usage = UsageFeed(UsageReader(connection, settings.installed_in), made)
+        usage = UsageFeed(UsageReader(connection, settings.installed_in), created)
         viewers = (
             Viewers(connection, lambda: state.namespaces) if settings.login is not None else None
         )
@@ -112,8 +112,8 @@ async def serve(
             server.listen()
             settings.ready(url.format(port=server.port))
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(each) for each in (feed.run(), usage.run(), *work)]
-                beside += [group.create_task(each.answer()) for each in others]
+                tasks = [group.create_task(each) for each in (feed.run(), usage.run(), *work)]
+                tasks += [group.create_task(each.answer()) for each in others]
                 await server.answer()
-                for each in beside:
+                for each in tasks:
                     each.cancel()

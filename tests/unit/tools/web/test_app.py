@@ -109,8 +109,8 @@ async def test_a_browser_with_another_servers_state_or_none_loads_the_page_anew(
 
 
 async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_feed, "ASK_EVERY_S", 0.01)
-    monkeypatch.setattr(page_feed, "ANSWERED_WITHIN_S", 0.1)
+    monkeypatch.setattr(page_feed, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(page_feed, "CHECK_TIMEOUT_S", 0.1)
     async with served(machine("a")) as page:
         await watched(page)
         watches = page.cluster.count("watch")
