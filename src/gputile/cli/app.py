@@ -226,8 +226,8 @@ def _group(kind: type[_Sections], *, completion: bool) -> typer.Typer:
     return group
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"gputile {VERSION}")
         raise typer.Exit
 

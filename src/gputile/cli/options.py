@@ -138,7 +138,7 @@ RequestTimeout = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ApiOptions:
     kubeconfig: Kubeconfig = None
     context: Context = None
     request_timeout: RequestTimeout = REQUEST_TIMEOUT

@@ -8,7 +8,7 @@ import typer
 
 from gputile.api.wording import broken_label_name, gib_text
 from gputile.cli.configuration import ClusterFiles, ClusterSource
-from gputile.cli.options import Printed, Reach, namespace_option, takes
+from gputile.cli.options import ApiOptions, Printed, namespace_option, takes
 from gputile.cli.reads.cluster_view import read_state
 from gputile.cli.terminal import (
     BAD_INPUT,
@@ -130,7 +130,7 @@ def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") ->
 
 
 def _fail_missing(
-    namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None
+    namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: ApiOptions | None
 ) -> NoReturn:
     """Exit because the pod does not exist. The message contains the reason or a similar name.
 
@@ -138,10 +138,10 @@ def _fail_missing(
     """
     from gputile.api.wording import nearest
 
-    alike = sorted(pod.key for pod in pods if pod.metadata.name == name)
+    same_name = sorted(pod.key for pod in pods if pod.metadata.name == name)
     names = [pod.metadata.name for pod in pods if pod.metadata.namespace == namespace]
-    hint = f"; there is {alike[0]}" if alike else nearest(name, names)
-    if live is not None and not alike:
+    hint = f"; there is {same_name[0]}" if same_name else nearest(name, names)
+    if live is not None and not same_name:
         from gputile.cli.reads.live_cluster import read_failed_creations
         from gputile.tools.simulator.explanation import creation_refusal
 
@@ -179,8 +179,8 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
     """Print why the nodes do not fit. Nodes with equal rows are merged unless ``every`` is set."""
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
-        alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
-        groups.setdefault(alike, []).append(report)
+        group = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
+        groups.setdefault(group, []).append(report)
     shown = list(groups.values())[: None if every else _NODES_SHOWN]
     rows: list[tuple[str, ...]] = [
         ("NODE", "GPU", "FREE/TOTAL GiB", "COMPUTE FREE", "PODS", "WHY NOT")

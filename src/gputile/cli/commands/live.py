@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gputile.cli.reads.cluster_view import ClusterObjects
     from gputile.kube.client import Connection
-    from gputile.tools.web.questions import Moment
+    from gputile.tools.web.questions import ClusterSnapshot
     from gputile.tools.web.records import NodeTile, NodeUsage
     from gputile.tools.web.top_rows import TopAnswer
 
@@ -257,12 +257,12 @@ def _serving(address: str) -> None:
     note(f"serving at {address}; viewers log in with a token of the cluster")
 
 
-async def _complete(connection: "Connection", moment: "Moment") -> "Moment":
+async def _complete(connection: "Connection", snapshot: "ClusterSnapshot") -> "ClusterSnapshot":
     from gputile.cli.reads.live_cluster import read_budgets, read_groups, read_unsafe_namespaces
 
     groups, _ = await read_groups(connection)
     return replace(
-        moment,
+        snapshot,
         groups=groups,
         unsafe=await read_unsafe_namespaces(connection),
         budgets=await read_budgets(connection),

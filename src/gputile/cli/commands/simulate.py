@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gputile.api.core import Pod
     from gputile.cli.answers import SimulationResult
     from gputile.cli.configuration import GivenConfiguration
-    from gputile.cli.reads.live_cluster import Live
+    from gputile.cli.reads.live_cluster import LiveCluster
     from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Simulation
@@ -110,7 +110,7 @@ def _check(options: SimulateOptions) -> None:
         fail("-o html cannot be used with --compare or --fit: the page shows only one result")
 
 
-def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live":
+def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "LiveCluster":
     """Read the objects of kubectl's current cluster. Exit if an object cannot be decoded."""
     from gputile.cli.reads.live_cluster import read_cluster
 
@@ -150,7 +150,7 @@ def _simulated(
 
 
 def _read(
-    options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None"
+    options: SimulateOptions, live: "LiveCluster | None", given: "GivenConfiguration | None"
 ) -> "Scenario":
     """Build the scenario from the files, and from the nodes, PodGroups and claims in ``live``."""
     from gputile.tools.simulator.manifests import ManifestError
@@ -196,7 +196,7 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
     )
 
 
-def _with_cluster_admission(intake: "Intake", live: "Live") -> "Intake":
+def _with_cluster_admission(intake: "Intake", live: "LiveCluster") -> "Intake":
     """Make admission use the live cluster's PriorityClasses and the labels of its namespaces."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
@@ -228,7 +228,7 @@ def _validated_by_server(
 
 
 def _make_pods(
-    options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None"
+    options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "LiveCluster | None"
 ) -> "list[Pod]":
     """Add the pods of the files and of the live cluster. Return the pods of ``--fit``."""
     from gputile.tools.simulator.foreign_cluster import adopted
@@ -260,7 +260,7 @@ def _make_pods(
 
 
 def _configuration(
-    scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None"
+    scenario: "Scenario", live: "LiveCluster | None", given: "GivenConfiguration | None"
 ) -> "Configuration":
     """Return the configuration for the scenario. Print what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force

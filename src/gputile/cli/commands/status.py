@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN
-from gputile.cli.options import Printed, Reach, duration_s, namespace, option, takes
+from gputile.cli.options import ApiOptions, Printed, duration_s, namespace, option, takes
 from gputile.cli.reads.cluster_view import Watch, refreshed, watched
 from gputile.cli.terminal import (
     NOT_PLACED,
@@ -29,7 +29,7 @@ LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusOptions(Reach):
+class StatusOptions(ApiOptions):
     installed_in: Annotated[
         str, option("NAMESPACE", "The namespace in which gputile is installed.", callback=namespace)
     ] = INSTALLED_IN

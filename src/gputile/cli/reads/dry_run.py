@@ -19,7 +19,7 @@ import msgspec
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.wording import shown
 from gputile.api.workloads import ServedKind, ServedKinds
-from gputile.cli.options import Reach
+from gputile.cli.options import ApiOptions
 from gputile.cli.reads.live_cluster import connected, read_or_exit
 from gputile.cli.terminal import SAY_AFTER_PIPED_S, Progress
 from gputile.kube.errors import (
@@ -285,7 +285,7 @@ class _DryRuns:
 
 
 def ask_server(
-    reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
+    api: ApiOptions, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
 ) -> ServerVerdict:
     """Have the API server validate manifests and their pod templates. Exit if requests fail.
 
@@ -293,16 +293,16 @@ def ask_server(
     """
     requests = list(dry_runs(manifests, kinds))
     return (
-        read_or_exit(_validate(reach, requests, _names(manifests), strictness))
+        read_or_exit(_validate(api, requests, _names(manifests), strictness))
         if requests
         else ServerVerdict()
     )
 
 
 async def _validate(
-    reach: Reach, requests: Sequence[DryRun], names: Mapping[str, Sequence[str]], strictness: str
+    api: ApiOptions, requests: Sequence[DryRun], names: Mapping[str, Sequence[str]], strictness: str
 ) -> ServerVerdict:
-    async with connected(reach) as connection:
+    async with connected(api) as connection:
         state = _DryRuns(connection, strictness, names)
         slots = asyncio.Semaphore(_AT_A_TIME)
         done = 0

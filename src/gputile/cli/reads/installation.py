@@ -22,7 +22,7 @@ from gputile.cli.configuration import (
     UnknownConfiguration,
     installed_configuration,
 )
-from gputile.cli.options import Reach
+from gputile.cli.options import ApiOptions
 from gputile.cli.reads.live_cluster import INSTALLED, connected, read_or_exit, readable
 from gputile.kube.client import Connection
 from gputile.kube.errors import ApiError, KubeError
@@ -46,11 +46,11 @@ from gputile.tools.views.status import (
 )
 
 
-def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
+def read_installation(api: ApiOptions, namespace: str, release: str) -> Installation:
     """Read the installation's state. If ``release`` is "", read all releases. Exit on errors."""
 
     async def read() -> Installation:
-        async with connected(reach) as connection:
+        async with connected(api) as connection:
             return await _installation(connection, namespace, release)
 
     return read_or_exit(read())

@@ -29,7 +29,7 @@ from gputile.cli.configuration import (
     in_force,
     installed_configuration,
 )
-from gputile.cli.options import Reach, time_limit_s
+from gputile.cli.options import ApiOptions, time_limit_s
 from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, ExitCode, Progress, fail
 from gputile.core.ledger.node_info import unit_in_force
 from gputile.kube.client import NO_QUERY, Attempts, Connection, Query
@@ -61,14 +61,14 @@ class Unreadable(Exception):
 
 
 @asynccontextmanager
-async def connected(reach: Reach) -> AsyncIterator[Connection]:
+async def connected(api: ApiOptions) -> AsyncIterator[Connection]:
     """Open a connection to the API server, and show a progress line if the server is slow.
 
     Raises:
         KubeError: there is no usable kubeconfig or credential.
     """
-    seconds = time_limit_s(reach.request_timeout)
-    access = _access(reach.kubeconfig, reach.context, seconds)
+    seconds = time_limit_s(api.request_timeout)
+    access = _access(api.kubeconfig, api.context, seconds)
     if access.credentials.waits_for:
         with Progress(
             f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S
@@ -160,7 +160,7 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveCluster:
     """The objects of a live cluster and its configuration, as read by a command."""
 
     nodes: list[Node]
@@ -192,8 +192,8 @@ class Live:
 
 
 def read_cluster(
-    reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False
-) -> Live:
+    api: ApiOptions, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False
+) -> LiveCluster:
     """Read the objects of the cluster. Exit if the cluster cannot be read.
 
     The configuration is ``given``, or is read from the namespace ``installed_in`` if ``given`` is
@@ -201,8 +201,8 @@ def read_cluster(
     PodDisruptionBudgets.
     """
 
-    async def read() -> Live:
-        async with connected(reach) as connection:
+    async def read() -> LiveCluster:
+        async with connected(api) as connection:
             (_, nodes), (_, pods), (claims, no_claims), found = await asyncio.gather(
                 list_pages(connection, "/api/v1/nodes", ObjectDecoder(Node), {}),
                 list_pages(connection, "/api/v1/pods", ObjectDecoder(Pod), {}),
@@ -211,7 +211,7 @@ def read_cluster(
             )
             unread = [*_unread("node", nodes.unreadable), *_unread("pod", pods.unreadable)]
             unread += _unread("ResourceClaim", claims.unreadable if claims is not None else ())
-            read = Live(
+            read = LiveCluster(
                 list(nodes.objects),
                 list(pods.objects),
                 found,
@@ -226,7 +226,7 @@ def read_cluster(
     return read_or_exit(read())
 
 
-async def _with_groups(connection: Connection, read: Live) -> Live:
+async def _with_groups(connection: Connection, read: LiveCluster) -> LiveCluster:
     """Read the objects that only a simulation needs, and add them to ``read``."""
     from gputile.tools.simulator.admission import listed_classes
 
@@ -251,11 +251,11 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
     )
 
 
-def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
+def read_failed_creations(api: ApiOptions, namespace: str) -> Sequence[Event]:
     """Return Events about pods that could not be created, or none if listing is forbidden."""
 
     async def read() -> Sequence[Event]:
-        async with connected(reach) as connection:
+        async with connected(api) as connection:
             failed = {"fieldSelector": "reason=FailedCreate"}
             return await readable(
                 connection, f"/api/v1/namespaces/{namespace}/events", Event, failed

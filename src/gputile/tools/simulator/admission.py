@@ -127,8 +127,8 @@ class Admission:
         scheduler = admitted.spec.scheduler_name
         if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
             gpu = " and calls gputile's extender" if asks_for_gpu(admitted) else ""
-            said = f"it is assumed that {scheduler[:80]} decides as kube-scheduler{gpu}"
-            notes.append(Note(f"{prefix}spec.schedulerName: {said}", origin))
+            text = f"it is assumed that {scheduler[:80]} decides as kube-scheduler{gpu}"
+            notes.append(Note(f"{prefix}spec.schedulerName: {text}", origin))
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
@@ -139,8 +139,8 @@ class Admission:
         found = self.priorities.get(name)
         if found is None:
             if name and "priority" not in spec:
-                said = f"the PriorityClass {shown(name)} is unknown: its value is assumed to be 0"
-                notes.append(Note(f"{prefix}spec.priorityClassName: {said}", origin))
+                text = f"the PriorityClass {shown(name)} is unknown: its value is assumed to be 0"
+                notes.append(Note(f"{prefix}spec.priorityClassName: {text}", origin))
             return pod
         priority = {
             "priorityClassName": name,

@@ -93,12 +93,12 @@ def explain_pod(
 
 def _pending(subject: Subject) -> PodExplanation:
     if subject.invalid:
-        said = (
+        reason = (
             f"{subject.invalid}. kube-scheduler may allocate it nevertheless. On which node, "
             f"gputile cannot tell."
         )
         return PodExplanation(
-            subject.pod, "Refused", [f"Pod {subject.pod.key}: {said}"], placed=False
+            subject.pod, "Refused", [f"Pod {subject.pod.key}: {reason}"], placed=False
         )
     reports = subject.reports()
     fitting = [report.name for report in reports if report.fits]
@@ -121,7 +121,7 @@ def _pending(subject: Subject) -> PodExplanation:
         containers = (*subject.pod.spec.init_containers, *subject.pod.spec.containers)
         requested = (name for container in containers for name in container.resources.limits)
         mistyped = [*MistypedResources(subject.nodes).among(requested), mistyped_mode(subject.pod)]
-        text += [f"{said[:1].upper()}{said[1:]}" for said in mistyped if said]
+        text += [f"{each[:1].upper()}{each[1:]}" for each in mistyped if each]
     state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
     preempts = None if fitting or waiting is not None else _preemption_text(subject)
     if preempts is not None:

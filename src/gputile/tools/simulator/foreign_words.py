@@ -119,11 +119,11 @@ def gpu_field(pod: Pod, claims: bool) -> str:
     ``resourceClaims``. Also return "" if the pod has ended or also requests gputile's GPUs.
     """
     limits = (name for each in pod.spec.containers for name in each.resources.limits)
-    asked = {*pod.metadata.annotations, *limits}
-    if pod.finished or asked & {ALLOCATION_ANNOTATION, *GPU_NAMES}:
+    names = {*pod.metadata.annotations, *limits}
+    if pod.finished or names & {ALLOCATION_ANNOTATION, *GPU_NAMES}:
         return ""
     by_claims = "resourceClaims" if claims and pod.spec.resource_claims else ""
-    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
+    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in names), by_claims)
 
 
 def foreign_requests(path: str, pod: Json) -> Iterator[Broken]:
@@ -136,8 +136,8 @@ def foreign_requests(path: str, pod: Json) -> Iterator[Broken]:
     for name, where, value in _annotations(path, pod):
         if name in ASKING:
             unit, remedy = ASKING[name]
-            asked = _ASKED.format(f"{value[:20]} {unit}")
-            yield where, f"{asked} {remedy}; or leave the annotation out"
+            rule = _ASKED.format(f"{value[:20]} {unit}")
+            yield where, f"{rule} {remedy}; or leave the annotation out"
 
 
 def foreign_notes(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:

@@ -160,13 +160,13 @@ class Note:
 
 def merged_notes(notes: Iterable[Note]) -> list[str]:
     """Return the notes as printed. Equal notes on objects of the same file become one sentence."""
-    alike: dict[tuple[str, str], list[Note]] = {}
+    groups: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
-        alike.setdefault(
+        groups.setdefault(
             (note.origin.file if note.origin is not None else "", note.text), []
         ).append(note)
     sentences = []
-    for found in alike.values():
+    for found in groups.values():
         origins = [note.origin for note in found if note.origin is not None]
         if len(set(found)) == 1 or not origins:
             sentences.append(str(found[0]))

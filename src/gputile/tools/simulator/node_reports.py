@@ -179,12 +179,12 @@ class Subject:
             islice((name for name in feasible if self.predicates.reason(pod, name) is None), most)
         )
 
-    def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
-        """Return whether the subject would fit a node without the pods with UIDs in ``leaving``."""
-        bookings = [booking for uid in leaving if (booking := self.ledger.booking(uid)) is not None]
+    def fits_without(self, request: Request, name: str, removed: frozenset[str]) -> bool:
+        """Return whether the subject would fit a node without the pods with UIDs in ``removed``."""
+        bookings = [booking for uid in removed if (booking := self.ledger.booking(uid)) is not None]
         for booking in bookings:
             self.ledger.remove_pod(booking.uid)
-        removed = [uid for uid in leaving if self.predicates.remove(uid)]
+        placed = [uid for uid in removed if self.predicates.remove(uid)]
         try:
             return (
                 self.engine.refusal(request, name) is None
@@ -193,7 +193,7 @@ class Subject:
         finally:
             for booking in bookings:
                 self.ledger.assume(booking)
-            for uid in removed:
+            for uid in placed:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 
     def fits_new(self, request: Request | None, node: Node) -> bool:
@@ -312,10 +312,10 @@ def memory_warning(ledger: Ledger, nodes: Iterable[str]) -> str | None:
         return None
     sharing = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
     names = first_of([info.name for info in found], 3)
-    keeps_off = f"the label {ISOLATION}: memory keeps a pod off"
+    advice = f"the label {ISOLATION}: memory keeps a pod off"
     return (
         f"Memory is not limited on {names} ({sharing}): a pod there can use more than it asks for; "
-        f"{keeps_off}."
+        f"{advice}."
     )
 
 

@@ -228,11 +228,11 @@ def _resolved_predicates(subject: Subject, nodes: Sequence[NodeReport]) -> Propo
     if not reasons:
         return None
     fewest = min(reasons.values(), key=len)
-    alike = [name for name, each in reasons.items() if each == fewest]
+    names = [name for name, each in reasons.items() if each == fewest]
     quoted = " and ".join(f'"{reason.text}"' for reason in fewest)
     noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
     remedy = Remedy(
-        f"kube-scheduler's {noun} resolved; enough GPU capacity is free there", alike[:_NAMES_SHOWN]
+        f"kube-scheduler's {noun} resolved; enough GPU capacity is free there", names[:_NAMES_SHOWN]
     )
     return Proposal(remedy, subject.pod, resolved=fewest)
 
@@ -276,8 +276,8 @@ def _reduced(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) 
     Return None if the pod is not acceptable even with one step.
     """
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    asked = [count_of(container.resources.limits, resource) for container in containers]
-    best, low, high = None, 1, max(asked, default=0) // step
+    amounts = [count_of(container.resources.limits, resource) for container in containers]
+    best, low, high = None, 1, max(amounts, default=0) // step
     while low <= high:
         middle = (low + high) // 2
         capped = _capped(pod, resource, middle * step)

@@ -76,13 +76,13 @@ def without_nodes(scenario: Scenario, removed: Collection[str]) -> None:
     if missing:
         raise UnknownNode(f"there is no node {missing[0] or shown(missing[0])}", missing[0])
     scenario.nodes = [node for node in scenario.nodes if node.metadata.name not in removed]
-    moving = [
+    displaced = [
         pod
         for pod in scenario.bound
         if pod.spec.node_name in removed and not pod.finished and not _ends_with_node(pod)
     ]
     scenario.bound = [pod for pod in scenario.bound if pod.spec.node_name not in removed]
-    scenario.pending = [*map(_unbound, moving), *scenario.pending]
+    scenario.pending = [*map(_unbound, displaced), *scenario.pending]
     scenario.claims.release(removed)
 
 
@@ -128,14 +128,14 @@ def _with_units(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
         return node
     allocatable = dict(node.status.allocatable)
     if str(allocatable.get(GPU_MEMORY, "0")) != "0":
-        held: Counter[str] = Counter()
+        booked_mib: Counter[str] = Counter()
         for pod in pods:
             allocation = _allocation_of(pod)
             for share in allocation.gpus if allocation is not None else ():
-                held[share.uuid] += share.mib
+                booked_mib[share.uuid] += share.mib
         units = sum(pod_requests(pod.spec).get(GPU_MEMORY, 0) for pod in pods)
         for gpu in inventory.gpus:
-            units += max(0, advertised_units(gpu, unit_mib) - -(-held[gpu.uuid] // unit_mib))
+            units += max(0, advertised_units(gpu, unit_mib) - -(-booked_mib[gpu.uuid] // unit_mib))
         allocatable[GPU_MEMORY] = str(units)
     changed = msgspec.structs.replace(
         node, status=msgspec.structs.replace(node.status, allocatable=allocatable)
@@ -170,15 +170,15 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         for name, inventory in found.items()
         if inventory is not None and not inventory.claims
     }
-    moving, staying = list[Pod](), list[Pod]()
+    converted, unchanged = list[Pod](), list[Pod]()
     for pod in scenario.bound:
         inventory = None if pod.finished else known.get(pod.spec.node_name)
         moved = _in_mode(pod, inventory, mode, unit_mib, needs) if inventory is not None else None
-        (staying if moved is None else moving).append(pod if moved is None else moved)
+        (unchanged if moved is None else converted).append(pod if moved is None else moved)
     kinds = {(gpu.mib, max(each.replicas, 1)) for each in known.values() for gpu in each.gpus}
     waiting = [*scenario.pending, *scenario.waiting]
-    moving += (_pending_in_mode(pod, kinds, mode, unit_mib, needs) for pod in waiting)
-    scenario.bound, scenario.pending, scenario.waiting = staying, moving, []
+    converted += (_pending_in_mode(pod, kinds, mode, unit_mib, needs) for pod in waiting)
+    scenario.bound, scenario.pending, scenario.waiting = unchanged, converted, []
     scenario.nodes = [
         _node_in_mode(node, known[node.metadata.name], mode, unit_mib)
         if node.metadata.name in known
@@ -201,13 +201,13 @@ def _in_mode(
         return with_gpus(
             _unbound(pod), {TOPOLOGY_GPU if mode is Mode.TOPOLOGY else WHOLE_GPU: count}
         )
-    total, held = min(totals), max(share.mib for share in allocation.gpus)
+    total, booked_mib = min(totals), max(share.mib for share in allocation.gpus)
     percent = max(share.percent for share in allocation.gpus)
     if allocation.whole:
         part = total // max(inventory.replicas, 1)
-        held, percent = needs.of(pod, count) or max(part // unit_mib, 1) * unit_mib, 0
+        booked_mib, percent = needs.of(pod, count) or max(part // unit_mib, 1) * unit_mib, 0
     most = total // unit_mib
-    units = max(1, min(-(-held // unit_mib), most))
+    units = max(1, min(-(-booked_mib // unit_mib), most))
     if mode is Mode.CORE_MEM:
         percent = min(100, -(-(percent or 100 * units // most) // PERCENT_STEP) * PERCENT_STEP)
     return with_shares(_unbound(pod), count, units, percent if mode is Mode.CORE_MEM else 0)

@@ -62,7 +62,7 @@ def unfinished_releases(
 
 
 def _unfinished(name: str, number: int, status: str, namespace: str) -> InstallationProblem | None:
-    again = (
+    retry = (
         f"helm rollback {name} --namespace {namespace}, or helm upgrade again"
         if number > 1
         else f"helm uninstall {name} --namespace {namespace}, then install it again"
@@ -70,7 +70,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
     release = f"Helm release {name}"
     if status == "failed":
         rule = f"Helm reports that revision {number} failed; it may be partly installed"
-        return InstallationProblem(release, rule, again, RolloutState.FAILED)
+        return InstallationProblem(release, rule, retry, RolloutState.FAILED)
     if status == "uninstalling":
         rule = f"Helm has begun to remove revision {number}, and has not finished"
         return InstallationProblem(
@@ -84,7 +84,7 @@ def _unfinished(name: str, number: int, status: str, namespace: str) -> Installa
         return InstallationProblem(
             release,
             rule,
-            f"wait for that helm command; if it no longer runs: {again}",
+            f"wait for that helm command; if it no longer runs: {retry}",
             RolloutState.DEPLOYING,
         )
     return None

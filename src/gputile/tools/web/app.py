@@ -24,7 +24,13 @@ from gputile.support.http_server import Handler
 from gputile.tools.simulator.explanation import ExplainAnswer, placement_of
 from gputile.tools.web.feed import Change, ChangeRights, Feed, Viewer, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
-from gputile.tools.web.questions import Moment, Questions, TooManyQuestions, explanation, what_if
+from gputile.tools.web.questions import (
+    ClusterSnapshot,
+    Questions,
+    TooManyQuestions,
+    explanation,
+    what_if,
+)
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
 from gputile.tools.web.usage import MOST_NODES, UsageFeed
 from gputile.tools.web.viewers import (
@@ -94,9 +100,9 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
 class PageApp:
     """The HTTP handlers of the page.
 
-    ``cluster`` is the name of the cluster that the page shows. ``moment`` returns the objects that
-    questions need. ``viewers`` is None if there is no login. Only the person who started the page
-    can then open it.
+    ``cluster`` is the name of the cluster that the page shows. ``snapshot`` returns the objects
+    that questions need. ``viewers`` is None if there is no login. Only the person who started the
+    page can then open it.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class PageApp:
         feed: Feed,
         usage: UsageFeed,
         connection: Connection,
-        moment: Callable[[], Awaitable[Moment]],
+        snapshot: Callable[[], Awaitable[ClusterSnapshot]],
         viewers: Viewers | None,
         cluster: str,
     ) -> None:
@@ -116,8 +122,8 @@ class PageApp:
         self._cluster = cluster
         self._encoded = -1, b""  # the latest encoded state, with its revision
         self._encoding = asyncio.Lock()  # partial states are encoded one at a time, in a thread
-        self._questions = Questions(moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
-        self._manifests = Questions(moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
+        self._questions = Questions(snapshot, _MOST_WAITING, _MOST_WAITING_OF_ONE)
+        self._manifests = Questions(snapshot, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
     def app(self) -> Handler:
@@ -273,7 +279,7 @@ class PageApp:
             return _pod_not_found()
         try:
             answer = await self._questions.ask(
-                lambda moment: explanation(pod, moment), self._viewer(request)
+                lambda snapshot: explanation(pod, snapshot), self._viewer(request)
             )
         except TooManyQuestions:
             return _busy()
@@ -327,7 +333,7 @@ class PageApp:
         try:
             added = request.query.getall("node", [])[:MOST_TEXTS]
             answer = await self._manifests.ask(
-                lambda moment: what_if(body, moment, added), self._viewer(request)
+                lambda snapshot: what_if(body, snapshot, added), self._viewer(request)
             )
             return _json(answer)
         except TooManyQuestions:

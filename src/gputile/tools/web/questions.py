@@ -34,7 +34,7 @@ MOST_ADDED: Final = 200  # the largest number of nodes that one text can add
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClusterSnapshot:
     """The cluster at one moment. In ``unsafe`` namespaces, pods may bypass isolation.
 
     ``namespace`` is the default namespace of manifests. ``budgets`` is None if unknown.
@@ -62,15 +62,15 @@ class Questions:
     """
 
     def __init__(
-        self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int
+        self, snapshot: Callable[[], Awaitable[ClusterSnapshot]], most: int, most_of_one: int
     ) -> None:
-        self._moment = moment
+        self._snapshot = snapshot
         self._most = most
         self._most_of_one = most_of_one
         self._turn = asyncio.Lock()
         self._waiting: Counter[str] = Counter()
 
-    async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
+    async def ask(self, answer: Callable[[ClusterSnapshot], T], viewer: str) -> T:
         """Return ``answer(moment)``. ``viewer`` is the user's name, or "" if there is no login.
 
         Raises:
@@ -83,9 +83,9 @@ class Questions:
             raise TooManyQuestions
         self._waiting[viewer] += 1
         try:
-            moment = await self._moment()
+            snapshot = await self._snapshot()
             async with self._turn:
-                return await asyncio.to_thread(answer, moment)
+                return await asyncio.to_thread(answer, snapshot)
         finally:
             self._waiting[viewer] -= 1
             self._waiting += Counter()  # removes viewers without questions
@@ -110,47 +110,47 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
     error: str = ""
 
 
-def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
+def explanation(pod: Pod, snapshot: ClusterSnapshot) -> ExplainAnswer:
     """Explain a pod as ``gputile explain`` does, with at most ``MOST_NODES`` nodes."""
     found = explain_pod(
-        pod, moment.nodes, moment.pods, moment.configuration, time.time_ns(), moment.claims
+        pod, snapshot.nodes, snapshot.pods, snapshot.configuration, time.time_ns(), snapshot.claims
     )
     return explain_answer(found, MOST_NODES)
 
 
-def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatIf:
+def what_if(manifest: bytes, snapshot: ClusterSnapshot, added: Sequence[str] = ()) -> WhatIf:
     """Place the pods of a manifest as ``gputile simulate --from-cluster`` does.
 
     ``added`` are descriptions of further nodes in the format of ``--with-node``.
     """
     groups = PodGroups(
-        dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent
+        dict(snapshot.groups.sizes), dict(snapshot.groups.unreadable), snapshot.groups.absent
     )
     try:
         scenario = read_scenario(
             (),
             parse_manifests("the pasted manifest", manifest),
-            nodes=moment.nodes,
+            nodes=snapshot.nodes,
             groups=groups,
-            configured_mib=moment.configuration.unit_mib,
-            namespace=moment.namespace,
+            configured_mib=snapshot.configuration.unit_mib,
+            namespace=snapshot.namespace,
         )
-        scenario.claims.claims |= {each.key: each for each in moment.claims}
+        scenario.claims.claims |= {each.key: each for each in snapshot.claims}
         for number, text in enumerate(added, 1):
-            nodes = nodes_of_text(text, number, moment.configuration.unit_mib, "added nodes")
+            nodes = nodes_of_text(text, number, snapshot.configuration.unit_mib, "added nodes")
             scenario.nodes += islice(nodes, MOST_ADDED)
-        admission = Admission(moment.configuration, unsafe=moment.unsafe)
+        admission = Admission(snapshot.configuration, unsafe=snapshot.unsafe)
         expansion = make_pods(
             scenario, Intake(admission, kinds_hint="gputile simulate can be told")
         )
-        match_live_pods(scenario, moment.pods, expansion)
-        scenario.budgets += moment.budgets or ()
+        match_live_pods(scenario, snapshot.pods, expansion)
+        scenario.budgets += snapshot.budgets or ()
     except ManifestError as error:
         return WhatIf(error=str(error))
     decided = []
     notes = list(merged_notes(scenario.notes))
     ends = time.monotonic() + MOST_SECONDS
-    simulation = Simulation(moment.configuration)
+    simulation = Simulation(snapshot.configuration)
     for outcome in simulation.run(scenario, time.time_ns):
         decided.append(_decided(outcome, simulation.ledger))
         if time.monotonic() > ends:
@@ -160,7 +160,7 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
                 f"has no time limit"
             )
             break
-    if simulation.victims and moment.budgets is None:
+    if simulation.victims and snapshot.budgets is None:
         notes.append(
             "the PodDisruptionBudgets are unknown; it is assumed that they allow the evictions of "
             "the preempted pods"

@@ -22,7 +22,7 @@ from gputile.tools.web.agent_usage import CreationTimes, UsageReader, created_of
 from gputile.tools.web.app import PageApp
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard
-from gputile.tools.web.questions import Moment
+from gputile.tools.web.questions import ClusterSnapshot
 from gputile.tools.web.state import page_state
 from gputile.tools.web.usage import UsageFeed
 from gputile.tools.web.viewers import Viewers
@@ -45,7 +45,7 @@ class WebSettings:
     port: int  # 0 means any free port
     ready: Callable[[str], None]  # is called with the page's address when the page is served
     # Reads the objects that questions need in addition to nodes, pods and claims.
-    complete: Callable[[Connection, Moment], Awaitable[Moment]]
+    complete: Callable[[Connection, ClusterSnapshot], Awaitable[ClusterSnapshot]]
     installed_in: str  # the namespace of the agents from which usage is read
     login: LoginSettings | None = None  # None serves the page on loopback, without a login
 
@@ -82,8 +82,8 @@ async def serve(
         if viewers is not None:
             ending.push_async_callback(viewers.close)
 
-        async def moment() -> Moment:
-            now = Moment(
+        async def snapshot() -> ClusterSnapshot:
+            now = ClusterSnapshot(
                 state.nodes,
                 state.pods,
                 configuration,
@@ -92,7 +92,7 @@ async def serve(
             )
             return await settings.complete(connection, now)
 
-        page = PageApp(feed, usage, connection, moment, viewers, access.server)
+        page = PageApp(feed, usage, connection, snapshot, viewers, access.server)
         page.prepare()
         if viewers is None or settings.login is None:
             token = secrets.token_urlsafe(_TOKEN_BYTES)

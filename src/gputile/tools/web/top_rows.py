@@ -267,8 +267,8 @@ class UsageOfNodes:
         found, counts_time = await self._round(reader, tile_of)
         if twice and counts_time:
             await asyncio.sleep(BETWEEN_S)
-            again, _ = await self._round(reader, {name: tile_of[name] for name in counts_time})
-            found |= again
+            second, _ = await self._round(reader, {name: tile_of[name] for name in counts_time})
+            found |= second
         return found
 
     async def _round(

@@ -17,7 +17,7 @@ from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web import feed as page_feed
 from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST
 from gputile.tools.web.feed import Feed
-from gputile.tools.web.questions import Moment, Questions, TooManyQuestions
+from gputile.tools.web.questions import ClusterSnapshot, Questions, TooManyQuestions
 from gputile.tools.web.state import PageState
 from tests.fakes.agents import metrics_text, put_agent
 from tests.fakes.corebuilders import gpu_node, pod
@@ -177,13 +177,13 @@ async def test_what_if_may_add_nodes() -> None:
 
 
 async def test_a_viewer_who_asks_very_much_leaves_room_for_others() -> None:
-    async def moment() -> Moment:
-        return Moment((), (), CONFIGURATION)
+    async def snapshot() -> ClusterSnapshot:
+        return ClusterSnapshot((), (), CONFIGURATION)
 
     answered = threading.Event()
-    questions = Questions(moment, 4, 2)
+    questions = Questions(snapshot, 4, 2)
 
-    def wait(_: Moment) -> bool:
+    def wait(_: ClusterSnapshot) -> bool:
         return answered.wait(HANG_S)
 
     asked = [asyncio.ensure_future(questions.ask(wait, viewer)) for viewer in ("one", "one", "another", "another")]
