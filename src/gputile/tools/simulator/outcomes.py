@@ -23,8 +23,8 @@ from gputile.tools.simulator.workloads import Owner
 @dataclass(slots=True)
 class WorkloadOutcome:
     owner: Owner
-    nodes: Counter[str] = field(default_factory=Counter)  # placed pods by node
-    allocations: Counter[str] = field(default_factory=Counter)  # placed pods by allocation
+    nodes: Counter[str] = field(default_factory=Counter)  # placed pods per node
+    allocations: Counter[str] = field(default_factory=Counter)  # placed pods per allocation
     refused: dict[str, list[Pod]] = field(default_factory=dict)  # refused pods by reason
 
     @property

@@ -71,7 +71,7 @@ class Questions:
         self._waiting: Counter[str] = Counter()
 
     async def ask(self, answer: Callable[[ClusterSnapshot], T], viewer: str) -> T:
-        """Return ``answer(moment)``. ``viewer`` is the user's name, or "" if there is no login.
+        """Return ``answer(snapshot)``. ``viewer`` is the user's name, or "" if there is no login.
 
         Raises:
             TooManyQuestions: the queue is full.
