@@ -10,7 +10,7 @@ import pytest
 
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU, ConditionType
 from tests.e2e.extender import assert_nothing_over_allocated, why_pending
-from tests.e2e.node import VISIBLE, GpuNode, booked_gpus, gpu_node, probe_pod
+from tests.e2e.node import VISIBLE, GpuNode, booked_gpus, gpu_node, probe_container, probe_pod, probe_pod_of
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.processes import daemons
 
@@ -70,7 +70,7 @@ def test_mig_instances_and_the_whole_gpu_beside_them(split: GpuNode, namespace: 
 def test_replicas_of_whole_gpus_are_for_one_trust_group(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
-    """Time-slicing gives each GPU three times, to different pods first on different GPUs.
+    """Time-slicing gives each GPU three times, to different pods first on different GPUs, also to a pod's containers.
 
     The extender refuses a stranger, as the node would, so a Deployment of one makes one pod, and none that fails.
     """
@@ -88,8 +88,11 @@ def test_replicas_of_whole_gpus_are_for_one_trust_group(
         name = here.pods(other)[0]["metadata"]["name"]
         told = "another trust group, and time-slicing does not isolate memory"
         control_plane.wait(lambda: told in why_pending(control_plane, other, name), "the reason")
-        here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(4, 12)))
-        seen = [here.said(pod, "main")[VISIBLE] for pod in here.wait_running(12, namespace)]
+        containers = [probe_container(f"c{i}", {WHOLE_GPU: 1}) for i in range(8)]
+        here.create(namespace, probe_pod_of("p4", containers))
+        pods = here.wait_running(5, namespace)
+        seen = [here.said(pod, each["name"])[VISIBLE] for pod in pods for each in pod["spec"]["containers"]]
+        here.wait_agreement(namespace)
         assert {uuid: seen.count(uuid) for uuid in seen} == {gpu.uuid: 3 for gpu in here.agent.machine.gpus}
         (pod,) = here.pods(other)
         assert (pod["metadata"]["name"], pod["status"]["phase"]) == (name, "Pending")

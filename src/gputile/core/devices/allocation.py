@@ -7,8 +7,9 @@ a reservation for a pod that preempts others or waits in a gang. ``placement.fit
 decides which GPUs a pod gets.
 """
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -26,10 +27,11 @@ from gputile.api.well_known import (
     RESERVATION_ANNOTATION,
 )
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, advertised_units
-from gputile.core.devices.request import Phase, Request, RequestKind
+from gputile.core.devices.request import ContainerRequest, Phase, Request, RequestKind
 
 VERSION = 1
 
+GpuT = TypeVar("GpuT", bound=Hashable)
 Uuid = Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
 Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
 Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
@@ -52,7 +54,7 @@ class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The GPUs of one pod."""
 
-    # What the pod holds at its peak
+    # What the pod holds at its peak. A GPU is listed once for each of its time slices
     gpus: Annotated[tuple[GpuShare, ...], msgspec.Meta(min_length=1, max_length=MOST_GPUS)] = (
         msgspec.field(name="cards")
     )
@@ -68,6 +70,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) -> Allocation:
+    """Build the allocation of the ``chosen`` GPUs, which has a GPU once for each time slice."""
     if request.shape.kind is RequestKind.SHARED:
         shape, count = request.shape, len(chosen)
         gpus = tuple(GpuShare(gpu.uuid, gpu.index, shape.mib, shape.percent) for gpu in chosen)
@@ -85,24 +88,36 @@ def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) ->
         }
         return Allocation(gpus, containers, request.unit_mib, mode=mode, assumed_ns=now_ns)
     gpus = tuple(GpuShare(gpu.uuid, gpu.index, gpu.mib, 100) for gpu in chosen)
-    containers = _deal(request, gpus)
+    containers = assign_whole(request.containers, Counter(gpus)) or {}
     return Allocation(gpus, containers, request.unit_mib, mode=mode, whole=True, assumed_ns=now_ns)
 
 
-def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuShare, ...]]:
-    """Assign whole GPUs to the containers.
+def assign_whole(
+    containers: Iterable[ContainerRequest], slices: Mapping[GpuT, int]
+) -> dict[str, tuple[GpuT, ...]] | None:
+    """Return the GPUs of each container, or None if there are too few.
 
-    Each sidecar and app container gets GPUs of its own. An init container gets GPUs that no earlier
-    sidecar has. An app container may get the GPUs of an init container, since it starts later. The
-    kubelet also reuses the devices of init containers.
+    ``slices`` has the number of containers that can use each GPU at once, which is 1 without
+    time-slicing. The GPUs of a container are different ones, first those with the most slices left.
+    A container gets the GPUs of ended init containers before others, as the kubelet reuses their
+    devices.
     """
-    dealt: dict[str, tuple[GpuShare, ...]] = {}
-    taken = 0
-    for container in request.containers:
-        dealt[container.name] = gpus[taken : taken + container.gpus]
-        if container.phase is not Phase.INIT:
-            taken += container.gpus
-    return dealt
+    left, ended, found = dict(slices), list[GpuT](), dict[str, tuple[GpuT, ...]]()
+    for container in containers:
+        inherited = ended[: container.gpus]
+        free = [gpu for gpu, count in left.items() if count > 0 and gpu not in inherited]
+        more = sorted(free, key=left.__getitem__, reverse=True)[: container.gpus - len(inherited)]
+        if len(inherited) + len(more) < container.gpus:
+            return None
+        for gpu in more:
+            left[gpu] -= 1
+        if container.phase is Phase.INIT:
+            ended += more
+        else:
+            del ended[: container.gpus]
+        assigned = {*inherited, *more}
+        found[container.name] = tuple(gpu for gpu in left if gpu in assigned)
+    return found
 
 
 def check_allocation(allocation: Allocation) -> Allocation:
@@ -112,12 +127,13 @@ def check_allocation(allocation: Allocation) -> Allocation:
     than is booked.
 
     Raises:
-        AllocationError: a GPU is listed twice, or a container has more than the pod.
+        AllocationError: a shared GPU is listed twice, two GPUs have the same index, or a container
+            has more than the pod.
     """
     gpus = {share.uuid: share for share in allocation.gpus}
-    if len(gpus) < len(allocation.gpus) or len({share.index for share in allocation.gpus}) < len(
-        gpus
-    ):
+    indices = {share.index for share in allocation.gpus}
+    count = len(gpus) if allocation.whole else len(allocation.gpus)
+    if len(gpus) < count or len(indices) < len(gpus):
         raise AllocationError("a GPU is listed twice")
     for name, shares in allocation.containers.items():
         for share in shares:

@@ -84,12 +84,14 @@ class Shape:
     """The part of a request that decides where the pod fits. Equal shapes fit the same nodes."""
 
     kind: RequestKind
-    gpus: int  # the number of different GPUs
+    gpus: int  # the number of GPUs, or of time slices of GPUs
     mib: int = 0  # on each GPU, 0 for whole GPUs
     percent: int = 0  # on each GPU, from 0 to 100
     trust_group: str = ""  # the group that may share a GPU without isolation (G5)
     unit_mib: int = 0  # the unit of the pod's gpu-mem, 0 for whole GPUs
     by_claims: bool = False  # the request is a ResourceClaim, for nodes that offer GPUs by claims
+    # The containers, if several request whole GPUs. They may have time slices of the same GPU
+    containers: tuple[ContainerRequest, ...] = ()
     models: frozenset[str] = frozenset()  # suitable GPU models, as label values. Empty means all
     isolated: bool = False  # only GPUs with limited memory are suitable
 
@@ -148,9 +150,14 @@ def parse_request(
                 f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})"
             )
         # Several pods may share a whole GPU by time-slicing, but never a set of GPUs by topology.
-        group = trust_group(pod) if kind is RequestKind.WHOLE else ""
+        whole = kind is RequestKind.WHOLE
         shape = Shape(
-            kind, gpus, trust_group=group, models=_models(pod), isolated=_is_isolated(pod)
+            kind,
+            gpus,
+            trust_group=trust_group(pod) if whole else "",
+            containers=containers if whole and len(containers) > 1 else (),
+            models=_models(pod),
+            isolated=_is_isolated(pod),
         )
         return Request(shape, unit_mib, containers, host_request(pod))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
@@ -185,7 +192,7 @@ def _bytes_meant(count: int, unit: int) -> str:
 
 
 def effective(
-    containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]
+    containers: Iterable[ContainerRequest], amount: Callable[[ContainerRequest], int]
 ) -> int:
     """Return what the pod needs at its peak.
 

@@ -76,17 +76,33 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.allocation is not None and self.allocation.whole
 
     @property
+    def time_sliced(self) -> bool:
+        """Whether the booking has several time slices of a GPU."""
+        return len({share.uuid for share in self.gpus}) < len(self.gpus)
+
+    @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
     def on_gpu(self, uuid: str) -> bool:
         return any(share.uuid == uuid for share in self.gpus)
 
+    def amounts_on(self, info: NodeInfo) -> dict[int, tuple[int, int]]:
+        """Return the MiB and percent of each GPU that the node has, by the GPU's index."""
+        found: dict[int, tuple[int, int]] = {}
+        for share in self.gpus:
+            if (i := info.column(share.uuid)) is not None:
+                index = info.inventory.gpus[i].index
+                mib, percent = self.amounts(share, info.gpu_total(i), info.replicas)
+                before = found.get(index, (0, 0))
+                found[index] = before[0] + mib, before[1] + percent
+        return found
+
     def amounts(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
         """Return the MiB and percent of compute that ``share`` uses of a GPU with ``total_mib``.
 
         A pod with whole GPUs uses all of each GPU, whatever its share states. If ``replicas`` pods
-        share each whole GPU by time-slicing, each pod uses an equal part.
+        share each whole GPU by time-slicing, each time slice is an equal part.
         """
         if replicas and self.whole:
             return total_mib // replicas, 100 // replicas

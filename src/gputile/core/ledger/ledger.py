@@ -410,7 +410,8 @@ class Ledger:
     def unplaced(self, node: str) -> list[Booking]:
         """Return the bookings on a node that cannot be assigned to GPUs.
 
-        Each of these bookings names no GPU, or names a GPU that the node does not have.
+        Each of these bookings names no GPU, names a GPU that the node does not have, or has several
+        time slices of a GPU that is not time-sliced.
         Reservations are not included, since their pods are not on the node yet.
         """
         info = self.info_of(node)
@@ -418,7 +419,8 @@ class Ledger:
         def is_unplaced(booking: Booking) -> bool:
             if booking.allocation is None or info is None or booking.reserved:
                 return booking.allocation is None
-            return any(info.column(share.uuid) is None for share in booking.gpus)
+            several = booking.time_sliced and not info.sliced
+            return several or any(info.column(share.uuid) is None for share in booking.gpus)
 
         return list(filter(is_unplaced, self.on_node(node)))
 

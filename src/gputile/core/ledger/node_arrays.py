@@ -44,7 +44,7 @@ class NodeArrays:
         self.total: Int32 = np.zeros((rows, gpus), np.int32)  # MiB
         self.used: Int64 = np.zeros((rows, gpus), np.int64)  # MiB
         self.percent: Int64 = np.zeros((rows, gpus), np.int64)  # of compute, in use
-        self.pods: Int32 = np.zeros((rows, gpus), np.int32)
+        self.pods: Int32 = np.zeros((rows, gpus), np.int32)  # with time-slicing, their time slices
         # The trust group of the GPU's pods, NO_GROUP or MIXED_GROUPS. Only for ``grouped`` nodes
         self.group: Int64 = np.zeros((rows, gpus), np.int64)
         self.usable: Bool = np.zeros((rows, gpus), np.bool_)  # the GPU exists and is healthy
@@ -206,7 +206,7 @@ class NodeTable:
         after the change.
         """
         arrays, node_info = self.node_arrays, self._node_info[row]
-        known = booking.allocation is not None
+        known = booking.allocation is not None and (node_info.sliced or not booking.time_sliced)
         self.charge(row, HostResources(sign * booking.host.cpu, sign * booking.host.mib))
         for share in booking.gpus:
             column = node_info.column(share.uuid)

@@ -83,7 +83,7 @@ class NodeInfo:
     placement: str
     inventory: Inventory
     serving_mode: ServingMode
-    max_pods_per_gpu: int
+    max_pods_per_gpu: int  # with time-slicing, the time slices of each GPU
     grouped: bool  # each GPU may have pods of one trust group only
     problem: str = ""  # the reason why the node serves nothing
     host: HostResources = UNKNOWN_HOST  # the CPU and memory that pods may use
@@ -109,7 +109,7 @@ class NodeInfo:
 
     @property
     def replicas(self) -> int:
-        """How many pods share each whole GPU by time-slicing, or 0 without time-slicing."""
+        """The time slices of each whole GPU, or 0 without time-slicing."""
         return self.inventory.replicas if self.mode is Mode.EXCLUSIVE else 0
 
     @property
@@ -124,7 +124,10 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """A GPU and its bookings: MiB, percent of compute, pods, and the number of its trust group."""
+    """A GPU and its bookings: MiB, percent of compute, pods, and the number of its trust group.
+
+    With time-slicing, ``pods`` counts the time slices of pods.
+    """
 
     gpu: Gpu
     total: int

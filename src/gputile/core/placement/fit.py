@@ -28,8 +28,9 @@ import numpy.typing as npt
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, ISOLATION, Mode
 from gputile.api.wording import memory_text
+from gputile.core.devices.allocation import assign_whole
 from gputile.core.devices.inventory import model_label_value
-from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.devices.request import RequestKind, Shape, effective
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays, Rows, group_number
 from gputile.core.ledger.node_info import GpuState, NodeInfo, NodeState, ServingMode
 from gputile.core.placement.packing_scores import remnants, value_keys
@@ -122,6 +123,8 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
             wanted=shape.unit_mib,
             there=node_info.unit_mib,
         )
+    if node_info.sliced and shape.containers:
+        return _too_few_slices(node, shape)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
     if shape.models:
         named, healthy = len(healthy), [gpu for gpu in healthy if is_of_model(gpu, shape)]
@@ -159,6 +162,37 @@ def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> 
     return Refusal(
         FitRule.TOO_LARGE, text, gpu=largest.gpu.index, wanted=shape.mib, there=largest.total
     )
+
+
+def _too_few_slices(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
+    """Return why the containers do not get a time slice of each GPU they need, or None."""
+    left = _slices_left(node, shape)
+    if assign_whole(shape.containers, left) is not None:
+        return None
+    need = f"the pod needs {shape.gpus}"
+    most = max(container.gpus for container in shape.containers)
+    if most > 1:
+        need += f", and different GPUs for the {most} of one container"
+    usable = [gpu for gpu in node.gpus if gpu.gpu.healthy and is_of_model(gpu, shape)]
+    total = len(usable) * node.info.replicas
+    if (
+        assign_whole(shape.containers, dict.fromkeys(range(len(usable)), node.info.replicas))
+        is None
+    ):
+        text = f"it has {total} time slices on {_gpus(len(usable))} that the pod can use; {need}"
+        return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=total)
+    there = sum(left.values())
+    text = f"{there} of the {total} time slices of its GPUs {_are(there)} left for it; {need}"
+    return Refusal(FitRule.GPUS_TAKEN, text, wanted=shape.gpus, there=there)
+
+
+def _slices_left(node: NodeState, shape: Shape) -> dict[int, int]:
+    """Return, by position, how many time slices of each suitable GPU are left."""
+    return {
+        i: node.info.max_pods_per_gpu - gpu.pods
+        for i, gpu in enumerate(node.gpus)
+        if next(gpu_shortages(gpu, shape, node.info), None) is None
+    }
 
 
 def _shortage(
@@ -215,7 +249,9 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=shape.percent, there=left)
     if gpu.pods >= node_info.max_pods_per_gpu:
         text = (
-            f"holds {gpu.pods} pods, the most that a GPU may hold here "
+            f"has no time slice left ({gpu.pods} are in use)"
+            if node_info.sliced
+            else f"holds {gpu.pods} pods, the most that a GPU may hold here "
             f"({node_info.max_pods_per_gpu})"
         )
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
@@ -283,17 +319,20 @@ def choose_gpus(
 ) -> tuple[GpuState, ...]:
     """Choose the GPUs that the pod gets on ``node``. The request must fit the node.
 
-    ``row`` is the row of the node. The GPUs are sorted by index. The result is empty if another
-    device plugin manages the GPUs. ``value`` has the value of each remnant for packing
-    (``PackingState.value``). Without ``value``, packing fills one GPU before the next.
+    ``row`` is the row of the node. The GPUs are sorted by index, and a GPU is repeated for each of
+    its time slices. The result is empty if another device plugin manages the GPUs. ``value`` has
+    the value of each remnant for packing (``PackingState.value``). Without ``value``, packing fills
+    one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
-    ready = [
-        i
-        for i, gpu in enumerate(node.gpus)
-        if next(gpu_shortages(gpu, shape, node.info), None) is None
-    ]
+    left = _slices_left(node, shape)
+    if node.info.sliced and shape.containers:
+        assigned = assign_whole(shape.containers, left) or {}
+        on = {i: [each for each in shape.containers if i in assigned[each.name]] for i in left}
+        counts = {i: effective(users, lambda _: 1) for i, users in on.items()}
+        return tuple(node.gpus[i] for i, count in counts.items() for _ in range(count))
+    ready = list(left)
     if node.info.by_claims:
         return tuple(node.gpus[i] for i in ready[: shape.gpus])
     if shape.kind is RequestKind.SHARED or node.serving_mode is ServingMode.SLICED:

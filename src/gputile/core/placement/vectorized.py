@@ -10,6 +10,7 @@ fuller. It scores lower if its free GPUs are out of balance with its free CPU or
 import numpy as np
 import numpy.typing as npt
 
+from gputile.core.devices.allocation import assign_whole
 from gputile.core.devices.inventory import model_number
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import HostResources
@@ -18,6 +19,7 @@ from gputile.core.ledger.node_info import ServingMode
 from gputile.core.refusal import FitRule
 
 Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 Which = Rows | slice
 
@@ -113,8 +115,20 @@ def counted_by_others(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
     sliced = serving_mode == ServingMode.SLICED
     if sliced.any():
         gpus = _suitable(arrays, shape, rows) & _shareable_gpus(arrays, shape, rows)
-        other_plugin |= sliced & (_count(gpus) >= shape.gpus)
+        left = arrays.max_pods_per_gpu[rows, None] - arrays.pods[rows]
+        other_plugin |= sliced & _have_slices(shape, gpus * left, sliced)
     return other_plugin
+
+
+def _have_slices(shape: Shape, left: Int32, sliced: Bool) -> Bool:
+    """Return which nodes have enough time slices. ``left`` has the slices left of each GPU."""
+    if not shape.containers:
+        return _count(left > 0) >= shape.gpus
+    found = np.zeros(len(left), np.bool_)
+    for row in np.flatnonzero(sliced):
+        assigned = assign_whole(shape.containers, dict(enumerate(left[row].tolist())))
+        found[row] = assigned is not None
+    return found
 
 
 def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
@@ -128,7 +142,10 @@ def _suitable(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
 
 
 def _shareable_gpus(arrays: NodeArrays, shape: Shape, rows: Which) -> Bool:
-    """Return which GPUs in ``rows`` may have one more pod of the request's trust group."""
+    """Return which GPUs in ``rows`` may have one more pod of the request's trust group.
+
+    With time-slicing, these GPUs have a time slice left.
+    """
     gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
@@ -239,14 +256,18 @@ def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     serving_mode, usable = arrays.serving_mode[rows], _suitable(arrays, shape, rows)
     large = usable & (arrays.total[rows] >= shape.mib)
     result = np.full(len(serving_mode), FitRule.GPUS_TAKEN, np.int64)
-    result[_count(large) < shape.gpus] = FitRule.TOO_LARGE
-    result[_count(usable) < shape.gpus] = FitRule.TOO_FEW
+    if shape.mib:
+        result[_count(large) < shape.gpus] = FitRule.TOO_LARGE
+    few = _count(usable) < shape.gpus
+    sliced = serving_mode == ServingMode.SLICED
+    if shape.containers and sliced.any():
+        slices = usable * arrays.max_pods_per_gpu[rows, None]
+        few = np.where(sliced, ~_have_slices(shape, slices, sliced), few)
+    result[few] = FitRule.TOO_FEW
     if shape.kind is RequestKind.SHARED:
         result[arrays.unit[rows] != shape.unit_mib] = FitRule.UNIT
     whole = shape.kind is RequestKind.WHOLE and not shape.by_claims and not shape.isolated
-    result[~serving(arrays, shape, rows) & ~(whole & (serving_mode == ServingMode.SLICED))] = (
-        FitRule.MODE
-    )
+    result[~serving(arrays, shape, rows) & ~(whole & sliced)] = FitRule.MODE
     result[serving_mode == ServingMode.BLOCKED] = FitRule.UNPLACED
     result[serving_mode == ServingMode.NOTHING] = FitRule.NO_GPUS
     return result

@@ -138,10 +138,14 @@ def freeable_gpus(
     """
     on_gpu: dict[str, list[Booking]] = {}
     for booking in bookings:
-        for share in booking.gpus:
-            on_gpu.setdefault(share.uuid, []).append(booking)
+        for uuid in dict.fromkeys(share.uuid for share in booking.gpus):
+            on_gpu.setdefault(uuid, []).append(booking)
+    containers = request.shape.containers if state.info.sliced else ()
+    # Containers with one GPU each may have time slices of the same GPU.
+    slices = len(containers) if all(each.gpus == 1 for each in containers) else 1
     found = (
-        _gpu(state, each, request, on_gpu.get(each.gpu.uuid, ()), groups)
+        _gpu(state, each, request, on_gpu.get(each.gpu.uuid, ()), groups, nth)
+        for nth in range(1, max(1, slices) + 1)
         for each in state.gpus
         if each.gpu.healthy and (not only_gpus or each.gpu.uuid in only_gpus)
     )
@@ -154,8 +158,12 @@ def _gpu(
     request: Request,
     bookings: Iterable[Booking],
     groups: Mapping[str, VictimGroup | None],
+    nth: int,
 ) -> _LeavingGpu | None:
-    """Return what a GPU lacks and which groups may leave, or None if it cannot be freed."""
+    """Return what a GPU lacks and which groups may leave, or None if it cannot be freed.
+
+    The GPU is to be the ``nth`` of the request's time slices on the same GPU.
+    """
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
         return None
@@ -163,8 +171,8 @@ def _gpu(
     freed: dict[VictimGroup, GpuAmounts] = {}
     incompatible_pods = 0
     for booking in bookings:
-        share = next(each for each in booking.gpus if each.uuid == gpu.gpu.uuid)
-        mib, percent = booking.amounts(share, gpu.total, info.replicas)
+        shares = [each for each in booking.gpus if each.uuid == gpu.gpu.uuid]
+        mib, percent = booking.amounts(shares[0], gpu.total, info.replicas)
         incompatible = int(alone or (info.grouped and booking.trust_group != shape.trust_group))
         incompatible_pods += incompatible
         group = groups[booking.uid]
@@ -172,12 +180,12 @@ def _gpu(
             return None
         if group is not None:
             freed[group] = freed.get(group, GpuAmounts()).plus(
-                GpuAmounts(mib, percent, 1, incompatible)
+                GpuAmounts(mib, percent, len(shares), incompatible)
             )
     missing = GpuAmounts(
         mib=gpu.used + shape.mib - gpu.total if shape.kind is RequestKind.SHARED else 0,
         percent=gpu.percent + shape.percent - 100 if shape.percent else 0,
-        pods=0 if alone else gpu.pods + 1 - info.max_pods_per_gpu,
+        pods=0 if alone else gpu.pods + nth - info.max_pods_per_gpu,
         incompatible=incompatible_pods,
     )
     return _LeavingGpu(gpu.gpu, missing.without(freed.pop(LEAVING, GpuAmounts())), freed)

@@ -200,7 +200,7 @@ class _Choice:
         pod, request = self.pod, self.pod.request if self.pod else None
         of_container = pod.booked(self.caller.container) if pod else ()
         of_pod = pod.allocation.gpus if pod and pod.allocation else ()
-        known = [tuple(share.uuid for share in shares) for shares in (of_container, of_pod)]
+        known = [tuple({share.uuid: 0 for share in shares}) for shares in (of_container, of_pod)]
         if self.resource not in SHARED_RESOURCES:
             yield from known
             yield from self._fitting(self.size, 1, 0, 0)

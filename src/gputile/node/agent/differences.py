@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, EventReason
+from gputile.api.well_known import GPUSHARE_ASSIGNED, MIG_PREFIX, WHOLE_GPU, EventReason
 from gputile.core.devices.allocation import (
     TOOL_ANNOTATIONS,
     Allocation,
@@ -18,7 +18,7 @@ from gputile.core.devices.allocation import (
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import DeviceTable, Listing, PodDevices
+from gputile.node.agent.device_table import EMPTY, DeviceTable, Listing, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
@@ -71,8 +71,13 @@ def allocation_of(
         gpu.uuid: tuple(each for each in request.containers if gpu.uuid in where[each.name])
         for gpu in gpus
     }
+    slices = pod_devices.ids_by_gpu.get(WHOLE_GPU, EMPTY) if node_config.replicated else EMPTY
     return Allocation(
-        gpus=tuple(share(gpu, *on[gpu.uuid]) for gpu in gpus),
+        gpus=tuple(
+            share(gpu, *on[gpu.uuid])
+            for gpu in gpus
+            for _ in range(len(slices.get(gpu.uuid, ())) or 1)
+        ),
         containers={
             each.name: tuple(share(gpu, each) for gpu in node_config.gpus(where[each.name]))
             for each in request.containers

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from gputile.api.core import ended_containers
 from gputile.api.quantity import MIB
-from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
+from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, WHOLE_GPU
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import EMPTY, PodDevices, PreparedClaim
@@ -353,7 +353,8 @@ def _held(node_config: NodeConfig, held: PodDevices) -> dict[int, tuple[int, int
         if gpu.uuid in held.ids_by_gpu.get(GPU_MEMORY, EMPTY):
             found[gpu.index] = held.mib(gpu.uuid), held.percent(gpu.uuid)
         else:
-            found[gpu.index] = gpu.mib // replicas, 100 // replicas
+            slices = len(held.ids_by_gpu.get(WHOLE_GPU, EMPTY).get(gpu.uuid, ())) or 1
+            found[gpu.index] = slices * (gpu.mib // replicas), slices * (100 // replicas)
     for instance in _instances(node_config, held):
         found[instance.index] = found.get(instance.index, (0, 0))[0] + instance.mib, 0
     return found

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,7 +36,13 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import first_of
-from gputile.core.devices.allocation import Allocation, GpuShare, allocate, encode_allocation
+from gputile.core.devices.allocation import (
+    Allocation,
+    GpuShare,
+    allocate,
+    assign_whole,
+    encode_allocation,
+)
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_REPLICAS,
@@ -275,14 +282,13 @@ def _with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit
         request = parse_request(pod, unit_mib)
     except RequestError:
         return pod
-    if (
-        request is None
-        or inventory.mode != Mode.EXCLUSIVE
-        or request.shape.gpus > len(inventory.gpus)
-    ):
+    if request is None or inventory.mode != Mode.EXCLUSIVE:
         return pod
     by_pods = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))
-    chosen = by_pods[: request.shape.gpus]
+    slices = max(inventory.replicas, 1)
+    chosen = list(islice(chain.from_iterable(repeat(by_pods, slices)), request.shape.gpus))
+    if assign_whole(request.containers, Counter(chosen)) is None:
+        return pod
     holders.update(gpu.uuid for gpu in chosen)
     allocation = allocate(request, chosen, inventory.mode, 1)
     return _annotated(pod, ALLOCATION_ANNOTATION, encode_allocation(allocation))

@@ -352,8 +352,9 @@ def missed_admission_text(pod: Pod, configuration: Configuration) -> str | None:
 
 
 def _holder_report(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
-    share = next(share for share in booking.gpus if share.uuid == gpu.gpu.uuid)
-    mib, percent = booking.amounts(share, gpu.total, replicas)
+    shares = [share for share in booking.gpus if share.uuid == gpu.gpu.uuid]
+    mib, percent = booking.amounts(shares[0], gpu.total, replicas)
+    mib, percent = len(shares) * mib, len(shares) * percent
     return HolderReport(booking.namespace, booking.name, mib, percent, booking.reserved)
 
 

@@ -68,6 +68,9 @@ def _allocation_text(pod: Pod, allocation: Allocation | None) -> str:
             "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
         )
     count = len(allocation.gpus)
+    different = len({share.uuid for share in allocation.gpus})
+    if different < count:
+        return f"{count} time slices of {different} GPU{'s' if different > 1 else ''}"
     if allocation.whole:
         return "1 GPU" if count == 1 else f"{count} GPUs"
     share = allocation.gpus[0]

@@ -194,17 +194,16 @@ def _in_mode(
     allocation = _allocation_of(pod)
     if allocation is None:
         return None
-    count = len(allocation.gpus)
     total_of = {gpu.uuid: gpu.mib for gpu in inventory.gpus}
     totals = [total_of.get(share.uuid, share.mib) for share in allocation.gpus]
     if not mode.shared:
-        return with_gpus(
-            _unbound(pod), {TOPOLOGY_GPU if mode is Mode.TOPOLOGY else WHOLE_GPU: count}
-        )
+        resource = TOPOLOGY_GPU if mode is Mode.TOPOLOGY else WHOLE_GPU
+        return with_gpus(_unbound(pod), {resource: len(allocation.gpus)})
+    count = len({share.uuid for share in allocation.gpus})
     total, booked_mib = min(totals), max(share.mib for share in allocation.gpus)
     percent = max(share.percent for share in allocation.gpus)
     if allocation.whole:
-        part = total // max(inventory.replicas, 1)
+        part = total * len(allocation.gpus) // count // max(inventory.replicas, 1)
         booked_mib, percent = needs.of(pod, count) or max(part // unit_mib, 1) * unit_mib, 0
     most = total // unit_mib
     units = max(1, min(-(-booked_mib // unit_mib), most))

@@ -46,7 +46,7 @@ class Paper:
 class Bar:
     """A GPU. ``pieces`` maps groups to their shares of ``total``.
 
-    Amounts are in MiB. With ``in_turns``, the GPU is time-sliced and amounts are numbers of pods.
+    Amounts are in MiB. With ``in_turns``, the GPU is time-sliced and amounts are time slices.
     """
 
     index: int
@@ -137,7 +137,7 @@ def _bars(node: NodeSummary, group_of: GroupOf) -> list[Bar]:
         pieces: Counter[str] = Counter()
         for pod in node.pods:
             if mib := pod.mib.get(gpu.index):
-                pieces[group_of(pod)] += 1 if in_turns else mib
+                pieces[group_of(pod)] += pod.slices[gpu.index] if in_turns else mib
         used = gpu.pods if in_turns else gpu.booked_mib
         if (rest := used - sum(pieces.values())) > 0:
             pieces[OTHER_PODS] += rest
@@ -152,7 +152,7 @@ def _bars(node: NodeSummary, group_of: GroupOf) -> list[Bar]:
 def _remarks(node: NodeSummary) -> list[str]:
     found = list(node.troubles)
     if node.replicas:
-        found.append("time-sliced: counted in pods")
+        found.append("time-sliced: counted in time slices")
     if unplaced := node.unplaced_mib:
         found.append(f"in addition, {memory_text(unplaced)} of pods whose GPUs are unknown")
     return found

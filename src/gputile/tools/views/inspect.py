@@ -4,6 +4,7 @@
 copied from ACK's sample output, where headings are misaligned with the rows by two characters.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +54,10 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
     problem: Annotated[
         str, described('The reason why the pod\'s GPUs are unknown, or "" if they are known.')
     ] = ""
+    slices: Annotated[
+        dict[int, int],
+        described("The pod's time slices of each GPU, by the number of the GPU."),
+    ] = {}
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,7 +75,7 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     ] = ""
     replicas: Annotated[
         int,
-        described("The number of pods that can time-slice each GPU, or 0 without time-slicing."),
+        described("The number of time slices of each GPU, or 0 without time-slicing."),
     ] = 0
 
     @property
@@ -153,7 +158,7 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     pods = []
     for booking in bookings:
-        pods.append(_pod(booking, index_of))
+        pods.append(_pod(booking, index_of, sliced=info.sliced))
         for share in booking.gpus:
             if (i := position.get(share.uuid)) is not None:
                 amounts = booking.amounts(share, totals[i], info.replicas)
@@ -185,7 +190,7 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
     )
 
 
-def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
+def _pod(booking: Booking, index_of: dict[str, int], *, sliced: bool) -> PodSummary:
     problem = booking.problem
     missing = [share.uuid for share in booking.gpus if share.uuid not in index_of]
     if missing:
@@ -197,6 +202,7 @@ def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
         whole=booking.whole,
         asked_mib=booking.asked_mib,
         problem=problem,
+        slices=Counter(share.index for share in booking.gpus) if sliced else {},
     )
 
 
@@ -237,7 +243,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
         lines += ["", "Whole GPUs:", *aligned(rows, width)]
     sliced = [node for node in nodes if node.replicas]
     if sliced:
-        lines += ["", "Time-sliced GPUs, by pods:", *aligned(_sliced_rows(sliced), width)]
+        lines += ["", "Time-sliced GPUs, by time slices:", *aligned(_sliced_rows(sliced), width)]
     # The table of whole GPUs already shows the problem of a node without GPUs.
     listed = [node for node in nodes if node.shared or node.gpus]
     troubled = [(node.name, trouble) for node in listed for trouble in node.troubles]
@@ -265,8 +271,9 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
             ]
             lines += [f"Total :     {node.total_mib // unit_mib}"]
         elif node.replicas:
-            lines += [f"Allocated : {sum(gpu.pods for gpu in node.gpus)} pods"]
-            lines += [f"Total :     {len(node.gpus) * node.replicas} pods on {len(node.gpus)} GPUs"]
+            lines += [f"Allocated : {sum(gpu.pods for gpu in node.gpus)} time slices"]
+            total = len(node.gpus) * node.replicas
+            lines += [f"Total :     {total} time slices of {len(node.gpus)} GPUs"]
         else:
             booked = sum(gpu.pods > 0 for gpu in node.gpus)
             lines += [f"Allocated : {booked} GPUs", f"Total :     {len(node.gpus)} GPUs"]
@@ -309,7 +316,7 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
     cells = [pod.name, pod.namespace]
     for gpu in node.gpus:
         mib = pod.mib.get(gpu.index, 0)
-        whole = "1" if node.replicas else "all"
+        whole = str(pod.slices.get(gpu.index, 0)) if node.replicas else "all"
         cells.append((whole if mib else "0") if pod.whole else str(_units_up(mib, unit_mib)))
     if unplaced:
         cells.append("0" if pod.mib else str(_units_up(pod.asked_mib, unit_mib)))
@@ -324,7 +331,7 @@ def _gpu_counts(node: NodeSummary) -> str:
 
 
 def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
-    """Return a table of nodes with time-sliced GPUs. Cells show numbers of pods and replicas."""
+    """Return a table of nodes with time-sliced GPUs. Cells show allocated and all time slices."""
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     rows: list[tuple[str, ...]] = [
         ("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))

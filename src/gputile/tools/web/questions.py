@@ -141,7 +141,7 @@ def what_if(manifest: bytes, snapshot: ClusterSnapshot, added: Sequence[str] = (
             scenario.nodes += islice(nodes, MOST_ADDED)
         admission = Admission(snapshot.configuration, unsafe=snapshot.unsafe)
         expansion = make_pods(
-            scenario, Intake(admission, kinds_hint="gputile simulate can be told")
+            scenario, Intake(admission, kinds_hint="use gputile simulate --kinds FILE")
         )
         match_live_pods(scenario, snapshot.pods, expansion)
         scenario.budgets += snapshot.budgets or ()
@@ -189,10 +189,4 @@ def _shares(booking: Booking, ledger: Ledger) -> tuple[TileShare, ...]:
     info = ledger.node_info(ledger.row_of[booking.node])
     if info is None:
         return ()
-    total_of = {
-        gpu.uuid: info.gpu_total(position) for position, gpu in enumerate(info.inventory.gpus)
-    }
-    return tuple(
-        TileShare(share.index, *booking.amounts(share, total_of[share.uuid], info.replicas))
-        for share in booking.gpus
-    )
+    return tuple(TileShare(index, *each) for index, each in booking.amounts_on(info).items())

@@ -71,7 +71,7 @@ class NodeTile(_Record, frozen=True):
     taints: tuple[str, ...] = ()  # in kubectl's format
     silent: bool = False  # whether the node's agent has stopped reporting
     cordoned: bool = False
-    replicas: int = 0  # how many pods can time-slice each whole GPU, or 0 without time-slicing
+    replicas: int = 0  # the time slices of each whole GPU, or 0 without time-slicing
     instances: tuple[MigTile, ...] = ()
 
 

@@ -73,7 +73,6 @@ def node_tile(
     serves = "" if closed is not None else _SERVES.get(int(arrays.serving_mode[row]), "")
     if not serves and shut is None and any(each.total for each in instances):
         serves = "instances"
-    index_of = {gpu.uuid: gpu.index for gpu in info.inventory.gpus}
     gpus = tuple(
         GpuTile(
             index=gpu.index,
@@ -86,11 +85,7 @@ def node_tile(
         )
         for i, gpu in enumerate(info.inventory.gpus)
     )
-    total_of = {gpu.index: gpu.total for gpu in gpus}
-    blocks = [
-        _pod_tile(each, index_of, total_of, info, pods.get(_pod_uid(ledger, each)))
-        for each in bookings
-    ]
+    blocks = [_pod_tile(each, info, pods.get(_pod_uid(ledger, each))) for each in bookings]
     booked = {each.uid: block for each, block in zip(bookings, blocks, strict=True)}
     for pod in on_instances:
         uid = pod.metadata.uid
@@ -137,20 +132,10 @@ def created_s(pod: Pod | None) -> int:
     return int(unix_seconds(pod.metadata.creation_timestamp)) if pod is not None else 0
 
 
-def _pod_tile(
-    booking: Booking,
-    index_of: Mapping[str, int],
-    total_of: Mapping[int, int],
-    info: NodeInfo,
-    pod: Pod | None,
-) -> PodTile:
-    missing = next((share.uuid for share in booking.gpus if share.uuid not in index_of), None)
-    shares = []
-    for share in booking.gpus:
-        if share.uuid in index_of:
-            index = index_of[share.uuid]
-            mib, percent = booking.amounts(share, total_of[index], info.replicas)
-            shares.append(TileShare(index, mib, percent))
+def _pod_tile(booking: Booking, info: NodeInfo, pod: Pod | None) -> PodTile:
+    uuids = (share.uuid for share in booking.gpus)
+    missing = next((uuid for uuid in uuids if info.column(uuid) is None), None)
+    shares = [TileShare(index, *amounts) for index, amounts in booking.amounts_on(info).items()]
     return PodTile(
         namespace=booking.namespace,
         name=booking.name,

@@ -1,10 +1,12 @@
 """The arithmetic of init containers and sidecars (KEP-753) against a simulation of a pod's life."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.core.devices.allocation import Allocation, allocate
+from gputile.core.devices.allocation import Allocation, allocate, assign_whole
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import ContainerRequest, Phase, Request, RequestKind, Shape, effective, parse_request
 from tests.fakes.corebuilders import container, pod
@@ -83,6 +85,26 @@ def test_whole_gpus_are_never_on_two_running_containers_l3(containers: tuple[Con
     for moment in moments(containers):
         running = [share.uuid for part in moment for share in allocation.containers[part.name]]
         assert len(running) == len(set(running)) == sum(part.gpus for part in moment)
+
+
+@given(parts(), st.lists(st.integers(0, 4), max_size=6))
+def test_running_containers_never_have_more_slices_of_a_gpu_than_there_are(
+    containers: tuple[ContainerRequest, ...], slices: list[int]
+) -> None:
+    """Without init containers an assignment is found whenever there is one (Gale-Ryser theorem)."""
+    assigned = assign_whole(containers, dict(enumerate(slices)))
+    if assigned is None:
+        at_once = sorted((part.gpus for part in containers), reverse=True)
+        few = [sum(at_once[:k]) > sum(min(k, count) for count in slices) for k in range(1, len(containers) + 1)]
+        assert any(few) or any(part.phase is Phase.INIT for part in containers)
+        return
+    assert all(len(set(assigned[part.name])) == part.gpus for part in containers)
+    peak = Counter[int]()
+    for moment in moments(containers):
+        peak |= Counter(gpu for part in moment for gpu in assigned[part.name])
+    assert all(count <= slices[gpu] for gpu, count in peak.items())
+    assert peak.total() == effective(containers, lambda part: part.gpus)
+    assert assign_whole(containers, peak) is not None
 
 
 def test_a_pods_own_manifest_goes_by_the_same_arithmetic() -> None:

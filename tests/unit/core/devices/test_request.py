@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Container, ObjectMeta, Pod, PodSpec, ResourceRequirements
 from gputile.api.well_known import GPU_MEMORY, ISOLATION, LEGACY_GPU, MEMORY_UNIT_ANNOTATION, TOPOLOGY_GPU, WHOLE_GPU
-from gputile.core.devices.request import RequestError, RequestKind, Shape, parse_request
+from gputile.core.devices.request import ContainerRequest, Phase, RequestError, RequestKind, Shape, parse_request
 from tests.fakes.corebuilders import Amount, container, pod, request_of
 
 Json = dict[str, Any]
@@ -46,7 +46,12 @@ def stamped(unit: str, **limits: int) -> Pod:
         pytest.param(
             pod("p", container("a", asks={LEGACY_GPU: 2}), container("b", asks={LEGACY_GPU: 3})),
             1024,
-            Shape(RequestKind.WHOLE, 5, trust_group="default"),
+            Shape(
+                RequestKind.WHOLE,
+                5,
+                trust_group="default",
+                containers=(ContainerRequest("a", Phase.APP, gpus=2), ContainerRequest("b", Phase.APP, gpus=3)),
+            ),
             id="L3 containers add up",
         ),
         pytest.param(pod(mem=1, namespace="x"), 1024, shared(1, 1024, 0, 1024, "x"), id="G5 namespace is trust"),

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
-from gputile.core.devices.request import Request, RequestKind, Shape
+from gputile.core.devices.request import ContainerRequest, Phase, Request, RequestKind, Shape, effective
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -18,6 +18,10 @@ models = st.sampled_from(
 )
 isolated = st.sampled_from([False, False, True])
 sizes = st.sampled_from([1, 1000, 1024, 4096, 15109, 15360, 2**24])
+PARTS = [(Phase.INIT, 2), (Phase.SIDECAR, 1), (Phase.APP, 1), (Phase.APP, 1), (Phase.APP, 2), (Phase.APP, 3)]
+containers = st.lists(st.sampled_from(range(len(PARTS))), max_size=4, unique=True).map(
+    lambda chosen: tuple(ContainerRequest(f"c{i}", PARTS[i][0], gpus=PARTS[i][1]) for i in sorted(chosen))
+)
 hosts = st.sampled_from(
     [HostResources(), HostResources(900, 70_000), HostResources(8000, 100), HostResources(2**30, 2**40)]
 )
@@ -84,8 +88,10 @@ def requests(draw: st.DrawFn) -> Request:
         return Request(shared if kind is RequestKind.SHARED else whole, CLAIM_UNIT_MIB, (), draw(hosts))
     if kind is not RequestKind.SHARED:
         group = draw(st.sampled_from([*NAMESPACES, "new"])) if kind is RequestKind.WHOLE else ""
-        shape = Shape(kind, gpus, trust_group=group, models=draw(models), isolated=draw(isolated))
-        return Request(shape, 1024, (), draw(hosts))
+        parts = draw(containers) if kind is RequestKind.WHOLE else ()
+        gpus = effective(parts, lambda part: part.gpus) or gpus
+        shape = Shape(kind, gpus, trust_group=group, containers=parts, models=draw(models), isolated=draw(isolated))
+        return Request(shape, 1024, parts, draw(hosts))
     unit = draw(st.sampled_from([128, 1024, 1024]))
     mib = unit * draw(st.sampled_from([1, 2, 7, 14, 15, 120]))
     percent = draw(st.sampled_from([0, 0, 5, 40, 100, 105]))

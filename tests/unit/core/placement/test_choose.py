@@ -1,5 +1,6 @@
 """Which GPUs a pod gets and how good nodes are; the array kernels say the same as the scalar rules."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputile.core.devices.allocation import allocate
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.ledger import Ledger
@@ -178,7 +180,7 @@ def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: R
 
 
 @given(ledgers(), requests())
-def test_chosen_gpus_fit_are_distinct_and_in_order(ledger: Ledger, request: Request) -> None:
+def test_chosen_gpus_fit_are_distinct_without_time_slicing_and_in_order(ledger: Ledger, request: Request) -> None:
     for row, node in states(ledger):
         if refusal(node, request.shape) is not None or node.serving_mode is ServingMode.OTHER_PLUGIN:
             continue
@@ -186,4 +188,10 @@ def test_chosen_gpus_fit_are_distinct_and_in_order(ledger: Ledger, request: Requ
         assert len(chosen) == request.shape.gpus
         assert not any(list(gpu_shortages(gpu, request.shape, node.info)) for gpu in chosen)
         indices = [gpu.gpu.index for gpu in chosen]
-        assert indices == sorted(set(indices))
+        assert indices == sorted(indices)
+        slices = Counter(chosen)
+        if node.info.sliced and request.shape.containers:
+            assert all(gpu.pods + count <= node.info.replicas for gpu, count in slices.items())
+            assert allocate(request, [gpu.gpu for gpu in chosen], "default", 0).containers
+        else:
+            assert max(slices.values()) == 1

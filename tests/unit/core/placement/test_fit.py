@@ -265,7 +265,7 @@ def test_a_gpu_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> 
     stranger = "GPU 1 is used by pods of another trust group, and time-slicing does not isolate memory"
     assert refused("a") == refused("c") == stranger
     book(ledger, "b1", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
-    assert refused("b") == "GPU 1 holds 2 pods, the most that a GPU may hold here (2)"
+    assert refused("b") == "GPU 1 has no time slice left (2 are in use)"
     assert refused("b", 3) == "it has 2 GPUs; the pod needs 3 different ones"
 
 

@@ -363,8 +363,8 @@ sliced_pods = st.lists(
 
 
 @settings(max_examples=examples(300))
-@given(sliced_pods, st.integers(1, 2))
-def test_on_gpus_in_turns_no_other_victims_are_better(held: list[tuple[set[int], int, str]], count: int) -> None:
+@given(sliced_pods, st.sampled_from([[1], [2], [1, 1], [1, 1, 1]]))
+def test_on_gpus_in_turns_no_other_victims_are_better(held: list[tuple[set[int], int, str]], counts: list[int]) -> None:
     """Each of two GPUs three times, to pods of one namespace."""
     cluster = Cluster([gpu_node("n", mode="default", sizes=[15 * GIB] * 2, replicas=REPLICAS)])
     on_gpu: dict[int, list[str]] = {0: [], 1: []}
@@ -383,7 +383,8 @@ def test_on_gpus_in_turns_no_other_victims_are_better(held: list[tuple[set[int],
         priorities = [cluster.pods[uid].spec.priority or 0 for uid in uids]
         return Loss(max(priorities), len(priorities)) if priorities else Loss()
 
-    check_best(cluster, pod("high", asks={WHOLE_GPU: count}, namespace="x"), 2, loss=loss)
+    containers = (container(f"c{i}", asks={WHOLE_GPU: count}) for i, count in enumerate(counts))
+    check_best(cluster, pod("high", *containers, namespace="x"), 2, loss=loss)
 
 
 def test_one_pod_leaves_a_gpu_in_turns_and_loses_its_part_of_the_time() -> None:

@@ -4,7 +4,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, PodStatus
-from gputile.api.well_known import GPU_MEMORY, GPUSHARE_ASSIGNED, GPUSHARE_INDEX, Mode
+from gputile.api.well_known import GPU_MEMORY, GPUSHARE_ASSIGNED, GPUSHARE_INDEX, WHOLE_GPU, Mode
 from gputile.core.devices.allocation import allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
@@ -12,7 +12,7 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, ListedPod, Listing, PodDevices
 from gputile.node.agent.differences import Correction, differences
 from gputile.node.agent.known_pods import KnownPod, known_pod
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.corebuilders import container
 
@@ -83,6 +83,15 @@ def test_containers_on_different_gpus_add_up_on_each() -> None:
     truth = decode_allocation(found.annotations[ALLOCATION] or "")
     assert [(share.index, share.mib) for share in truth.gpus] == [(0, 2048), (3, 3072)]
     assert found.annotations[GPUSHARE_INDEX] is None  # those tools know one GPU a pod
+
+
+def test_several_time_slices_of_a_gpu_are_booked_as_often() -> None:
+    config = NodeConfig(Inventory(GPUS, replicas=4), EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.TIME_SLICING, 4))
+    pod = bound(simple_pod("a", *(container(name, asks={WHOLE_GPU: 1}) for name in "xyz")), 0, 1, 2)
+    ids: dict[str, tuple[str, ...]] = {"x": ("GPU-0::0",), "y": ("GPU-0::1",), "z": ("GPU-3::0",)}
+    holding = held(pod, *(devices_of(name, *each, resource=WHOLE_GPU) for name, each in ids.items()))
+    (found,) = compare([pod], [holding], shown(("a", ids), resource=WHOLE_GPU), config)
+    assert [share.index for share in decode_allocation(found.annotations[ALLOCATION] or "").gpus] == [0, 0, 3]
 
 
 def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:

@@ -58,11 +58,12 @@ def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
     """MIG instances are GPUs of their own sizes."""
     v100 = GpuSummary(0, "GPU-0", "V100", 32510, 32510, 100, 1, healthy=True)
     whole = node("whole", [v100], PodSummary("ns", "p", {0: 32510}, whole=True, asked_mib=0), mode="default")
-    sliced = node("sliced", [gpu(0, 15, pods=3)], *(pod(f"p{i}", whole=True, g0=15) for i in range(3)), mode="default")
+    pods = (PodSummary("ns", f"p{i}", {0: 15 * UNIT}, whole=True, asked_mib=0, slices={0: i}) for i in (1, 2))
+    sliced = node("sliced", [gpu(0, 15, pods=3)], *pods, mode="default")
     mig = node("mig", [gpu(0, 5, 5), gpu(1, 0, 10)], pod("p", whole=True, g0=5), mode="default")
     lines = drawn([whole, msgspec.structs.replace(sliced, replicas=4), mig], Paper(80))
     assert [re.findall(r"[\d.]+/[\d.]+", line) for line in lines[1:4]] == [["31.7/31.7"], ["3/4"], []]
-    assert "time-sliced: counted in pods" in lines[3]
+    assert "time-sliced: counted in time slices" in lines[3]
     assert re.findall(r"\d+/\d+", lines[4]) == ["5/5", "0/10"]
 
 

@@ -93,15 +93,15 @@ def test_a_gpu_that_is_out_of_order_is_named() -> None:
 @pytest.mark.requirement("V3", "G3")
 def test_a_time_sliced_node_shows_its_pods() -> None:
     """Several on one GPU, of as many as may have it in turns."""
-    pods = tuple(PodSummary("ns", f"p{i}", {0: 15360}, whole=True, asked_mib=0) for i in range(3))
+    pods = tuple(PodSummary("ns", f"p{i}", {0: 15360}, whole=True, asked_mib=0, slices={0: i}) for i in (1, 2))
     found = node("sliced", gpu(0, 15, pods=3), gpu(1, 0), mode="default", pods=pods)
     lines = summary([msgspec.structs.replace(found, replicas=4)], 1024).splitlines()
     assert "Whole GPUs:" not in lines
-    rows = [line.split() for line in lines[lines.index("Time-sliced GPUs, by pods:") + 1 :]]
+    rows = [line.split() for line in lines[lines.index("Time-sliced GPUs, by time slices:") + 1 :]]
     assert rows[1] == ["sliced", "192.0.2.109", "3/4", "0/4"]
     text = details([msgspec.structs.replace(found, replicas=4)], 1024)
-    assert ["p0", "ns", "1", "0"] in [line.split() for line in text.splitlines()]
-    assert "Allocated : 3 pods\nTotal :     8 pods on 2 GPUs" in text
+    assert ["p2", "ns", "2", "0"] in [line.split() for line in text.splitlines()]
+    assert "Allocated : 3 time slices\nTotal :     8 time slices of 2 GPUs" in text
 
 
 def test_a_pod_on_unknown_gpus_adds_a_column() -> None:

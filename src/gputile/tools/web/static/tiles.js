@@ -121,7 +121,7 @@ export class TileGrid {
       if (percent && !pod.whole) compute.append(element("span", { class: dim ? "dim" : "", width: `${Math.min(100, percent)}%`, hue: colour.hue }));
     }
     if (sum < gpu.total) bar.append(element("div", { class: `free${sick ? " sick" : ""}`, "aria-hidden": "true" }));
-    const amounts = node.replicas ? `${held.length}/${node.replicas} pods` : `${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB`;
+    const amounts = node.replicas ? `${Math.max(held.length, gpu.pods ?? 0)}/${node.replicas} time slices` : `${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB`;
     const width = tileWidth(gpu, this.frame);
     const short = width >= 110 ? amounts : width >= 84 ? amounts.replace(/ .*/, "") : `${Math.round((gpu.booked ?? 0) / 1024)}/${Math.round(gpu.total / 1024)}`;
     const bound = held.reduce((total, { pod, mib }) => (pod.reserved ? total : total + mib), 0); // a reservation may overlap pods that are being preempted
