@@ -16,9 +16,9 @@ from gputile.cli.terminal import (
     SAY_AFTER_PIPED_S,
     DecisionFormat,
     Progress,
-    counted,
     fail,
     note,
+    with_progress,
 )
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _simulated(
 
     simulation = Simulation(configuration)
     outcomes = list(
-        counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending))
+        with_progress(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending))
     )
     return SimulationResult(
         simulation, scenario, outcomes, _count(simulation, more) if more else None

@@ -206,7 +206,7 @@ def foreign_gang_note(body: Json) -> str:
     return f"{gang[0]}: {gang[1]}: gputile places its pods one by one: {labels}"
 
 
-def uncounted_quota(body: Json) -> Iterator[str]:
+def ineffective_quota(body: Json) -> Iterator[str]:
     """Yield a sentence for each entry without effect in a ResourceQuota."""
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")

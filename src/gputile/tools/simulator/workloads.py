@@ -27,7 +27,7 @@ from gputile.tools.simulator.controllers import (
     workload_of,
 )
 from gputile.tools.simulator.fields import POD_TEMPLATE, broken_fields
-from gputile.tools.simulator.foreign_words import foreign_gang_note, uncounted_quota
+from gputile.tools.simulator.foreign_words import foreign_gang_note, ineffective_quota
 from gputile.tools.simulator.gpu_fields import asks_for_gpus
 from gputile.tools.simulator.intake import MISSING, MOST_OF_AN_OBJECT, Intake, IntakeChecks
 from gputile.tools.simulator.manifests import (
@@ -170,7 +170,7 @@ class _Expander:
             if kind == "Node" and not manifest.described:
                 self._note(_NO_MACHINE, manifest)
             if kind == "ResourceQuota":
-                for text in uncounted_quota(manifest.body):
+                for text in ineffective_quota(manifest.body):
                     self._note(text, manifest)
             if kind not in MAKERS:
                 return iter(())

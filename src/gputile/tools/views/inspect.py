@@ -55,8 +55,7 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
         str, described('The reason why the pod\'s GPUs are unknown, or "" if they are known.')
     ] = ""
     slices: Annotated[
-        dict[int, int],
-        described("The pod's time slices of each GPU, by the number of the GPU."),
+        dict[int, int], described("The pod's time slices of each GPU, by the number of the GPU.")
     ] = {}
 
 
@@ -74,8 +73,7 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
         str, described('The error in the node\'s annotations, or "" if there is none.')
     ] = ""
     replicas: Annotated[
-        int,
-        described("The number of time slices of each GPU, or 0 without time-slicing."),
+        int, described("The number of time slices of each GPU, or 0 without time-slicing.")
     ] = 0
 
     @property

@@ -22,11 +22,11 @@ from gputile.kube.objects import list_all
 from gputile.support.http_requests import BodyReader, BodyRefused, routed
 from gputile.support.http_server import Handler
 from gputile.tools.simulator.explanation import ExplainAnswer, placement_of
-from gputile.tools.web.feed import Change, ChangeRights, Feed, Viewer, change_event
+from gputile.tools.web.feed import BrowserStream, Change, Feed, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
 from gputile.tools.web.questions import (
     ClusterSnapshot,
-    Questions,
+    QuestionQueue,
     TooManyQuestions,
     explanation,
     what_if,
@@ -122,8 +122,8 @@ class PageApp:
         self._cluster = cluster
         self._encoded = -1, b""  # the latest encoded state, with its revision
         self._encoding = asyncio.Lock()  # partial states are encoded one at a time, in a thread
-        self._questions = Questions(snapshot, _MOST_WAITING, _MOST_WAITING_OF_ONE)
-        self._manifests = Questions(snapshot, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
+        self._questions = QuestionQueue(snapshot, _MOST_WAITING, _MOST_WAITING_OF_ONE)
+        self._manifests = QuestionQueue(snapshot, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
     def app(self) -> Handler:
@@ -183,10 +183,10 @@ class PageApp:
                 body = await asyncio.to_thread(
                     lambda: msgspec.json.encode(self._visible(answer, rights))
                 )
-        viewer = Viewer(request, "application/json")
-        await viewer.begin()
-        await viewer.write(body)
-        return viewer.answer
+        stream = BrowserStream(request, "application/json")
+        await stream.begin()
+        await stream.write(body)
+        return stream.answer
 
     def _encoded_state(self) -> bytes:
         if self._encoded[0] != self._feed.log.revision:
@@ -231,21 +231,20 @@ class PageApp:
         known = text.isascii() and text.isdecimal() and len(text) <= 18
         rights = self._rights(request)
         same = request.query.get("epoch") == self._epoch_for(rights)
-        viewer = Viewer(request, "text/event-stream")
-        await viewer.begin()
+        stream = BrowserStream(request, "text/event-stream")
+        await stream.begin()
 
         def encode(change: Change) -> bytes:
             if rights.everywhere or change.difference is None:
                 return change.encoded
             return change_event(change.revision, visible_difference(change.difference, rights))
 
-        async def are_current() -> bool:
+        async def has_same_rights() -> bool:
             return self._viewers is None or await self._viewers.rights(request[SECRET]) == rights
 
-        await viewer.follow(
-            self._feed.log, int(text) if known and same else -1, ChangeRights(encode, are_current)
-        )
-        return viewer.answer
+        revision = int(text) if known and same else -1
+        await stream.follow(self._feed.log, revision, encode, has_same_rights)
+        return stream.answer
 
     async def _usage(self, request: web.BaseRequest) -> web.Response:
         tiles = self._feed.state.page.nodes

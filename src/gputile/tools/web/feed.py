@@ -95,15 +95,7 @@ class ChangeLog:
             await self._appended.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRights:
-    """Two functions that apply a viewer's rights to the stream of changes."""
-
-    encode: Callable[[Change], bytes]  # encodes the part of a change that the viewer may see
-    are_current: Callable[[], Awaitable[bool]]  # returns whether the viewer's rights are unchanged
-
-
-class Viewer:
+class BrowserStream:
     """A browser that reads a long or endless response."""
 
     def __init__(self, request: web.BaseRequest, media_type: str) -> None:
@@ -128,15 +120,25 @@ class Viewer:
                 return False
         return True
 
-    async def follow(self, log: ChangeLog, revision: int, rights: ChangeRights) -> None:
-        """Stream changes after ``revision``, until the browser disconnects or must reload."""
+    async def follow(
+        self,
+        log: ChangeLog,
+        revision: int,
+        encode: Callable[[Change], bytes],
+        has_same_rights: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Stream changes after ``revision``, until the browser disconnects or must reload.
+
+        ``encode`` encodes the part of a change that the viewer may see. ``has_same_rights`` returns
+        whether the viewer's rights are unchanged.
+        """
         while True:
-            found = log.since(revision) if await rights.are_current() else None
+            found = log.since(revision) if await has_same_rights() else None
             if found is None:
                 await self.write(RELOAD)
                 return
             revision += len(found)
-            if not await self.write(b"".join(map(rights.encode, found)) if found else _HEARTBEAT):
+            if not await self.write(b"".join(map(encode, found)) if found else _HEARTBEAT):
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):

@@ -54,7 +54,7 @@ class TooManyQuestions(Exception):
     """The queue of questions is full."""
 
 
-class Questions:
+class QuestionQueue:
     """Answers questions about the cluster one at a time, in a thread.
 
     At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of

@@ -17,7 +17,7 @@ from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web import feed as page_feed
 from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST
 from gputile.tools.web.feed import Feed
-from gputile.tools.web.questions import ClusterSnapshot, Questions, TooManyQuestions
+from gputile.tools.web.questions import ClusterSnapshot, QuestionQueue, TooManyQuestions
 from gputile.tools.web.state import PageState
 from tests.fakes.agents import metrics_text, put_agent
 from tests.fakes.corebuilders import gpu_node, pod
@@ -181,7 +181,7 @@ async def test_a_viewer_who_asks_very_much_leaves_room_for_others() -> None:
         return ClusterSnapshot((), (), CONFIGURATION)
 
     answered = threading.Event()
-    questions = Questions(snapshot, 4, 2)
+    questions = QuestionQueue(snapshot, 4, 2)
 
     def wait(_: ClusterSnapshot) -> bool:
         return answered.wait(HANG_S)
