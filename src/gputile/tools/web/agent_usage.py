@@ -207,15 +207,11 @@ class UsageReader:
             return agent_reading(answer)
         except UnreadableMetrics as error:
             self._suspect.add(node)
-            who = self._agent_text(agent)
+            name, _, port = agent.rpartition(":")
             raise UsageUnknown(
-                f"the response of {who} is not an agent's metrics: {error}; {_quoted(answer)}"
+                f"the response of port {port} of pod {self._namespace}/{name} is not an agent's "
+                f"metrics: {error}; {_quoted(answer)}"
             ) from error
-
-    def _agent_text(self, agent: str) -> str:
-        """Return the text for an agent's pod and port, given as ``pod:port``."""
-        name, _, port = agent.rpartition(":")
-        return f"port {port} of pod {self._namespace}/{name}"
 
     async def _get_metrics(self, node: str, agent: str) -> bytes:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{agent}/proxy/metrics"
