@@ -17,16 +17,8 @@ from aiohttp import web
 
 from gputile.controlplane.webhook.certificates import self_signed
 from gputile.support import http_server
-from gputile.support.http_server import (
-    LARGEST_HEAD,
-    STANDARD_LIMITS,
-    BodyReader,
-    BodyRefused,
-    Server,
-    ServerLimits,
-    bound_ports,
-    routed,
-)
+from gputile.support.http_requests import BodyReader, BodyRefused, routed
+from gputile.support.http_server import LARGEST_HEAD, STANDARD_LIMITS, Server, ServerLimits, bound_ports
 from gputile.support.listening import TlsFiles
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import until

@@ -32,7 +32,8 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
-from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
+from gputile.support.http_requests import monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports
 from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)

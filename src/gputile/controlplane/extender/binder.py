@@ -19,8 +19,9 @@ from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import PodBinding, assume_pod, pod_was_read
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.reservation_rules import waits_for_first
-from gputile.kube.client import Connection, list_all
+from gputile.kube.client import Connection
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
+from gputile.kube.objects import list_all
 from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
 
 log = logging.getLogger(__name__)

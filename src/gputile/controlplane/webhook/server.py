@@ -18,15 +18,8 @@ from gputile.core.devices.node_type import node_types_of
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
-from gputile.support.http_server import (
-    ANY_ADDRESS,
-    BodyReader,
-    Server,
-    ServerLimits,
-    bound_ports,
-    monitoring_routes,
-    routed,
-)
+from gputile.support.http_requests import BodyReader, monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, bound_ports
 from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from gputile.api.resource_claims import (
     slice_body,
 )
 from gputile.api.workloads import PodOnNode
-from gputile.kube.client import Connection, list_all
+from gputile.kube.client import Connection
 from gputile.kube.errors import NotFound
 from gputile.kube.events import EventRecorder
-from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent, list_all
 from gputile.kube.writes import annotate_pod, patch_node_status, read_pod
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.known_pods import apply_pod, remove_pod, replace_pods

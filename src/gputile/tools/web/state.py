@@ -53,10 +53,10 @@ class PageState:
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
         """Apply a list of all pods. Pods with ``unreadable`` UIDs keep their last state."""
-        there = unreadable.union(pod.metadata.uid for pod in pods)
-        for uid in self._pods.keys() - there:
+        listed = unreadable.union(pod.metadata.uid for pod in pods)
+        for uid in self._pods.keys() - listed:
             self.pod_deleted(uid)
-        self._ledger.replace_pods((), there)
+        self._ledger.replace_pods((), listed)
         for pod in pods:
             self.pod_applied(pod)
 
@@ -76,10 +76,10 @@ class PageState:
         self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()
     ) -> None:
         """Apply a list of all nodes. Nodes with ``unreadable`` names keep their last state."""
-        there = unreadable.union(node.metadata.name for node in nodes)
-        for name in self._nodes.keys() - there:
+        listed = unreadable.union(node.metadata.name for node in nodes)
+        for name in self._nodes.keys() - listed:
             self.node_deleted(name)
-        self._ledger.replace_nodes((), there)
+        self._ledger.replace_nodes((), listed)
         for node in nodes:
             self.node_applied(node)
 
@@ -169,23 +169,23 @@ class PageState:
 
     def _changed_nodes(self, most: int | None) -> tuple[dict[str, NodeTile], tuple[str, ...]]:
         changed: dict[str, NodeTile] = {}
-        gone: list[str] = []
-        for name in sorted(self._names_to_look_at(most)):
+        deleted: list[str] = []
+        for name in sorted(self._next_nodes(most)):
             row = self._ledger.row_of.get(name)
             tile = self._tile(name, row) if row is not None else None
             before = self._tiles.get(name)
             if tile is None and before is not None:
-                gone.append(name)
+                deleted.append(name)
                 del self._tiles[name]
             elif tile is not None and tile != before:
                 changed[name] = self._tiles[name] = tile
-        return changed, tuple(gone)
+        return changed, tuple(deleted)
 
     def _tile(self, name: str, row: int) -> NodeTile | None:
         on_instances = self._on_instances.get(name, {}).values()
         return node_tile(self._ledger, row, self._nodes.get(name), self._pods, on_instances)
 
-    def _names_to_look_at(self, most: int | None) -> set[str]:
+    def _next_nodes(self, most: int | None) -> set[str]:
         rows = self._ledger.changes.rows_since(self._position)
         self._position = self._ledger.changes.position
         if rows is None:
@@ -199,7 +199,7 @@ class PageState:
 
     def _changed_pending(self, most: int | None) -> tuple[dict[str, PendingPod], tuple[str, ...]]:
         changed: dict[str, PendingPod] = {}
-        gone: list[str] = []
+        deleted: list[str] = []
         touched = dict(islice(self._touched_pods.items(), most))
         for uid in touched:
             del self._touched_pods[uid]
@@ -215,10 +215,10 @@ class PageState:
             if found is None:
                 del self._pending[key]
                 changed.pop(key, None)
-                gone.append(key)
+                deleted.append(key)
             elif found != self._pending.get(key):
                 changed[key] = self._pending[key] = found
-        return changed, tuple(key for key in gone if key not in changed)
+        return changed, tuple(key for key in deleted if key not in changed)
 
 
 def page_state(

@@ -155,16 +155,16 @@ def test_each_remedy_applied_makes_the_pod_fit(
     event("fits" if any(report.fits for report in reports) else f"{len(found)} remedies")
     assert [proposal.remedy for proposal in found] == remedies(subject, reports)
     for each in found:
-        left = [other for other in pods if other.metadata.uid not in each.leaving]
+        left = [other for other in pods if other.metadata.uid not in each.removed]
         for name in each.remedy.nodes:
             there, changed = nodes, each.pod
             if each.resolved:  # what kube-scheduler's rules about nodes have against the pod is done away with
                 there = [msgspec.structs.replace(node, spec=NodeSpec()) for node in nodes]
                 changed = demanding(each.pod, node_selector={}, affinity=None)
             assert name in fits_on(changed, there, left)
-        for node in each.coming:
+        for node in each.new_nodes:
             assert node.metadata.name in fits_on(each.pod, [*nodes, node], left)
-        assert each.remedy.nodes or each.coming
+        assert each.remedy.nodes or each.new_nodes
 
 
 def fits_on(asked: Pod, nodes: list[Node], pods: list[Pod]) -> list[str]:

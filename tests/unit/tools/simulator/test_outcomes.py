@@ -50,4 +50,4 @@ def test_the_workload_of_a_pod(found: Pod, name: str) -> None:
 )
 def test_what_a_pod_gets(allocation: Allocation | None, gets: str) -> None:
     (found,) = workload_outcomes([PodOutcome(pod("p", mem=1), "n", allocation, "")])
-    assert list(found.gets) == [gets]
+    assert list(found.allocations) == [gets]
