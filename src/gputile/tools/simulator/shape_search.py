@@ -15,11 +15,11 @@ from gputile.tools.simulator.gpu_fields import (
     POD_SPEC,
     asks_for_gpus,
     container_of,
+    field_with_gpus,
     gpu_amounts,
     gpu_requirements,
     is_containers,
     name_of,
-    names_gpus,
     placing_fields,
 )
 from gputile.tools.simulator.manifests import Manifest
@@ -51,6 +51,7 @@ _TEMPLATES: Final = ("template", "templateRef")
 _KNATIVE_MINIMUM: Final = ("metadata", "annotations", "autoscaling.knative.dev/min-scale")
 # Steps that say nothing about the pods.
 _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
+NOT_JUDGED: Final = "is a manifest in a text, and names GPUs: its pods are not judged"
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 
 
@@ -95,6 +96,12 @@ class ShapedPods:
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unassigned: list[str] = field(default_factory=list)
+
+
+def is_manifest_with_gpus(value: Any) -> bool:
+    """Return whether a value is a text that contains a manifest and names GPUs."""
+    is_manifest = isinstance(value, str) and "apiVersion:" in value
+    return is_manifest and any(name in value for name in GPU_RESOURCES)
 
 
 def check_count(manifest: Manifest, number: Any, steps: Iterable[Step]) -> None:
@@ -173,13 +180,8 @@ class ShapeSearch:
                 group = groups.get(name_of(item), PodCount())
                 each = PodCount(count.pods * group.pods, (*count.said_by, *group.said_by))
                 self.walk(item, (*steps, number), each, above)
-        if (
-            isinstance(value, str)
-            and "apiVersion:" in value
-            and any(name in value for name in GPU_RESOURCES)
-        ):
-            text = "is a manifest in a text, and names GPUs: its pods are not judged"
-            self._found.notes.append(f"{written(steps)} {text}")
+        if is_manifest_with_gpus(value):
+            self._found.notes.append(f"{written(steps)} {NOT_JUDGED}")
         if not isinstance(value, dict):
             return
         if repeat := next((field for field in _REPEATS if field in value), ""):
@@ -195,8 +197,8 @@ class ShapeSearch:
             self._add(spec, {}, steps, count)
             self._walk_rest(value, steps, count, skip=("limits", "requests"))
         else:
-            if names_gpus(value):
-                self._found.unassigned.append(written(steps))
+            if field := field_with_gpus(value):
+                self._found.unassigned.append(written((*steps, field)))
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, PodCount]:

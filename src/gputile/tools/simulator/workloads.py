@@ -46,7 +46,7 @@ from gputile.tools.simulator.manifests import (
 )
 from gputile.tools.simulator.pod_kinds import PodKind
 from gputile.tools.simulator.pod_shapes import DEFINITIONS, is_suspended, pods_by_shape
-from gputile.tools.simulator.shape_search import Group
+from gputile.tools.simulator.shape_search import NOT_JUDGED, Group, is_manifest_with_gpus
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
@@ -170,6 +170,10 @@ class _Expander:
             if kind == "ResourceQuota":
                 for text in uncounted_quota(manifest.body):
                     self._note(text, manifest)
+            if kind == "ConfigMap":
+                for key, text in manifest.body.get("data", {}).items():
+                    if is_manifest_with_gpus(text):
+                        self._note(f'data["{key}"] {NOT_JUDGED}', manifest)
             if kind not in MAKERS:
                 return iter(())
             return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
