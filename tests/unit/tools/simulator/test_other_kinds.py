@@ -63,18 +63,11 @@ GROUPS = of_kind(
     "LeaderWorkerSet",
     {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": TEMPLATE}},
 )
-SELDON_PARTS = [TEMPLATE, {"replicas": 2, **TEMPLATE}]
-SELDON = of_kind(
-    "machinelearning.seldon.io/v1",
-    "SeldonDeployment",
-    {
-        "replicas": 3,
-        "predictors": [
-            {"name": "a", "replicas": 1, "componentSpecs": SELDON_PARTS},
-            {"name": "b", "componentSpecs": [TEMPLATE]},
-        ],
-    },
-)
+PREDICTORS = [
+    {"name": "a", "replicas": 1, "componentSpecs": [TEMPLATE, {"replicas": 2, **TEMPLATE}]},
+    {"name": "b", "componentSpecs": [TEMPLATE]},
+]
+SELDON = of_kind("machinelearning.seldon.io/v1", "SeldonDeployment", {"replicas": 3, "predictors": PREDICTORS})
 KAITO = {"resource": {"count": 2, "instanceType": "A100"}, "inference": {"template": TEMPLATE}}
 
 
