@@ -50,6 +50,8 @@ from gputile.tools.simulator.shape_search import NOT_JUDGED, Group, is_manifest_
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
+# Kinds of Kubernetes' own gangs, without pods. Pods that refer to them get a note.
+_NATIVE_GANGS: Final = (("scheduling.k8s.io", "PodGroup"), ("scheduling.k8s.io", "Workload"))
 # Former or mistaken API groups of the kinds that create pods. An unknown kind in one of these
 # groups is probably a kind of Kubernetes.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
@@ -178,7 +180,7 @@ class _Expander:
                 return iter(())
             return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
         self._check_metadata(manifest)
-        if (manifest.api_version, kind) == POD_GROUP:
+        if (manifest.api_version, kind) == POD_GROUP or (manifest.group, kind) in _NATIVE_GANGS:
             return iter(())
         found = self._intake.kinds.find(manifest)
         if found is not None or _may_be_custom(manifest):

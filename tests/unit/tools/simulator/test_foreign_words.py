@@ -65,6 +65,13 @@ def test_other_words_are_told(tmp_path: Path, annotations: str, limits: str, sai
             "{runPolicy: {schedulingPolicy: {minAvailable: 2}}, pytorchReplicaSpecs: {Worker: {template: T}}}",
             "spec.runPolicy.schedulingPolicy.minAvailable: 2: gputile places its pods one by one",
         ),
+        (
+            "batch/v1",
+            "Job",
+            "{template: {spec: {schedulingGroup: {podGroupName: g}, restartPolicy: Never, containers: [{name: c, "
+            "image: i}]}}}\n---\napiVersion: scheduling.k8s.io/v1alpha2\nkind: PodGroup\nmetadata: {name: g}",
+            "template.spec.schedulingGroup is a gang of Kubernetes' own",
+        ),
         ("batch/v1", "Job", "{suspend: true, template: T}", "is suspended: judged as if it were resumed"),
         ("apps/v1", "Deployment", "{replicas: 0, selector: {matchLabels: {a: b}}, template: T}", "has 0 replicas"),
     ],

@@ -68,6 +68,7 @@ PREDICTORS = [
     {"name": "b", "componentSpecs": [TEMPLATE]},
 ]
 SELDON = of_kind("machinelearning.seldon.io/v1", "SeldonDeployment", {"replicas": 3, "predictors": PREDICTORS})
+CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "apiVersion: v1\nnvidia.com/gpu: 1"}}
 KAITO = {"resource": {"count": 2, "instanceType": "A100"}, "inference": {"template": TEMPLATE}}
 
 
@@ -173,11 +174,7 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str)
         (of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}}), 0, "no pods of it are judged"),
         (of_kind("kaito.sh/v1", "Machine", {"instanceType": "A100"}), 0, "names instanceType A100: no pods"),
         (of_kind("kaito.sh/v1", "Workspace", {"mig": {"profile": "1g.10gb"}}), 0, "but names 1g.10gb: no pods"),
-        (
-            {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "apiVersion: v1\nnvidia.com/gpu: 1"}},
-            0,
-            'data["a"] is a manifest in a text, and names GPUs',
-        ),
+        (CONFIG_MAP, 0, 'data["a"] is a manifest in a text, and names GPUs'),
     ],
 )
 def test_a_template_elsewhere_or_none_is_told(tmp_path: Path, body: Json, pods: int, said: str) -> None:
