@@ -63,11 +63,9 @@ GROUPS = of_kind(
     "LeaderWorkerSet",
     {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": TEMPLATE}},
 )
-PREDICTORS = [
-    {"name": "a", "replicas": 1, "componentSpecs": [TEMPLATE, {"replicas": 2, **TEMPLATE}]},
-    {"name": "b", "componentSpecs": [TEMPLATE]},
-]
-SELDON = of_kind("machinelearning.seldon.io/v1", "SeldonDeployment", {"replicas": 3, "predictors": PREDICTORS})
+LEVELS = {"name": "a", "replicas": 1, "componentSpecs": [TEMPLATE, {"replicas": 2, **TEMPLATE}]}
+PLAIN = {"name": "b", "componentSpecs": [TEMPLATE]}
+SELDON = of_kind("machinelearning.seldon.io/v1", "SeldonDeployment", {"replicas": 3, "predictors": [LEVELS, PLAIN]})
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "apiVersion: v1\nnvidia.com/gpu: 1"}}
 KAITO = {"resource": {"count": 2, "instanceType": "A100"}, "inference": {"template": TEMPLATE}}
 
