@@ -15,11 +15,11 @@ POD_SPEC: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
-# The names of fields that contain a number of GPUs, such as requestGPU, gpuDevices, num_gpus and
-# gpusPerNode.
+# The names of fields that contain a number of GPUs or an amount of their memory, such as
+# requestGPU, gpuDevices, gpuMemory, num_gpus and gpusPerNode.
 _NUMBER: Final = re.compile(
     "(?i)(request|limit|num)?_?gpus?_?"
-    "(count|devices|number|request|limit|portion(request)?|per_?(node|pod|replica|worker))?"
+    "(count|devices|memory|number|request|limit|portion(request)?|per_?(node|pod|replica|worker))?"
 )
 _NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")  # of DRA, KubeVirt, KubeAI
 # Fields that name claims outside of a pod spec. The claims of a pod spec are read with the spec.

@@ -48,7 +48,8 @@ _BESIDE_TEMPLATES: Final = (("count", "size"),)
 # Fields of a step of Argo's workflows that runs its template once per item.
 _REPEATS: Final = ("withItems", "withParam", "withSequence")
 _TEMPLATES: Final = ("template", "templateRef")
-_KNATIVE_MINIMUM: Final = ("metadata", "annotations", "autoscaling.knative.dev/min-scale")
+_ANNOTATIONS: Final = ("metadata", "annotations")
+_KNATIVE_MINIMUM: Final = ("autoscaling.knative.dev/min-scale", "autoscaling.knative.dev/minScale")
 # Steps that say nothing about the pods.
 _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
 NOT_JUDGED: Final = "is a manifest in a text, and names GPUs: its pods are not judged"
@@ -232,10 +233,12 @@ class ShapeSearch:
             resumed = not number and not self._manifest.stored
             said = written((*steps, name)) + (" (is 0: judged as if 1)" if resumed else "")
             above = PodCount(above.pods * (1 if resumed else number), (*above.said_by, said))
-        minimum = str(value_at(value, _KNATIVE_MINIMUM)) if steps else ""
-        if minimum.isdecimal() and 1 < int(minimum) <= MOST_PODS_OF_A_TEMPLATE:
-            by = written((*steps, *_KNATIVE_MINIMUM))
-            above = PodCount(above.pods * int(minimum), (*above.said_by, by))
+        annotations = value_at(value, _ANNOTATIONS) if steps else None
+        for name in _KNATIVE_MINIMUM:
+            minimum = str(value_at(annotations, (name,)))
+            if minimum.isdecimal() and 1 < int(minimum) <= MOST_PODS_OF_A_TEMPLATE:
+                by = written((*steps, *_ANNOTATIONS, name))
+                return PodCount(above.pods * int(minimum), (*above.said_by, by))
         return above
 
     def _walk_rest(

@@ -278,16 +278,16 @@ def told(expansion: Expansion) -> list[str]:
             ["1 pod of spec.predictor (spec.predictor.minReplicas (is 0: judged as if 1)), nvidia.com/gpu: 1"],
             id="KServe's own containers, scaled to 0",
         ),
-        pytest.param(
-            "serving.knative.dev/v1/Service",
-            "{template: {metadata: {annotations: {autoscaling.knative.dev/min-scale: '2'}}, spec: "
-            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}",
-            ["x-0", "x-1"],
-            [
-                "2 pods of spec.template (spec.template.metadata.annotations.autoscaling.knative.dev/min-scale), "
-                "nvidia.com/gpu: 1"
-            ],
-            id="Knative's minimum of pods",
+        *(
+            pytest.param(
+                "serving.knative.dev/v1/Service",
+                f"{{template: {{metadata: {{annotations: {{autoscaling.knative.dev/{name}: '2'}}}}, spec: "
+                f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}",
+                ["x-0", "x-1"],
+                [f"2 pods of spec.template (spec.template.metadata.annotations.autoscaling.knative.dev/{name})"],
+                id=f"Knative's {name}",
+            )
+            for name in ("min-scale", "minScale")
         ),
         pytest.param(
             "argoproj.io/v1alpha1/Workflow",
@@ -491,6 +491,7 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
         ("helm.toolkit.fluxcd.io/v2/HelmRelease", "{values: {requestGPU: 1}}", "spec.values.requestGPU"),
         ("run.ai/v2alpha1/TrainingWorkload", "{gpu: {value: '0.5'}}", "spec.gpu"),
         ("run.ai/v2alpha1/TrainingWorkload", "{gpuDevices: {value: 2}}", "spec.gpuDevices"),
+        ("run.ai/v2alpha1/InferenceWorkload", "{gpuMemory: {value: 20G}}", "spec.gpuMemory"),
         ("training.example.com/v1/TrainJob", "{numNodes: 4, gpusPerNode: 8}", "spec.gpusPerNode"),
         ("example.com/v1/Training", "{limits: [{name: GPU, value: '1'}]}", r"limits\[0\].value"),
         ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker.nvidia.com/gpu"),
