@@ -97,6 +97,7 @@ USER_COMMANDS: Mapping[str, Entry] = {
         "documents",
         "schema",
         "Print the JSON Schema of an input file or of a command's JSON output.",
+        ("schema", "schema configuration", "schema simulate > simulate.schema.json"),
     ),
     "version": Entry("documents", "version", "Print the version."),
 }

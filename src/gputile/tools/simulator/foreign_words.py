@@ -206,11 +206,16 @@ def foreign_gang_note(body: Json) -> str:
     return f"{gang[0]}: {gang[1]}: gputile places its pods one by one: {labels}"
 
 
-def ineffective_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each entry without effect in a ResourceQuota."""
+def uncounted_quota(body: Json) -> Iterator[str]:
+    """Yield a sentence for each entry of a ResourceQuota on GPUs, which a simulation never counts.
+
+    Kubernetes does not count some of these entries either.
+    """
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
-        if (
+        if name.removeprefix("requests.") in GPU_NAMES and name.startswith("requests."):
+            yield f"spec.hard[{shown(name)}] is not counted here; a cluster refuses pods beyond it"
+        elif (
             "/" in resource
             and not resource.startswith(("requests.", "count/"))
             and "class." not in name  # of a StorageClass or a DeviceClass

@@ -120,8 +120,8 @@ class IntakeChecks:
         if not others:
             return ""
         text = (
-            f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs "
-            f"here have up to"
+            f"it asks for {count} unit{'s' if count > 1 else ''} of "
+            f"{memory_text(request.unit_mib)} on a GPU, and GPUs here have up to"
         )
         instead = (
             f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"

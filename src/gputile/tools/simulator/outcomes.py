@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_RESOURCES
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_RESOURCES, MIG_PREFIX
 from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, encode_allocation
 from gputile.core.devices.gang_membership import gang_of
@@ -64,9 +64,10 @@ def workload_name(owner: Owner) -> str:
 def _allocation_text(pod: Pod, allocation: Allocation | None) -> str:
     """Describe the allocation of a pod in words, such as "8 GiB on each of 2 GPUs"."""
     if allocation is None:
-        return (
-            "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
-        )
+        requests = pod_requests(pod.spec)
+        if instances := [name for name in requests if name.startswith(MIG_PREFIX)]:
+            return ", ".join(f"{requests[name]} x {name}" for name in instances)
+        return "GPUs of another plugin" if requests.keys() & GPU_RESOURCES else "no GPU"
     count = len(allocation.gpus)
     different = len({share.uuid for share in allocation.gpus})
     if different < count:

@@ -27,7 +27,7 @@ from gputile.tools.simulator.controllers import (
     workload_of,
 )
 from gputile.tools.simulator.fields import POD_TEMPLATE, broken_fields
-from gputile.tools.simulator.foreign_words import foreign_gang_note, ineffective_quota
+from gputile.tools.simulator.foreign_words import foreign_gang_note, uncounted_quota
 from gputile.tools.simulator.gpu_fields import asks_for_gpus
 from gputile.tools.simulator.intake import MISSING, MOST_OF_AN_OBJECT, Intake, IntakeChecks
 from gputile.tools.simulator.manifests import (
@@ -46,10 +46,12 @@ from gputile.tools.simulator.manifests import (
 )
 from gputile.tools.simulator.pod_kinds import PodKind
 from gputile.tools.simulator.pod_shapes import DEFINITIONS, is_suspended, pods_by_shape
-from gputile.tools.simulator.shape_search import Group
+from gputile.tools.simulator.shape_search import NOT_JUDGED, Group, is_manifest_with_gpus
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
+# Kinds of Kubernetes' own gangs, without pods. Pods that refer to them get a note.
+_NATIVE_GANGS: Final = (("scheduling.k8s.io", "PodGroup"), ("scheduling.k8s.io", "Workload"))
 # Former or mistaken API groups of the kinds that create pods. An unknown kind in one of these
 # groups is probably a kind of Kubernetes.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
@@ -170,13 +172,17 @@ class _Expander:
             if kind == "Node" and not manifest.described:
                 self._note(_NO_MACHINE, manifest)
             if kind == "ResourceQuota":
-                for text in ineffective_quota(manifest.body):
+                for text in uncounted_quota(manifest.body):
                     self._note(text, manifest)
+            if kind == "ConfigMap":
+                for key, text in manifest.body.get("data", {}).items():
+                    if is_manifest_with_gpus(text):
+                        self._note(f'data["{key}"] {NOT_JUDGED}', manifest)
             if kind not in MAKERS:
                 return iter(())
             return self._single_pod(manifest) if kind == "Pod" else self._pods_of_workload(manifest)
         self._check_metadata(manifest)
-        if (manifest.api_version, kind) == POD_GROUP:
+        if (manifest.api_version, kind) == POD_GROUP or (manifest.group, kind) in _NATIVE_GANGS:
             return iter(())
         found = self._intake.kinds.find(manifest)
         if found is not None or _may_be_custom(manifest):

@@ -11,6 +11,7 @@ const AGES = [[3600, "under an hour", 172], [86400, "under a day", 95], [604800,
 export class Colours {
   constructor() {
     this.by = "namespace";
+    this.chosen = false; // by the user
     this.assigned = { namespace: new Map(), workload: new Map() };
   }
 

@@ -134,6 +134,12 @@ function drawNow() {
   if (!seen.model.loaded) return;
   const nodes = [...seen.model.nodes.values()];
   const totals = totalsOf(nodes);
+  // Colours for namespaces tell nothing if all pods are in one namespace.
+  if (!seen.colours.chosen && seen.model.whole) {
+    const by = totals.namespaces.size === 1 ? "workload" : "namespace";
+    restyle ||= by !== seen.colours.by;
+    byId("colour").value = seen.colours.by = by;
+  }
   const groups = groupsOf(nodes, seen.colours.by);
   seen.colours.learn(groups);
   drawSummary(totals);
@@ -352,6 +358,7 @@ function begin() {
   byId("search").addEventListener("input", (event) => choose("search", event.target.value));
   byId("colour").addEventListener("change", (event) => {
     seen.colours.by = event.target.value;
+    seen.colours.chosen = true;
     restyle = true;
     drawNow();
   });
