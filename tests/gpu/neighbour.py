@@ -25,7 +25,7 @@ import pynvml  # type: ignore[import-untyped]
 from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
 from gputile.node.arbiter.messages import GpuClaim
-from gputile.node.nvml.nvml_probe import open_real
+from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.localcluster.nosuid import with_pipes
@@ -153,7 +153,7 @@ def main() -> None:
         if arguments.simulated:
             gpus: Gpus = FakeGpus(scratch, copy_bytes_per_us=SIMULATED_BYTES_PER_US)
         else:
-            probe = open_real()
+            probe = NvmlSession()
             gpus = RealGpu(probe.inventory().gpus[0].uuid)
             probe.close()
         found = list(rows(gpus, arguments.seconds, scratch))

@@ -1,4 +1,4 @@
-"""Watches the machine's GPUs through a probe, and publishes the latest observation.
+"""Watches the machine's GPUs through a session of NVML, and publishes the latest observation.
 
 The monitor must survive every failure of the driver and of GPUs. If the driver is missing, fails or
 is replaced, the monitor opens a new session after growing pauses. A GPU that vanished stays in the
@@ -17,10 +17,10 @@ import pynvml  # type: ignore[import-untyped]
 
 from gputile.api.well_known import ConditionReason
 from gputile.core.devices.inventory import Inventory
-from gputile.node.nvml.binding import problem_of
+from gputile.node.nvml.errors import problem_of
 from gputile.node.nvml.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
-from gputile.node.nvml.nvml_probe import RealProbe
-from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
+from gputile.node.nvml.nvml_probe import NvmlSession
+from gputile.node.nvml.probe import GpuReading, ProbedGpu, ProbedMachine, Problem
 
 EXAMINE_EVERY_S: Final = 10.0
 READ_EVERY_S: Final = 60.0  # reading the inventory detects changed MIG instances and modes
@@ -53,13 +53,13 @@ class GpuMonitor:
 
     def __init__(
         self,
-        open_probe: Callable[[], RealProbe],
+        open_session: Callable[[], NvmlSession],
         known: Inventory = NO_INVENTORY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open_probe = open_probe
+        self._open_session = open_session
         self._clock = clock
-        self._probe: RealProbe | None = None
+        self._session: NvmlSession | None = None
         self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
         self._lost: frozenset[str] = frozenset()  # UUIDs that a new session of NVML may find again
         self._failures = 0
@@ -75,36 +75,33 @@ class GpuMonitor:
         before = self.seen
         try:
             if self._clock() >= self._reopen_at_s:
-                self._reopen()
+                self.close()
+                self._session = self._open_session()
+                self._reopen_at_s = inf
+                self._read_at_s = self._examine_at_s = self._clock()
             due_s = min(self._reopen_at_s, self._read_at_s, self._examine_at_s)
             wait_s = max(0.0, min(seconds, due_s - self._clock()))
-            if self._probe is None:
+            if self._session is None:
                 time.sleep(wait_s)
                 return False
-            self._apply(self._probe.watch_health(wait_s))
+            self._apply(self._session.watch_health(wait_s))
             if self._clock() >= self._read_at_s:
                 self._read_at_s = self._clock() + READ_EVERY_S
-                self._apply(self._read(self._probe.inventory()))
+                self._apply(self._read(self._session.inventory()))
             if self._clock() >= self._examine_at_s:
                 self._examine_at_s = self._clock() + EXAMINE_EVERY_S
-                self._apply(self._probe.examine())
-                self.readings = self._probe.readings()
-        except NvmlError as error:
-            self._go_down(error.problem)
+                self._apply(self._session.examine())
+                self.readings = self._session.readings()
+        except pynvml.NVMLError as error:
+            self._go_down(problem_of(error.value))
         return (
             self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons
         )
 
     def close(self) -> None:
-        if self._probe is not None:
-            self._probe.close()
-            self._probe = None
-
-    def _reopen(self) -> None:
-        self.close()
-        self._probe = self._open_probe()
-        self._reopen_at_s = inf
-        self._read_at_s = self._examine_at_s = self._clock()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
     def _go_down(self, problem: Problem) -> None:
         self.close()

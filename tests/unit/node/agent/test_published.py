@@ -24,7 +24,7 @@ from gputile.node.agent.node_status import (
     node_labels,
     node_patch,
 )
-from gputile.node.nvml.binding import problem_of
+from gputile.node.nvml.errors import problem_of
 from gputile.node.nvml.gpu_health import Examined, Health, XidSeen, after
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
