@@ -10,7 +10,7 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from gputile.node.arbiter.messages import GpuClaim
+from gputile.node.arbiter.accounts import Share
 from gputile.node.nvml.errors import problem_of
 from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.gpu.neighbour import RealGpu
@@ -60,8 +60,8 @@ def beside_a_neighbour(gpu: RealGpu) -> Iterator[Callable[[int], IsolatedContain
     made: list[IsolatedContainer] = []
     directory = Path(tempfile.mkdtemp(prefix="g-"))  # short, as the names of sockets have to be
     with ArbiterProcess(directory) as arbiter:
-        claim = GpuClaim(gpu.uuids[0])
-        program, neighbour = arbiter.assign({"program": [claim], "neighbour": [claim]})
+        shares = {gpu.uuids[0]: Share()}
+        program, neighbour = arbiter.assign({"program": shares, "neighbour": shares})
 
         def make(mib: int) -> IsolatedContainer:
             made.append(IsolatedContainer(neighbour.parent, gpu, {0: 2048}, turn=str(neighbour)))

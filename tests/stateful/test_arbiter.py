@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share, TimesliceMessage
-from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, RECHECK_AFTER, GpuMessages, NodeTimeSlices
+from gputile.node.arbiter.node_timeslices import RECHECK_AFTER, RESERVED_QUANTA, GpuMessages, NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS
 from tests.conftest import examples
 from tests.unit.node.arbiter.machine import Client, Machine, OneGpu
@@ -157,7 +157,7 @@ class Turns(RuleBasedStateMachine):
 GPUS = ("A", "B", "C")
 SETS = {"x": ("A", "B"), "y": ("B", "C"), "z": ("A", "B", "C"), "a": ("A",), "b": ("B",)}
 PROCESSES = {1: "x", 2: "y", 3: "y", 4: "z", 5: "a", 6: "b", 7: "x"}
-SPARE, LATE = QUANTUM // 6, KEPT_QUANTA * QUANTUM
+SPARE, LATE = QUANTUM // 6, RESERVED_QUANTA * QUANTUM
 
 
 def tied_in(node: NodeTimeSlices) -> dict[str, set[str]]:

@@ -15,12 +15,11 @@ from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.time_shares import TimeShares
+from gputile.node.arbiter.accounts import Share
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
-    AssignedContainer,
     Assignment,
-    GpuClaim,
     Message,
     MessageKind,
     Spent,
@@ -35,8 +34,8 @@ USED_NS = 40_000_000
 
 
 def shares_of(store: NodeFiles, *names: str) -> TimeShares:
-    allocations = tuple(AssignedContainer(str(store.allocations / name), (GpuClaim(GPU),)) for name in names)
-    return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"), {})
+    containers = {str(store.allocations / name): {GPU: Share()} for name in names}
+    return TimeShares(Assignment(containers), dict.fromkeys(names, b"gputile-share 1\nend\n"), {})
 
 
 async def until(condition: Callable[[], bool]) -> None:

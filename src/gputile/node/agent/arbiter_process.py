@@ -80,7 +80,7 @@ class ArbiterProcess:
 
     def _assign(self, assignment: Assignment) -> None:
         changed, self._assignment = assignment != self._assignment, assignment
-        if not assignment.allocations:
+        if not assignment.containers:
             self._end_task()
         elif self._task is None:
             restarts = Restarts(

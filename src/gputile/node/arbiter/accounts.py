@@ -6,14 +6,15 @@ All times are in nanoseconds.
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from gputile.node.native_layouts import SHARE_WHOLE
 
 WHOLE: Final = SHARE_WHOLE
 _SCALE: Final = 1000  # virtual time is in picoseconds, to limit rounding errors
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A container's share of one GPU's time.
 
     ``guarantee`` and ``ceiling`` are in millionths of wall-clock time.
@@ -76,7 +77,6 @@ class Account:
     tied: bool = False  # whether turns on this GPU begin together with turns on other GPUs
     asks: bool = False  # whether the container waits for such a joint turn
     ended_at: int | None = None  # when a turn on this GPU last reached its end
-    enough_since: int | None = None  # since when the ceiling permits a turn, or None
 
     def configure(self, share: Share, quantum: int) -> None:
         self.share = share
@@ -102,6 +102,11 @@ class Account:
     def waited_until(self, now: int) -> int:
         return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
 
+    def reported_use(self) -> int:
+        """Return the used time for a counter. It never decreases, even after a refund."""
+        self.reported = max(self.reported, self.used)
+        return self.reported
+
     def charge(self, spent: int, contended: int) -> None:
         """Charge the time ``spent`` to the account. Negative times refund an earlier charge.
 
@@ -112,15 +117,6 @@ class Account:
         self.used += spent
         self.ceiling.level -= spent
         self.guarantee.level -= contended
-
-    def refill(self, now: int, enough: int) -> None:
-        ceiling = self.ceiling
-        if ceiling.level < enough:
-            self.enough_since = None
-        ceiling.refill(now)
-        if self.enough_since is None and ceiling.level >= enough:
-            self.enough_since = now
-        self.guarantee.refill(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,4 +156,4 @@ class Turn:
     contended: int = 0  # for how long other containers waited during the turn
     unbounded: bool = False  # began without an end, so processes may have submitted much work
     worked: int = 0  # the sum of ``used`` over the periods after which no process held the turn
-    kept_until: int = 0  # until then the turn does not end if no process holds it
+    open_until: int = 0  # until then the turn does not end if no process holds it

@@ -17,12 +17,14 @@ from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begi
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
 # The GPUs of a joint set that has waited for this many quanta are reserved for as many quanta.
-KEPT_QUANTA: Final = 4
+RESERVED_QUANTA: Final = 4
 RECHECK_AFTER: Final = 1 * MS  # the interval of checks on GPUs that stay idle
 TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs stay in a joint set after their last joint use
 
 GpuMessages = list[tuple[str, TimesliceMessage]]
 """Messages to processes, each with the UUID of its GPU."""
+
+_GpuAccount = tuple[str, TimeSliceScheduler, Account]
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class NodeTimeSlices:
     def configure(self, quantum: int, longest_wait: int) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
         for gpu in self._gpus.values():
-            gpu.configure(quantum, longest_wait)
+            gpu.configure(quantum)
 
     def gpu(self, uuid: str) -> TimeSliceScheduler:
         return self._gpus[uuid]
@@ -72,14 +74,14 @@ class NodeTimeSlices:
 
     def set_share(self, uuid: str, container: str, share: Share, now: int) -> GpuMessages:
         if uuid not in self._gpus:
-            self._gpus[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait)
+            self._gpus[uuid] = TimeSliceScheduler(self.quantum)
         self._gpus[uuid].set_share(container, share, now)
-        return self._after(uuid, now)
+        return self.tick(uuid, now)
 
     def remove(self, uuid: str, container: str, now: int) -> GpuMessages:
         before = self._connected(uuid)
         self._gpus[uuid].remove(container, now)
-        return self._after(uuid, now, before)
+        return self.tick(uuid, now, before)
 
     def remove_gpu(self, uuid: str) -> None:
         del self._gpus[uuid]
@@ -88,18 +90,18 @@ class NodeTimeSlices:
 
     def leave(self, uuid: str, member: int, now: int) -> GpuMessages:
         self._gpus[uuid].leave(member, now)
-        return self._after(uuid, now)
+        return self.tick(uuid, now)
 
     def want(self, uuid: str, container: str, member: int, now: int) -> GpuMessages:
         if self._gpus[uuid].want(container, member, now):
             self._record_use(uuid, container, member, now)
-        return self._after(uuid, now)
+        return self.tick(uuid, now)
 
     def busy(self, uuid: str, member: int, number: int, now: int) -> GpuMessages:
-        if not self._gpus[uuid].holds(member, number):
-            return self._nothing()
-        self._gpus[uuid].busy(member, number, now)
-        return self._after(uuid, now)
+        if not self._gpus[uuid].busy(member, number, now):
+            self.cost = 1
+            return []
+        return self.tick(uuid, now)
 
     def done(
         self, uuid: str, member: int, number: int, used: int, again: bool, now: int
@@ -107,13 +109,11 @@ class NodeTimeSlices:
         """Accept the turn that a process returns, as ``TimeSliceScheduler.done`` describes."""
         account = self._gpus[uuid].done(member, number, used, again, now)
         if account is None:
-            return self._nothing()
+            self.cost = 1
+            return []
         if again:
             self._record_use(uuid, account.name, member, now)
-        return self._after(uuid, now)
-
-    def tick(self, uuid: str, now: int) -> GpuMessages:
-        return self._after(uuid, now)
+        return self.tick(uuid, now)
 
     def changed_wakeups(self, now: int) -> dict[str, int | None]:
         """Return ``wake_at`` of each GPU that events have changed since the last call."""
@@ -138,16 +138,11 @@ class NodeTimeSlices:
         Only GPUs with the same guarantee and ceiling as on ``uuid`` are recorded. Work that spans
         GPUs progresses at one rate, so different limits could not hold on all of them.
         """
-        account = self._gpus[uuid].accounts.get(container)
-        if account is None:
-            return
+        share = self._gpus[uuid].accounts[container].share
         found = {uuid}
         for other in others:
-            there = self._gpus[other].accounts.get(container) if other in self._gpus else None
-            if there is not None and (there.share.guarantee, there.share.ceiling) == (
-                account.share.guarantee,
-                account.share.ceiling,
-            ):
+            there = self._gpus[other].accounts[container].share
+            if (there.guarantee, there.ceiling) == (share.guarantee, share.ceiling):
                 found.add(other)
         if len(found) > 1:
             self._sets.setdefault(container, JointSet()).seen.update(dict.fromkeys(found, now))
@@ -187,12 +182,7 @@ class NodeTimeSlices:
 
     # -- after each event
 
-    def _nothing(self) -> GpuMessages:
-        """Return no messages, and set the cost of the event to its minimum."""
-        self.cost = 1
-        return []
-
-    def _after(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
+    def tick(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
         """Update a GPU and the GPUs that are connected with it, and begin turns.
 
         After a container was removed, ``before`` contains the GPUs that it connected. The formula
@@ -225,12 +215,7 @@ class NodeTimeSlices:
         """Record a joint use if a container overruns a turn while it waits for other GPUs."""
         gpu = self._gpus[uuid]
         owner = gpu.owner
-        if (
-            owner is None
-            or owner.tied
-            or not gpu.is_overdue(now)
-            or gpu.accounts.get(owner.name) is not owner
-        ):
+        if owner is None or owner.tied or not gpu.is_overdue(now):
             return
         accounts = {other: turns.accounts.get(owner.name) for other, turns in self._gpus.items()}
         waits = [
@@ -238,7 +223,7 @@ class NodeTimeSlices:
         ]
         self._record_joint_use(owner.name, uuid, waits, now)
 
-    def _accounts(self, container: str) -> list[tuple[str, TimeSliceScheduler, Account]]:
+    def _accounts(self, container: str) -> list[_GpuAccount]:
         """Return UUID, scheduler and the container's account for each GPU in its joint set."""
         gpus = [(uuid, self._gpus[uuid]) for uuid in self._sets[container].gpus]
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
@@ -303,13 +288,17 @@ class NodeTimeSlices:
         """If only some turns of a set have an end, end all of them at the earliest end."""
         messages: GpuMessages = []
         for _, owned in self._owned_within(connected):
-            ends = [end for uuid in owned if (end := self._gpus[uuid].end) is not None]
+            ends = self._ends(owned)
             if ends and len(ends) < len(owned):
                 for uuid in owned:
                     messages += [
                         (uuid, message) for message in self._gpus[uuid].end_by(min(ends), now)
                     ]
         return messages
+
+    def _ends(self, gpus: Iterable[str]) -> list[int]:
+        """Return the ends of the turns on these GPUs. A turn without an end has none."""
+        return [end for uuid in gpus if (end := self._gpus[uuid].end) is not None]
 
     # -- who begins
 
@@ -341,7 +330,7 @@ class NodeTimeSlices:
         for uuid in connected:
             self._recheck_at.pop(uuid, None)
         for candidate in candidates:
-            if candidate.until is None and free.issuperset(candidate.gpus):
+            if candidate.reserved_until is None and free.issuperset(candidate.gpus):
                 self._recheck_at[candidate.gpus[0]] = now + RECHECK_AFTER
         return messages
 
@@ -353,35 +342,26 @@ class NodeTimeSlices:
             if idle_hold is not None and not idle_hold[0].wants:
                 account, until = idle_hold
                 if gpu.accounts.get(account.name) is account and gpu.eligible_at(account) <= now:
-                    rank = self._rank(account.name, now) if account.tied else gpu.rank(account, now)
+                    rank = self._rank(account.name, uuid, now)
                     found.append(TurnCandidate(rank, account.name, (uuid,), until))
             for account in gpu.accounts.values():
                 single = account.waiting and not account.tied and gpu.owner is not account
                 if single and gpu.eligible_at(account) <= now:
-                    found.append(TurnCandidate(gpu.rank(account, now), account.name, (uuid,)))
+                    rank = self._rank(account.name, uuid, now)
+                    found.append(TurnCandidate(rank, account.name, (uuid,)))
         for container in self._sets_within(connected):
             if self._owned(container):
                 found += self._joins(container, now)
             elif any(account.asks for _, _, account in self._accounts(container)):
-                rank, gpus = self._rank(container, now), self._sets[container].gpus
-                found.append(
-                    TurnCandidate(rank, container, gpus, kept_for=self._kept_for(container, now))
-                )
+                gpus = self._sets[container].gpus
+                rank = self._rank(container, gpus[0], now)
+                # Without reservations, containers whose kernels outlast their turns could delay
+                # the set forever.
+                waited = now - _waits_since(self._accounts(container), now)
+                limits = (self.longest_wait, RESERVED_QUANTA * self.quantum)
+                reserve_within = next((limit for limit in limits if waited >= limit), 0)
+                found.append(TurnCandidate(rank, container, gpus, reserve_within=reserve_within))
         return found
-
-    def _waits_since(self, container: str, now: int) -> int:
-        since = [account.waits_since for _, _, account in self._accounts(container)]
-        return min((at for at in since if at is not None), default=now)
-
-    def _kept_for(self, container: str, now: int) -> int:
-        """Return how long a set's GPUs may stay reserved, or 0 if the set has not waited long.
-
-        Without reservations, containers whose kernels outlast their turns could delay the set
-        forever.
-        """
-        waited = now - self._waits_since(container, now)
-        limits = (self.longest_wait, KEPT_QUANTA * self.quantum)
-        return next((limit for limit in limits if waited >= limit), 0)
 
     def _joins(self, container: str, now: int) -> list[TurnCandidate]:
         """Return the additional turns that a container wants on other GPUs of its set.
@@ -404,26 +384,23 @@ class NodeTimeSlices:
             and (account.ended_at is None or account.ended_at < since)
         ]
 
-    def _rank(self, container: str, now: int) -> Rank:
-        """Return a set's rank. Its largest lead counts, so that no GPU's share is exceeded."""
-        accounts = self._accounts(container)
-        since = max(
-            self._waits_since(container, now),
-            *(gpu.eligible_at(account) for _, gpu, account in accounts),
-        )
+    def _rank(self, container: str, uuid: str, now: int) -> Rank:
+        """Return a container's rank on a GPU, or on its joint set if the GPU belongs to the set.
+
+        The largest lead in the set counts, so that no GPU's share is exceeded.
+        """
+        gpu = self._gpus[uuid]
+        account = gpu.accounts[container]
+        accounts = self._accounts(container) if account.tied else [(uuid, gpu, account)]
+        since = _waits_since(accounts, now)
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, container)
-        if self._sets[container].continues:
+        if account.tied and self._sets[container].continues:
             return (1, -1, 0, 0, container)
         owed = all(a.share.guarantee > 0 and a.guarantee.level > 0 for _, _, a in accounts)
         priority = min(a.share.priority for _, _, a in accounts)
-        return (
-            1,
-            0 if owed else 1,
-            -priority,
-            max(gpu.lead(account) for _, gpu, account in accounts),
-            container,
-        )
+        lead = max(gpu.lead(account) for _, gpu, account in accounts)
+        return (1, 0 if owed else 1, -priority, lead, container)
 
     def _length(self, begin: Begin, now: int) -> int:
         """Return the length of a turn, or 0 if it lasts until another container wants a GPU."""
@@ -432,12 +409,13 @@ class NodeTimeSlices:
             length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))
         ]
         if begin.container in self._sets:
-            ends = [
-                end
-                for uuid in self._owned(begin.container)
-                if (end := self._gpus[uuid].end) is not None
-            ]
+            ends = self._ends(self._owned(begin.container))
             bounds += [max(self.quantum // 4, end - now) for end in ends]
         if begin.by is not None:
             bounds.append(begin.by - now)
         return min(bounds, default=0)
+
+
+def _waits_since(accounts: Iterable[_GpuAccount], now: int) -> int:
+    since = [account.waits_since for _, _, account in accounts]
+    return min((at for at in since if at is not None), default=now)

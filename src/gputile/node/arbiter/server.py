@@ -10,17 +10,17 @@ import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.accounts import Grant, TimesliceMessage
+from gputile.node.arbiter.accounts import Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.message_queue import MessageQueue, MessageSource
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
     VERSION,
-    AssignedContainer,
     Assignment,
     Message,
     MessageKind,
@@ -64,6 +64,13 @@ class _SocketSource(MessageSource):
         if not self.closed:
             self._loop.add_reader(self._sock, self._queue.submit, self)
 
+    def close_if_hung_up(self) -> None:
+        """Close a connection if the process closed it or ended. Unread messages are dropped."""
+        poll = select.poll()
+        poll.register(self._sock, 0)
+        if poll.poll(0):
+            self.close()
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
@@ -89,20 +96,16 @@ class Listener(_SocketSource):
             return False
         return os.path.samestat(found, self._file)
 
-    def close_if_hung_up(self) -> None:
-        """Do nothing, because a listening socket has no peer."""
-
     def handle(self, most: int) -> int:  # noqa: ARG002 - one connection costs more than ``most``
         """Accept one connection."""
         try:
             accepted, _ = self._sock.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return CONNECTION_COST
+            accepted.setblocking(False)
+            self._arbiter.connected(self.container, accepted)
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
         except OSError as error:
             self._arbiter.warn(self.container, f"cannot accept a connection: {error}")
-            return CONNECTION_COST
-        accepted.setblocking(False)
-        self._arbiter.connected(self.container, accepted)
         return CONNECTION_COST
 
 
@@ -137,30 +140,34 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
 class ContainerConnection(_SocketSource):
     """The connection to the process ``member`` of a container.
 
+    ``uuids`` contains the container's GPUs by the fields of the message ``GPU``.
     Messages stay in the kernel until they are read, and count as memory of the sender.
     """
 
     def __init__(
         self,
         container: str,
+        uuids: Mapping[tuple[int, int], str],
         member: int,
         sock: socket.socket,
         arbiter: "Arbiter",
         queue: MessageQueue,
     ) -> None:
         super().__init__(container, sock, arbiter, queue)
+        self._uuids = uuids
         self._member = member
         self._received = b""  # the received part of an incomplete message
         self._gpus: dict[int, str] = {}
         self._agreed = False
-        self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello)
+        self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close)
 
     def send(self, uuid: str, message: TimesliceMessage) -> None:
         number = next(number for number, name in self._gpus.items() if name == uuid)
-        if isinstance(message, Grant):
-            self._send(Message(MessageKind.TURN, number, message.turn, message.length))
-        else:
-            self._send(Message(MessageKind.LIMIT, number, message.turn, message.remaining))
+        match message:
+            case Grant(_, turn, length):
+                self._send(Message(MessageKind.TURN, number, turn, length))
+            case Limit(_, turn, remaining):
+                self._send(Message(MessageKind.LIMIT, number, turn, remaining))
 
     def acknowledge(self, number: int) -> None:
         self._send(Message(MessageKind.WAIT, number))
@@ -172,13 +179,6 @@ class ContainerConnection(_SocketSource):
             # Delayed, because the arbiter may currently send the messages of another event.
             self._loop.call_soon(self._arbiter.disconnected, self.container, self._member)
 
-    def close_if_hung_up(self) -> None:
-        """Close the connection if the process closed it or ended. Unread messages are dropped."""
-        poll = select.poll()
-        poll.register(self._sock, 0)
-        if poll.poll(0):
-            self.close()
-
     def handle(self, most: int) -> int:
         spent = 0
         try:
@@ -187,9 +187,6 @@ class ContainerConnection(_SocketSource):
         except ProtocolError as error:
             self._arbiter.warn(self.container, f"invalid message: {error}")
             self.close()
-        except Exception:
-            self.close()  # the state of the connection is unknown
-            raise
         return spent
 
     def _receive(self) -> Message | None:
@@ -214,7 +211,7 @@ class ContainerConnection(_SocketSource):
         if not self._agreed:
             self._greet(message)
         elif kind is MessageKind.GPU:
-            uuid = self._arbiter.gpu_of(self.container, (message.a, message.b))
+            uuid = self._uuids.get((message.a, message.b))
             if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
                 raise ProtocolError("GPU names a GPU of another container, or a GPU twice")
             self._gpus[message.gpu] = uuid
@@ -235,11 +232,9 @@ class ContainerConnection(_SocketSource):
         self._agreed = message.a <= VERSION <= message.b
         version = VERSION if self._agreed else 0  # 0 means that there is no common version
         self._send(Message(MessageKind.WELCOME, a=version, b=self._arbiter.quantum))
-        if not self._agreed:
-            self.close()
-
-    def _expect_hello(self) -> None:
-        if not self._agreed:
+        if self._agreed:
+            self._hello_timer.cancel()
+        else:
             self.close()
 
     def _send(self, message: Message) -> None:
@@ -256,7 +251,6 @@ class ContainerConnection(_SocketSource):
 
 @dataclass(slots=True)
 class _ConnectedContainer:
-    allocation: AssignedContainer
     uuids: dict[tuple[int, int], str]
     listener: Listener | None = None
     members: set[int] = field(default_factory=set)
@@ -278,14 +272,13 @@ class Arbiter:
     def assign(self, assignment: Assignment) -> None:
         self.quantum = assignment.quantum_ms * MS
         self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
-        wanted = {allocation.directory: allocation for allocation in assignment.allocations}
-        for name in list(self._containers):
-            before = {gpu.uuid for gpu in self._containers[name].allocation.gpus}
-            if name not in wanted or before != {gpu.uuid for gpu in wanted[name].gpus}:
+        wanted = assignment.containers
+        for name, container in list(self._containers.items()):
+            if set(container.uuids.values()) != wanted.get(name, {}).keys():
                 self._remove(name)
-        for allocation in wanted.values():
-            self._serve(allocation)
-        for uuid in self._turns.gpus - {gpu.uuid for a in wanted.values() for gpu in a.gpus}:
+        for name, shares in wanted.items():
+            self._serve(name, shares)
+        for uuid in self._turns.gpus.difference(*wanted.values()):
             self._turns.remove_gpu(uuid)
             self._set_timer(uuid, None)
         self._queue.containers = max(1, len(self._containers))
@@ -304,15 +297,13 @@ class Arbiter:
 
     def used(self) -> Used:
         now = time.monotonic_ns()
-        return {
-            name: {
-                uuid: Spent(
-                    self._turns.gpu(uuid).used(name), self._turns.gpu(uuid).waited(name, now)
-                )
-                for uuid in container.uuids.values()
-            }
-            for name, container in self._containers.items()
-        }
+        used: Used = {}
+        for name, container in self._containers.items():
+            used[name] = {}
+            for uuid in container.uuids.values():
+                account = self._turns.gpu(uuid).accounts[name]
+                used[name][uuid] = Spent(account.reported_use(), account.waited_until(now))
+        return used
 
     def close(self) -> None:
         for name in list(self._containers):
@@ -320,16 +311,9 @@ class Arbiter:
 
     # -- called by connections
 
-    def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the GPU in a ``GPU`` message, or None if the container lacks it."""
-        container = self._containers.get(allocation)
-        return container.uuids.get(fields) if container is not None else None
-
     def handle(self, allocation: str, member: int, uuid: str, message: Message) -> int:
         """Handle a process's message about a GPU. Return the cost in messages."""
         turns, now = self._turns, time.monotonic_ns()
-        if uuid not in turns.gpus:
-            return 1
         match message.kind:
             case MessageKind.WANT if turns.gpu(uuid).waits(member):
                 self._connections[member].acknowledge(message.gpu)
@@ -369,26 +353,23 @@ class Arbiter:
             return
         self._last_member += 1
         self._connections[self._last_member] = ContainerConnection(
-            allocation, self._last_member, accepted, self, self._queue
+            allocation, container.uuids, self._last_member, accepted, self, self._queue
         )
         container.members.add(self._last_member)
 
     # -- internal
 
-    def _serve(self, allocation: AssignedContainer) -> None:
-        try:
-            uuids = {uuid_fields(gpu.uuid): gpu.uuid for gpu in allocation.gpus}
-        except ProtocolError as error:
-            log.error("cannot schedule %s: %s", allocation.directory, error)
-            return
-        container = self._containers.get(allocation.directory)
-        if container is None:
-            container = _ConnectedContainer(allocation, uuids)
-            self._containers[allocation.directory] = container
-        container.allocation = allocation
-        for gpu in allocation.gpus:
+    def _serve(self, name: str, shares: Mapping[str, Share]) -> None:
+        if name not in self._containers:
+            try:
+                uuids = {uuid_fields(uuid): uuid for uuid in shares}
+            except ProtocolError as error:
+                log.error("cannot schedule %s: %s", name, error)
+                return
+            self._containers[name] = _ConnectedContainer(uuids)
+        for uuid, share in shares.items():
             now = time.monotonic_ns()
-            self._send(self._turns.set_share(gpu.uuid, allocation.directory, gpu.share, now), now)
+            self._send(self._turns.set_share(uuid, name, share, now), now)
 
     def _remove(self, name: str) -> None:
         container = self._containers.pop(name)

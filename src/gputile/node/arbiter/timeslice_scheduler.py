@@ -45,12 +45,11 @@ class TimeSliceScheduler:
     """The accounts and the current turn on one GPU.
 
     ``NodeTimeSlices``, which manages all GPUs, begins the turns. It calls ``tick`` after each
-    event. A container that has waited for ``longest_wait`` takes precedence over all others.
+    event.
     """
 
-    def __init__(self, quantum: int, longest_wait: int) -> None:
+    def __init__(self, quantum: int) -> None:
         self.quantum = quantum
-        self.longest_wait = longest_wait
         self.accounts: dict[str, Account] = {}
         self._members: dict[int, Account] = {}
         self._wanted_at: dict[int, int] = {}  # when each member last wanted the GPU
@@ -61,27 +60,10 @@ class TimeSliceScheduler:
         self._last_number = 0
         self._refilled_at: int | None = None
 
-    @property
-    def _enough(self) -> int:
-        """The level that the bucket of an account's ceiling must reach before a turn."""
-        return self.quantum // 2
-
-    def configure(self, quantum: int, longest_wait: int) -> None:
-        self.quantum, self.longest_wait = quantum, longest_wait
+    def configure(self, quantum: int) -> None:
+        self.quantum = quantum
         for account in self.accounts.values():
             account.configure(account.share, quantum)
-
-    def used(self, container: str) -> int:
-        """Return the GPU time of a container. The result never decreases, even after a refund."""
-        account = self.accounts.get(container)
-        if account is None:
-            return 0
-        account.reported = max(account.reported, account.used)
-        return account.reported
-
-    def waited(self, container: str, now: int) -> int:
-        account = self.accounts.get(container)
-        return account.waited_until(now) if account is not None else 0
 
     # -- containers and processes
 
@@ -146,10 +128,12 @@ class TimeSliceScheduler:
             self._turn is not None and self._turn.number == number and member in self._turn.holders
         )
 
-    def busy(self, member: int, number: int, now: int) -> None:
-        """Record that a holder is alive and waits until the GPU has finished its submitted work."""
-        if self._turn is not None and self.holds(member, number):
-            self._turn.heard_at = now
+    def busy(self, member: int, number: int, now: int) -> bool:
+        """Record that a holder waits until the GPU has finished. Return whether it is a holder."""
+        if self._turn is None or not self.holds(member, number):
+            return False
+        self._turn.heard_at = now
+        return True
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
         """Accept the turn that a process returns. Return the account of the process.
@@ -162,35 +146,33 @@ class TimeSliceScheduler:
         if account is None or not (holds or member in account.overrun):
             return None
         self._bring_up_to(now)
-        if again:
-            self._wanted_at[member] = now
         if turn is not None and holds:
             turn.holders.discard(member)
             turn.used = max(turn.used, used)
-            if again:
-                self._wait(account, member, now)
-            if not turn.holders:
-                turn.worked, turn.used = turn.worked + turn.used, 0
-                turn.kept_until = now + self.spare if account.tied else now
-                if turn.kept_until == now:
-                    self._end(now)
         else:
             self._charge_overrun(account, member, now)
-            if again:
-                self._wait(account, member, now)
+        if again:
+            self._wanted_at[member] = now
+            self._wait(account, member, now)
+        if turn is not None and holds and not turn.holders:
+            turn.worked, turn.used = turn.worked + turn.used, 0
+            if account.tied:
+                turn.open_until = now + self.spare
+            else:
+                self._end(now)
         return account
 
     # -- time
 
     def tick(self, now: int) -> list[TimesliceMessage]:
         self._bring_up_to(now)
-        return self._continue(self._turn, now) if self._turn is not None else []
+        return self._continue(now)
 
     def wake_at(self, now: int) -> int | None:
         due: list[int] = []
         turn = self._turn
         if turn is not None and not turn.holders:
-            due.append(turn.kept_until)
+            due.append(turn.open_until)
         elif turn is not None and turn.end is not None:
             due.append(self._lost_at(turn, turn.end))
         else:
@@ -246,6 +228,7 @@ class TimeSliceScheduler:
         return now + over if over >= self.spare else max(now, turn.end)
 
     def end_by(self, end: int, now: int) -> list[TimesliceMessage]:
+        """Set the end of a turn without an end."""
         turn = self._turn
         if turn is None or turn.end is not None:
             return []
@@ -276,9 +259,10 @@ class TimeSliceScheduler:
 
     def _bring_up_to(self, now: int) -> None:
         if now != self._refilled_at:
-            self._refilled_at, enough = now, self._enough
+            self._refilled_at = now
             for account in self.accounts.values():
-                account.refill(now, enough)
+                account.ceiling.refill(now)
+                account.guarantee.refill(now)
         turn = self._turn
         if turn is not None:
             # If ``now`` is later, the arbiter itself did not run. That time is not charged.
@@ -339,16 +323,15 @@ class TimeSliceScheduler:
 
     # -- the current turn
 
-    def _continue(self, turn: Turn, now: int) -> list[TimesliceMessage]:
+    def _continue(self, now: int) -> list[TimesliceMessage]:
+        turn = self._turn
+        if turn is None:
+            return []
         account = turn.account
         messages: list[TimesliceMessage] = []
         others = (a for a in self.accounts.values() if self._competes(a))
         if turn.end is None and (account.capped or any(self.eligible_at(a) <= now for a in others)):
-            turn.end = max(now, turn.since + self.quantum)
-            turn.heard_at = max(turn.heard_at, now)
-            messages += [
-                Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)
-            ]
+            messages += self.end_by(turn.since + self.quantum, now)
         if turn.end is None or now < turn.end:
             length = 0 if turn.end is None else turn.end - now
             for member in list(account.waiting)[: MOST_HOLDERS - len(turn.holders)]:
@@ -357,7 +340,7 @@ class TimeSliceScheduler:
                 messages.append(Grant(member, turn.number, length))
             account.has_waited(now)
         if not turn.holders:
-            if now >= turn.kept_until or (turn.end is not None and now >= turn.end):
+            if now >= turn.open_until or (turn.end is not None and now >= turn.end):
                 self._end(now)
         elif turn.end is not None and now >= self._lost_at(turn, turn.end):
             self._lose(turn, now)
@@ -382,13 +365,8 @@ class TimeSliceScheduler:
         return account.wants and not (self._turn is not None and self._turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return the past or future time from which an account's ceiling permits a turn."""
-        if not account.capped:
-            return 0
-        at = account.ceiling.full_enough_at(self._enough)
-        return (
-            at if at > account.ceiling.at or account.enough_since is None else account.enough_since
-        )
+        """Return when an account's ceiling permits a turn, which is in the past if it does now."""
+        return account.ceiling.full_enough_at(self.quantum // 2) if account.capped else 0
 
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a container's turn of ``length`` on the free GPU.
@@ -400,39 +378,23 @@ class TimeSliceScheduler:
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
         self._turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
-        self._turn.kept_until = now + (self.quantum if account.overrun else self.spare)
+        self._turn.open_until = now + (self.quantum if account.overrun else self.spare)
         self._idle_hold = None
-        return self._continue(self._turn, now)
+        return self._continue(now)
 
     def length(self, account: Account, now: int) -> int:
         """Return the length of an account's next turn, or 0 for a turn without an end."""
         if account.capped:
             return min(self.quantum, account.ceiling.level)
-        return 0 if self._is_uncontended(account, now) else self.quantum
-
-    def _is_uncontended(self, account: Account, now: int) -> bool:
-        """Return whether no other container wants the GPU or has used it recently."""
-        others = [a for a in self.accounts.values() if a is not account]
-        if any(a.asks for a in others):
-            return False
-        return not any(
-            a.waiting or a.overrun or now - a.last_active < UNCONTENDED_AFTER
-            for a in others
-            if a.last_active is not None
+        contended = any(
+            a.wants
+            or a.overrun
+            or (a.last_active is not None and now - a.last_active < UNCONTENDED_AFTER)
+            for a in self.accounts.values()
+            if a is not account
         )
+        return self.quantum if contended else 0
 
     def lead(self, account: Account) -> int:
         """Return how far an account's virtual time is ahead of the smallest active one."""
         return account.virtual - self._virtual
-
-    def rank(self, account: Account, now: int) -> Rank:
-        """Return the account's rank among the accounts on this GPU."""
-        since = (
-            now
-            if account.waits_since is None
-            else max(account.waits_since, self.eligible_at(account))
-        )
-        if now - since >= self.longest_wait:
-            return (0, since, 0, 0, account.name)
-        owed = account.share.guarantee > 0 and account.guarantee.level > 0
-        return (1, 0 if owed else 1, -account.share.priority, self.lead(account), account.name)

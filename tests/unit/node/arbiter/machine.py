@@ -27,10 +27,10 @@ class OneGpu:
         return self._node.gpu("A").holders
 
     def used(self, name: str) -> int:
-        return self._node.gpu("A").used(name)
+        return self.accounts[name].reported_use()
 
     def waited(self, name: str, now: int) -> int:
-        return self._node.gpu("A").waited(name, now)
+        return self.accounts[name].waited_until(now)
 
     def put(self, name: str, share: Share, now: int) -> list[TimesliceMessage]:
         return _messages(self._node.set_share("A", name, share, now))

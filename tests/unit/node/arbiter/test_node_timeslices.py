@@ -155,7 +155,7 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
     assert begun({"A": None, "B": 10 * MS}, ("AB", 0), ("A", 1)) == [Begin("A", ("A",), 10 * MS)], "it fits before"
     assert begun({"A": None, "B": 4 * MS}, ("AB", 0), ("A", 1)) == [], "it does not"
     assert begun({"A": None, "B": 4 * MS}, ("AB", 1), ("A", 0)) == [Begin("A", ("A",), None)]
-    waited = TurnCandidate((1, 1, 0, 0, "AB"), "AB", ("A", "B"), kept_for=20 * MS)
+    waited = TurnCandidate((1, 1, 0, 0, "AB"), "AB", ("A", "B"), reserve_within=20 * MS)
     other = TurnCandidate((1, 1, 0, 1, "A"), "A", ("A",))
     assert turns_to_begin(0, [waited, other], {"A": None, "B": 20 * MS}, Q, 5 * MS) == [], (
         "it might not be back in time"

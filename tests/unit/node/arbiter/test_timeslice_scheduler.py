@@ -120,4 +120,3 @@ def test_what_a_container_waited_for_its_turns_is_counted() -> None:
     turns.done(1, 1, Q, again=False, now=Q)
     assert turns.waited("b", 2 * Q) == Q, "it has the GPU since the other gave it back"
     assert turns.waited("a", 2 * Q) == 0
-    assert turns.waited("of-nobody", 0) == 0
