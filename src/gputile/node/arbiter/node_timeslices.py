@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
+from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage, Turn
 from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
@@ -202,13 +202,14 @@ class NodeTimeSlices:
                 self._update_set(container, now)
         for other in sorted(connected):
             self._join_if_overdue(other, now)
-        self._revoke_overdue(connected, now)
-        self._update_requests(connected, now)
+        sets = [name for name, joint in self._sets.items() if connected.issuperset(joint.gpus)]
+        self._revoke_overdue(sets, now)
+        self._update_requests(sets, now)
         for other in sorted(connected):
             messages += [(other, message) for message in self._gpus[other].tick(now)]
-        self._end_unused(connected, now)
-        messages += self._begin(connected, now)
-        messages += self._align_ends(connected, now)
+        self._end_unused(sets, now)
+        messages += self._begin(connected, sets, now)
+        messages += self._align_ends(sets, now)
         return messages
 
     def _join_if_overdue(self, uuid: str, now: int) -> None:
@@ -217,9 +218,10 @@ class NodeTimeSlices:
         owner = gpu.owner
         if owner is None or owner.tied or not gpu.is_overdue(now):
             return
-        accounts = {other: turns.accounts.get(owner.name) for other, turns in self._gpus.items()}
         waits = [
-            other for other, account in accounts.items() if account is not None and account.waiting
+            other
+            for other, turns in self._gpus.items()
+            if owner.name in turns.accounts and turns.accounts[owner.name].waiting
         ]
         self._record_joint_use(owner.name, uuid, waits, now)
 
@@ -232,20 +234,9 @@ class NodeTimeSlices:
         """Return the GPUs of a container's set on which the container has the turn."""
         return [uuid for uuid, gpu, account in self._accounts(container) if gpu.owner is account]
 
-    def _sets_within(self, connected: set[str]) -> list[str]:
-        return [
-            container for container, joint in self._sets.items() if connected.issuperset(joint.gpus)
-        ]
-
-    def _owned_within(self, connected: set[str]) -> list[tuple[str, list[str]]]:
-        """Return each container that has turns on GPUs of its set, and these GPUs."""
-        return [
-            (name, owned) for name in self._sets_within(connected) if (owned := self._owned(name))
-        ]
-
-    def _update_requests(self, connected: set[str], now: int) -> None:
+    def _update_requests(self, sets: list[str], now: int) -> None:
         """Request all GPUs of a set if its container waits for a GPU but has no turn."""
-        for container in self._sets_within(connected):
+        for container in sets:
             accounts = self._accounts(container)
             asks = (
                 any(account.waiting for _, _, account in accounts)
@@ -255,14 +246,14 @@ class NodeTimeSlices:
             for _, _, account in accounts:
                 account.asks = asks
 
-    def _revoke_overdue(self, connected: set[str], now: int) -> None:
+    def _revoke_overdue(self, sets: list[str], now: int) -> None:
         """Revoke the turns of a container that is overdue on one GPU while it waits for another.
 
         The next round of the container then continues on all GPUs of its set. A continued round
         cannot be continued again.
         """
-        for container, owned in self._owned_within(connected):
-            joint = self._sets[container]
+        for container in sets:
+            joint, owned = self._sets[container], self._owned(container)
             waits = any(
                 account.waiting and gpu.owner is not account
                 for _, gpu, account in self._accounts(container)
@@ -274,21 +265,23 @@ class NodeTimeSlices:
                 joint.continues, joint.continued = not joint.continued, False
                 joint.joined.clear()
 
-    def _end_unused(self, connected: set[str], now: int) -> None:
+    def _end_unused(self, sets: list[str], now: int) -> None:
         """End a set's turns if no process holds any. Record joint use if several are held."""
-        for container, owned in self._owned_within(connected):
-            held = [uuid for uuid in owned if self._gpus[uuid].holders]
-            if len(held) > 1:
-                self._sets[container].seen.update(dict.fromkeys(held, now))
-            if not held:
+        for container in sets:
+            owned = self._owned(container)
+            in_use = [uuid for uuid in owned if self._gpus[uuid].holders]
+            if len(in_use) > 1:
+                self._sets[container].seen.update(dict.fromkeys(in_use, now))
+            if not in_use:
                 for uuid in owned:
                     self._gpus[uuid].release(now)
 
-    def _align_ends(self, connected: set[str], now: int) -> GpuMessages:
+    def _align_ends(self, sets: list[str], now: int) -> GpuMessages:
         """If only some turns of a set have an end, end all of them at the earliest end."""
         messages: GpuMessages = []
-        for _, owned in self._owned_within(connected):
-            ends = self._ends(owned)
+        for container in sets:
+            owned = self._owned(container)
+            ends = [turn.end for turn in self._turns(owned) if turn.end is not None]
             if ends and len(ends) < len(owned):
                 for uuid in owned:
                     messages += [
@@ -296,16 +289,15 @@ class NodeTimeSlices:
                     ]
         return messages
 
-    def _ends(self, gpus: Iterable[str]) -> list[int]:
-        """Return the ends of the turns on these GPUs. A turn without an end has none."""
-        return [end for uuid in gpus if (end := self._gpus[uuid].end) is not None]
+    def _turns(self, gpus: Iterable[str]) -> list[Turn]:
+        return [turn for uuid in gpus if (turn := self._gpus[uuid].turn) is not None]
 
     # -- who begins
 
-    def _begin(self, connected: set[str], now: int) -> GpuMessages:
+    def _begin(self, connected: set[str], sets: list[str], now: int) -> GpuMessages:
         messages: GpuMessages = []
         free = {uuid for uuid in connected if self._gpus[uuid].owner is None}
-        candidates = self._candidates(connected, now) if free else []
+        candidates = self._candidates(connected, sets, now) if free else []
         busy_until = {
             uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in connected
         }
@@ -334,7 +326,7 @@ class NodeTimeSlices:
                 self._recheck_at[candidate.gpus[0]] = now + RECHECK_AFTER
         return messages
 
-    def _candidates(self, connected: set[str], now: int) -> list[TurnCandidate]:
+    def _candidates(self, connected: set[str], sets: list[str], now: int) -> list[TurnCandidate]:
         found: list[TurnCandidate] = []
         for uuid in sorted(connected):
             gpu = self._gpus[uuid]
@@ -349,7 +341,7 @@ class NodeTimeSlices:
                 if single and gpu.eligible_at(account) <= now:
                     rank = self._rank(account.name, uuid, now)
                     found.append(TurnCandidate(rank, account.name, (uuid,)))
-        for container in self._sets_within(connected):
+        for container in sets:
             if self._owned(container):
                 found += self._joins(container, now)
             elif any(account.asks for _, _, account in self._accounts(container)):
@@ -369,11 +361,7 @@ class NodeTimeSlices:
         In one round, a container can join each GPU only once. It cannot join a GPU on which its
         turn in this round has ended.
         """
-        since = min(
-            began
-            for uuid in self._owned(container)
-            if (began := self._gpus[uuid].since) is not None
-        )
+        since = min(turn.since for turn in self._turns(self._owned(container)))
         return [
             TurnCandidate((1, -1, 0, gpu.lead(account), account.name), container, (uuid,))
             for uuid, gpu, account in self._accounts(container)
@@ -409,7 +397,8 @@ class NodeTimeSlices:
             length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))
         ]
         if begin.container in self._sets:
-            ends = self._ends(self._owned(begin.container))
+            turns = self._turns(self._owned(begin.container))
+            ends = [turn.end for turn in turns if turn.end is not None]
             bounds += [max(self.quantum // 4, end - now) for end in ends]
         if begin.by is not None:
             bounds.append(begin.by - now)

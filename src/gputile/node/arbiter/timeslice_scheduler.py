@@ -53,7 +53,7 @@ class TimeSliceScheduler:
         self.accounts: dict[str, Account] = {}
         self._members: dict[int, Account] = {}
         self._wanted_at: dict[int, int] = {}  # when each member last wanted the GPU
-        self._turn: Turn | None = None
+        self.turn: Turn | None = None
         self._idle_hold: tuple[Account, int] | None = None
         self._virtual = 0
         self._forgiven: set[int] = set()  # processes that overrun a turn which began without an end
@@ -93,7 +93,7 @@ class TimeSliceScheduler:
             account.has_waited(now)
         if member in account.overrun:
             self._charge_overrun(account, member, now)
-        turn = self._turn
+        turn = self.turn
         if turn is not None and member in turn.holders:
             turn.holders.discard(member)
             turn.used = now - turn.since
@@ -124,15 +124,13 @@ class TimeSliceScheduler:
         return member in self.holders or (wanted_at is not None and now - wanted_at <= USED_WITHIN)
 
     def holds(self, member: int, number: int) -> bool:
-        return (
-            self._turn is not None and self._turn.number == number and member in self._turn.holders
-        )
+        return self.turn is not None and self.turn.number == number and member in self.turn.holders
 
     def busy(self, member: int, number: int, now: int) -> bool:
         """Record that a holder waits until the GPU has finished. Return whether it is a holder."""
-        if self._turn is None or not self.holds(member, number):
+        if self.turn is None or not self.holds(member, number):
             return False
-        self._turn.heard_at = now
+        self.turn.heard_at = now
         return True
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
@@ -142,7 +140,7 @@ class TimeSliceScheduler:
         for which the GPU worked for the process. ``again`` states whether the process has more
         work.
         """
-        account, turn, holds = self._members.get(member), self._turn, self.holds(member, number)
+        account, turn, holds = self._members.get(member), self.turn, self.holds(member, number)
         if account is None or not (holds or member in account.overrun):
             return None
         self._bring_up_to(now)
@@ -170,7 +168,7 @@ class TimeSliceScheduler:
 
     def wake_at(self, now: int) -> int | None:
         due: list[int] = []
-        turn = self._turn
+        turn = self.turn
         if turn is not None and not turn.holders:
             due.append(turn.open_until)
         elif turn is not None and turn.end is not None:
@@ -184,7 +182,7 @@ class TimeSliceScheduler:
 
     @property
     def holders(self) -> frozenset[int]:
-        return frozenset(self._turn.holders) if self._turn is not None else frozenset()
+        return frozenset(self.turn.holders) if self.turn is not None else frozenset()
 
     # -- for NodeTimeSlices, which manages all GPUs
 
@@ -196,15 +194,11 @@ class TimeSliceScheduler:
     @property
     def owner(self) -> Account | None:
         """The account that has the turn, even while none of its processes holds the turn."""
-        return self._turn.account if self._turn is not None else None
-
-    @property
-    def since(self) -> int | None:
-        return self._turn.since if self._turn is not None else None
+        return self.turn.account if self.turn is not None else None
 
     def is_overdue(self, now: int) -> bool:
         """Return whether a process still holds the turn half a quantum after the turn's end."""
-        turn = self._turn
+        turn = self.turn
         return (
             turn is not None
             and turn.end is not None
@@ -212,14 +206,9 @@ class TimeSliceScheduler:
             and now >= turn.end + self.quantum // 2
         )
 
-    @property
-    def end(self) -> int | None:
-        """When the turn ends, or None if there is no turn or the turn has no end yet."""
-        return self._turn.end if self._turn is not None else None
-
     def free_at(self, now: int) -> int:
         """Return when the GPU is expected to be free. A long overrun is expected to double."""
-        turn = self._turn
+        turn = self.turn
         if turn is None:
             return now
         if turn.end is None:
@@ -229,7 +218,7 @@ class TimeSliceScheduler:
 
     def end_by(self, end: int, now: int) -> list[TimesliceMessage]:
         """Set the end of a turn without an end."""
-        turn = self._turn
+        turn = self.turn
         if turn is None or turn.end is not None:
             return []
         turn.end, turn.heard_at = max(now, end), max(turn.heard_at, now)
@@ -237,13 +226,13 @@ class TimeSliceScheduler:
 
     def revoke(self, now: int) -> None:
         """End a turn that processes still hold. The container is charged for their overrun."""
-        if self._turn is not None:
+        if self.turn is not None:
             self._bring_up_to(now)
-            self._lose(self._turn, now)
+            self._lose(self.turn, now)
 
     def release(self, now: int) -> None:
         """End a turn if no process holds it."""
-        if self._turn is not None and not self._turn.holders:
+        if self.turn is not None and not self.turn.holders:
             self._bring_up_to(now)
             self._end(now)
 
@@ -263,7 +252,7 @@ class TimeSliceScheduler:
             for account in self.accounts.values():
                 account.ceiling.refill(now)
                 account.guarantee.refill(now)
-        turn = self._turn
+        turn = self.turn
         if turn is not None:
             # If ``now`` is later, the arbiter itself did not run. That time is not charged.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
@@ -281,7 +270,7 @@ class TimeSliceScheduler:
     def _wait(self, account: Account, member: int, now: int) -> None:
         if not account.waiting:
             account.waits_from(now)
-            active = self._turn is not None and self._turn.account is account
+            active = self.turn is not None and self.turn.account is account
             away = account.last_active is None or now - account.last_active > AWAY_AFTER
             if away and not active:
                 account.virtual = max(account.virtual, self._virtual)
@@ -307,7 +296,7 @@ class TimeSliceScheduler:
         account.guarantee.level = max(account.guarantee.level, -self.quantum)
 
     def _end(self, now: int) -> None:
-        turn, self._turn = self._turn, None
+        turn, self.turn = self.turn, None
         if turn is None:
             return
         lasted = turn.charged_until - turn.since
@@ -324,7 +313,7 @@ class TimeSliceScheduler:
     # -- the current turn
 
     def _continue(self, now: int) -> list[TimesliceMessage]:
-        turn = self._turn
+        turn = self.turn
         if turn is None:
             return []
         account = turn.account
@@ -362,7 +351,7 @@ class TimeSliceScheduler:
     # -- the next turn
 
     def _competes(self, account: Account) -> bool:
-        return account.wants and not (self._turn is not None and self._turn.account is account)
+        return account.wants and not (self.turn is not None and self.turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
         """Return when an account's ceiling permits a turn, which is in the past if it does now."""
@@ -377,8 +366,8 @@ class TimeSliceScheduler:
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
-        self._turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
-        self._turn.open_until = now + (self.quantum if account.overrun else self.spare)
+        self.turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
+        self.turn.open_until = now + (self.quantum if account.overrun else self.spare)
         self._idle_hold = None
         return self._continue(now)
 
