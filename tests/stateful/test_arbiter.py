@@ -162,7 +162,7 @@ SPARE, LATE = QUANTUM // 6, RESERVED_QUANTA * QUANTUM
 
 def tied_in(node: NodeTimeSlices) -> dict[str, set[str]]:
     """Return the GPUs that each container uses together."""
-    return {name: {gpu for gpu in gpus if node.gpu(gpu).accounts[name].tied} for name, gpus in SETS.items()}
+    return {name: {gpu for gpu in gpus if node.gpus[gpu].accounts[name].tied} for name, gpus in SETS.items()}
 
 
 class Sets(RuleBasedStateMachine):
@@ -193,7 +193,7 @@ class Sets(RuleBasedStateMachine):
         """Return the GPUs on which each container has the turn."""
         found: dict[str, set[str]] = {name: set() for name in SETS}
         for gpu in GPUS:
-            owner = self.node.gpu(gpu).owner
+            owner = self.node.gpus[gpu].owner
             if owner is not None:
                 found[owner.name].add(gpu)
         return found
@@ -209,7 +209,7 @@ class Sets(RuleBasedStateMachine):
             self.asked.discard(key)
             self.holds[key] = instruction.turn
             name = PROCESSES[instruction.member]
-            tied = {c for c in SETS[name] if self.node.gpu(c).accounts[name].tied}
+            tied = {c for c in SETS[name] if self.node.gpus[c].accounts[name].tied}
             if gpu in tied and not before[name] & tied:
                 assert after[name] >= tied, "whole or not at all"
 
@@ -294,7 +294,7 @@ class Sets(RuleBasedStateMachine):
     @invariant()
     def one_container_holds_each_gpu(self) -> None:
         for gpu in GPUS:
-            holders = self.node.gpu(gpu).holders
+            holders = self.node.gpus[gpu].holders
             assert len({PROCESSES[member] for member in holders}) <= 1
             assert all((member, gpu) in self.holds for member in holders)
 
@@ -306,11 +306,11 @@ class Sets(RuleBasedStateMachine):
         owned = self.owned()
         for name, gpus in SETS.items():
             for gpu in gpus:
-                account = self.node.gpu(gpu).accounts[name]
+                account = self.node.gpus[gpu].accounts[name]
                 if (
                     account.waiting
                     and not owned[name]
-                    and not any(self.node.gpu(c).accounts[name].overrun for c in gpus)
+                    and not any(self.node.gpus[c].accounts[name].overrun for c in gpus)
                 ):
                     since = self.blocked_since.setdefault((name, gpu), self.now)
                     assert self.now - since <= bound, (name, gpu)
@@ -323,13 +323,13 @@ class Sets(RuleBasedStateMachine):
             account.asks and account.waits_since is not None and self.now - account.waits_since >= LATE
             for name, gpus in SETS.items()
             if gpu in gpus
-            for account in (self.node.gpu(each).accounts[name] for each in gpus)
+            for account in (self.node.gpus[each].accounts[name] for each in gpus)
         )
 
     @invariant()
     def gpus_are_not_idle(self) -> None:
         for gpu in GPUS:
-            turns = self.node.gpu(gpu)
+            turns = self.node.gpus[gpu]
             single = any(account.waiting and not account.tied for account in turns.accounts.values())
             if turns.owner is None and single:
                 since = self.idle_since.setdefault(gpu, self.now)

@@ -79,7 +79,7 @@ class ArbiterProcess:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(self.directory / "lock")]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=os.environ)
 
 
 def write_share(directory: Path, quantum_ms: int, gpus: Mapping[str, Share]) -> None:

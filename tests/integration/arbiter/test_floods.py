@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputile.node.arbiter.accounts import Share
-from gputile.node.arbiter.message_queue import AT_ONCE, GUARANTEED, SHARED, WINDOW_S, MessageQueue
+from gputile.node.arbiter.message_queue import AT_ONCE, GUARANTEED, SHARED, WINDOW_S
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
@@ -182,11 +182,11 @@ def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tm
 @pytest.mark.requirement("M4")
 async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
     """Though what it said last was never read."""
-    arbiter, loop = Recorder(), asyncio.get_running_loop()
+    arbiter = Recorder()
     (path,) = arbiter.serve(tmp_path, "one")
     here, there = socket.socketpair()
     here.setblocking(False)
-    connection = ContainerConnection(str(path.parent), {uuid_fields(GPU): GPU}, 1, here, arbiter, MessageQueue(loop))
+    connection = ContainerConnection(str(path.parent), {uuid_fields(GPU): GPU}, 1, here, arbiter)
     there.sendall(GREETING)
     assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
     connection.pause()

@@ -93,11 +93,8 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G4")
-async def test_what_was_used_is_told_by_each_arbiter_from_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_used_is_told_by_each_arbiter_from_its_start(tmp_path: Path) -> None:
     """Who had how much of a GPU can be seen; the counters of a new arbiter start at 0."""
-    monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
     store = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
     store.prepare("one")
     turns = ArbiterProcess(store, lambda _: shares_of(store, "one"))

@@ -52,7 +52,7 @@ class NodeTimeSlices:
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
-        self._gpus: dict[str, TimeSliceScheduler] = {}
+        self.gpus: dict[str, TimeSliceScheduler] = {}
         self._sets: dict[str, JointSet] = {}  # by container
         self._recheck_at: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -60,45 +60,37 @@ class NodeTimeSlices:
 
     def configure(self, quantum: int, longest_wait: int) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
-        for gpu in self._gpus.values():
+        for gpu in self.gpus.values():
             gpu.configure(quantum)
-
-    def gpu(self, uuid: str) -> TimeSliceScheduler:
-        return self._gpus[uuid]
-
-    @property
-    def gpus(self) -> frozenset[str]:
-        return frozenset(self._gpus)
 
     # -- events
 
     def set_share(self, uuid: str, container: str, share: Share, now: int) -> GpuMessages:
-        if uuid not in self._gpus:
-            self._gpus[uuid] = TimeSliceScheduler(self.quantum)
-        self._gpus[uuid].set_share(container, share, now)
+        gpu = self.gpus.setdefault(uuid, TimeSliceScheduler(self.quantum))
+        gpu.set_share(container, share, now)
         return self.tick(uuid, now)
 
     def remove(self, uuid: str, container: str, now: int) -> GpuMessages:
         before = self._connected(uuid)
-        self._gpus[uuid].remove(container, now)
+        self.gpus[uuid].remove(container, now)
         return self.tick(uuid, now, before)
 
     def remove_gpu(self, uuid: str) -> None:
-        del self._gpus[uuid]
+        del self.gpus[uuid]
         self._recheck_at.pop(uuid, None)
         self._changed.discard(uuid)
 
     def leave(self, uuid: str, member: int, now: int) -> GpuMessages:
-        self._gpus[uuid].leave(member, now)
+        self.gpus[uuid].leave(member, now)
         return self.tick(uuid, now)
 
     def want(self, uuid: str, container: str, member: int, now: int) -> GpuMessages:
-        if self._gpus[uuid].want(container, member, now):
+        if self.gpus[uuid].want(container, member, now):
             self._record_use(uuid, container, member, now)
         return self.tick(uuid, now)
 
     def busy(self, uuid: str, member: int, number: int, now: int) -> GpuMessages:
-        if not self._gpus[uuid].busy(member, number, now):
+        if not self.gpus[uuid].busy(member, number, now):
             self.cost = 1
             return []
         return self.tick(uuid, now)
@@ -107,7 +99,7 @@ class NodeTimeSlices:
         self, uuid: str, member: int, number: int, used: int, again: bool, now: int
     ) -> GpuMessages:
         """Accept the turn that a process returns, as ``TimeSliceScheduler.done`` describes."""
-        account = self._gpus[uuid].done(member, number, used, again, now)
+        account = self.gpus[uuid].done(member, number, used, again, now)
         if account is None:
             self.cost = 1
             return []
@@ -122,14 +114,14 @@ class NodeTimeSlices:
 
     def wake_at(self, uuid: str, now: int) -> int | None:
         """Return when to call ``tick``, or None if no call is due."""
-        due = (self._gpus[uuid].wake_at(now), self._recheck_at.get(uuid))
+        due = (self.gpus[uuid].wake_at(now), self._recheck_at.get(uuid))
         return min((at for at in due if at is not None), default=None)
 
     # -- which GPUs belong together
 
     def _record_use(self, uuid: str, container: str, member: int, now: int) -> None:
         """Record all GPUs that a process uses at the same time as the GPU ``uuid``."""
-        others = [other for other, gpu in self._gpus.items() if gpu.is_used_by(member, now)]
+        others = [other for other, gpu in self.gpus.items() if gpu.is_used_by(member, now)]
         self._record_joint_use(container, uuid, others, now)
 
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
@@ -138,10 +130,10 @@ class NodeTimeSlices:
         Only GPUs with the same guarantee and ceiling as on ``uuid`` are recorded. Work that spans
         GPUs progresses at one rate, so different limits could not hold on all of them.
         """
-        share = self._gpus[uuid].accounts[container].share
+        share = self.gpus[uuid].accounts[container].share
         found = {uuid}
         for other in others:
-            there = self._gpus[other].accounts[container].share
+            there = self.gpus[other].accounts[container].share
             if (there.guarantee, there.ceiling) == (share.guarantee, share.ceiling):
                 found.add(other)
         if len(found) > 1:
@@ -153,7 +145,7 @@ class NodeTimeSlices:
         joint = self._sets[container]
         accounts = {
             uuid: gpu.accounts[container]
-            for uuid, gpu in self._gpus.items()
+            for uuid, gpu in self.gpus.items()
             if container in gpu.accounts
         }
         joint.seen = {
@@ -185,10 +177,9 @@ class NodeTimeSlices:
     def tick(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
         """Update a GPU and the GPUs that are connected with it, and begin turns.
 
-        After a container was removed, ``before`` contains the GPUs that it connected. The formula
-        for ``cost`` was fitted to measurements with 2 to 16 GPUs and 1 to 16 containers.
+        After a container was removed, ``before`` contains the GPUs that it connected.
         """
-        messages: GpuMessages = [(uuid, message) for message in self._gpus[uuid].tick(now)]
+        messages: GpuMessages = [(uuid, message) for message in self.gpus[uuid].tick(now)]
         connected = (before or set()) | self._connected(uuid)
         self._changed |= connected
         concerned = [
@@ -206,7 +197,7 @@ class NodeTimeSlices:
         self._revoke_overdue(sets, now)
         self._update_requests(sets, now)
         for other in sorted(connected):
-            messages += [(other, message) for message in self._gpus[other].tick(now)]
+            messages += [(other, message) for message in self.gpus[other].tick(now)]
         self._end_unused(sets, now)
         messages += self._begin(connected, sets, now)
         messages += self._align_ends(sets, now)
@@ -214,20 +205,20 @@ class NodeTimeSlices:
 
     def _join_if_overdue(self, uuid: str, now: int) -> None:
         """Record a joint use if a container overruns a turn while it waits for other GPUs."""
-        gpu = self._gpus[uuid]
+        gpu = self.gpus[uuid]
         owner = gpu.owner
         if owner is None or owner.tied or not gpu.is_overdue(now):
             return
         waits = [
             other
-            for other, turns in self._gpus.items()
+            for other, turns in self.gpus.items()
             if owner.name in turns.accounts and turns.accounts[owner.name].waiting
         ]
         self._record_joint_use(owner.name, uuid, waits, now)
 
     def _accounts(self, container: str) -> list[_GpuAccount]:
         """Return UUID, scheduler and the container's account for each GPU in its joint set."""
-        gpus = [(uuid, self._gpus[uuid]) for uuid in self._sets[container].gpus]
+        gpus = [(uuid, self.gpus[uuid]) for uuid in self._sets[container].gpus]
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
 
     def _owned(self, container: str) -> list[str]:
@@ -258,10 +249,10 @@ class NodeTimeSlices:
                 account.waiting and gpu.owner is not account
                 for _, gpu, account in self._accounts(container)
             )
-            overdue = any(self._gpus[uuid].is_overdue(now) for uuid in owned)
+            overdue = any(self.gpus[uuid].is_overdue(now) for uuid in owned)
             if waits and overdue and not self._joins(container, now):
                 for uuid in owned:
-                    self._gpus[uuid].revoke(now)
+                    self.gpus[uuid].revoke(now)
                 joint.continues, joint.continued = not joint.continued, False
                 joint.joined.clear()
 
@@ -269,12 +260,12 @@ class NodeTimeSlices:
         """End a set's turns if no process holds any. Record joint use if several are held."""
         for container in sets:
             owned = self._owned(container)
-            in_use = [uuid for uuid in owned if self._gpus[uuid].holders]
+            in_use = [uuid for uuid in owned if self.gpus[uuid].holders]
             if len(in_use) > 1:
                 self._sets[container].seen.update(dict.fromkeys(in_use, now))
             if not in_use:
                 for uuid in owned:
-                    self._gpus[uuid].release(now)
+                    self.gpus[uuid].release(now)
 
     def _align_ends(self, sets: list[str], now: int) -> GpuMessages:
         """If only some turns of a set have an end, end all of them at the earliest end."""
@@ -285,21 +276,21 @@ class NodeTimeSlices:
             if ends and len(ends) < len(owned):
                 for uuid in owned:
                     messages += [
-                        (uuid, message) for message in self._gpus[uuid].end_by(min(ends), now)
+                        (uuid, message) for message in self.gpus[uuid].end_by(min(ends), now)
                     ]
         return messages
 
     def _turns(self, gpus: Iterable[str]) -> list[Turn]:
-        return [turn for uuid in gpus if (turn := self._gpus[uuid].turn) is not None]
+        return [turn for uuid in gpus if (turn := self.gpus[uuid].turn) is not None]
 
     # -- who begins
 
     def _begin(self, connected: set[str], sets: list[str], now: int) -> GpuMessages:
         messages: GpuMessages = []
-        free = {uuid for uuid in connected if self._gpus[uuid].owner is None}
+        free = {uuid for uuid in connected if self.gpus[uuid].owner is None}
         candidates = self._candidates(connected, sets, now) if free else []
         busy_until = {
-            uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in connected
+            uuid: None if uuid in free else self.gpus[uuid].free_at(now) for uuid in connected
         }
         for begin in turns_to_begin(
             now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART
@@ -309,15 +300,13 @@ class NodeTimeSlices:
                 joint.joined.clear()
             length = self._length(begin, now)
             for uuid in begin.gpus:
-                gpu = self._gpus[uuid]
+                gpu = self.gpus[uuid]
                 messages += [(uuid, message) for message in gpu.begin(begin.container, length, now)]
                 gpu.accounts[begin.container].asks = False
             free.difference_update(begin.gpus)
-            if joint is None:
-                continue
-            if begin.gpus == joint.gpus:
+            if joint is not None and begin.gpus == joint.gpus:
                 joint.continues, joint.continued = False, joint.continues
-            else:
+            elif joint is not None:
                 joint.joined.update(begin.gpus)
         for uuid in connected:
             self._recheck_at.pop(uuid, None)
@@ -329,9 +318,9 @@ class NodeTimeSlices:
     def _candidates(self, connected: set[str], sets: list[str], now: int) -> list[TurnCandidate]:
         found: list[TurnCandidate] = []
         for uuid in sorted(connected):
-            gpu = self._gpus[uuid]
+            gpu = self.gpus[uuid]
             idle_hold = gpu.idle_hold(now)
-            if idle_hold is not None and not idle_hold[0].wants:
+            if idle_hold is not None:
                 account, until = idle_hold
                 if gpu.accounts.get(account.name) is account and gpu.eligible_at(account) <= now:
                     rank = self._rank(account.name, uuid, now)
@@ -377,7 +366,7 @@ class NodeTimeSlices:
 
         The largest lead in the set counts, so that no GPU's share is exceeded.
         """
-        gpu = self._gpus[uuid]
+        gpu = self.gpus[uuid]
         account = gpu.accounts[container]
         accounts = self._accounts(container) if account.tied else [(uuid, gpu, account)]
         since = _waits_since(accounts, now)
@@ -392,7 +381,7 @@ class NodeTimeSlices:
 
     def _length(self, begin: Begin, now: int) -> int:
         """Return the length of a turn, or 0 if it lasts until another container wants a GPU."""
-        gpus = [self._gpus[uuid] for uuid in begin.gpus]
+        gpus = [self.gpus[uuid] for uuid in begin.gpus]
         bounds = [
             length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))
         ]

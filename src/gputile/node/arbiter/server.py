@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +36,6 @@ from gputile.node.arbiter.timeslice_scheduler import MS
 
 log = logging.getLogger(__name__)
 
-LISTEN_RETRY_S: Final = 1.0
 WARN_EVERY_S: Final = 60.0
 HELLO_TIMEOUT_S: Final = 5.0
 # The number of slots in a usage file. Only a process with a slot can use a GPU.
@@ -46,14 +46,11 @@ CONNECTION_COST: Final = 32  # to accept a connection takes as long as to handle
 class _SocketSource(MessageSource):
     """A socket that is a source of messages. It is read only while it is not paused."""
 
-    def __init__(
-        self, container: str, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue
-    ) -> None:
+    def __init__(self, container: str, sock: socket.socket, arbiter: "Arbiter") -> None:
         self.container = container
         self.closed = False
         self._sock = sock
         self._arbiter = arbiter
-        self._queue = queue
         self._loop = asyncio.get_running_loop()
         self.resume()
 
@@ -62,7 +59,7 @@ class _SocketSource(MessageSource):
 
     def resume(self) -> None:
         if not self.closed:
-            self._loop.add_reader(self._sock, self._queue.submit, self)
+            self._loop.add_reader(self._sock, self._arbiter.queue.submit, self)
 
     def close_if_hung_up(self) -> None:
         """Close a connection if the process closed it or ended. Unread messages are dropped."""
@@ -74,7 +71,7 @@ class _SocketSource(MessageSource):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._queue.discard(self)
+            self._arbiter.queue.discard(self)
             self.pause()
             self._sock.close()
 
@@ -82,10 +79,10 @@ class _SocketSource(MessageSource):
 class Listener(_SocketSource):
     """The listening socket in the allocation directory ``container``."""
 
-    def __init__(self, container: str, arbiter: "Arbiter", queue: MessageQueue) -> None:
+    def __init__(self, container: str, arbiter: "Arbiter") -> None:
         """Create the socket. Raises OSError if the directory does not exist or is not writable."""
         sock, self._file = _listen_in(Path(container))
-        super().__init__(container, sock, arbiter, queue)
+        super().__init__(container, sock, arbiter)
 
     @property
     def is_reachable(self) -> bool:
@@ -151,9 +148,8 @@ class ContainerConnection(_SocketSource):
         member: int,
         sock: socket.socket,
         arbiter: "Arbiter",
-        queue: MessageQueue,
     ) -> None:
-        super().__init__(container, sock, arbiter, queue)
+        super().__init__(container, sock, arbiter)
         self._uuids = uuids
         self._member = member
         self._received = b""  # the received part of an incomplete message
@@ -231,7 +227,7 @@ class ContainerConnection(_SocketSource):
             raise ProtocolError("HELLO is missing")
         self._agreed = message.a <= VERSION <= message.b
         version = VERSION if self._agreed else 0  # 0 means that there is no common version
-        self._send(Message(MessageKind.WELCOME, a=version, b=self._arbiter.quantum))
+        self._send(Message(MessageKind.WELCOME, a=version, b=self._arbiter.turns.quantum))
         if self._agreed:
             self._hello_timer.cancel()
         else:
@@ -261,48 +257,46 @@ class Arbiter:
     """Serves the containers of the latest assignment."""
 
     def __init__(self) -> None:
-        self.quantum = Assignment().quantum_ms * MS
-        self._turns = NodeTimeSlices(self.quantum, Assignment().longest_wait_ms * MS)
+        self.turns = NodeTimeSlices()
         self._containers: dict[str, _ConnectedContainer] = {}
-        self._queue = MessageQueue(asyncio.get_running_loop())
+        self.queue = MessageQueue(asyncio.get_running_loop())
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, ContainerConnection] = {}
-        self._last_member = 0
+        self._numbers = count(1)  # for the members
 
     def assign(self, assignment: Assignment) -> None:
-        self.quantum = assignment.quantum_ms * MS
-        self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
+        self.turns.configure(assignment.quantum_ms * MS, assignment.longest_wait_ms * MS)
         wanted = assignment.containers
         for name, container in list(self._containers.items()):
             if set(container.uuids.values()) != wanted.get(name, {}).keys():
                 self._remove(name)
         for name, shares in wanted.items():
             self._serve(name, shares)
-        for uuid in self._turns.gpus.difference(*wanted.values()):
-            self._turns.remove_gpu(uuid)
+        for uuid in self.turns.gpus.keys() - set().union(*wanted.values()):
+            self.turns.remove_gpu(uuid)
             self._set_timer(uuid, None)
-        self._queue.containers = max(1, len(self._containers))
+        self.queue.containers = max(1, len(self._containers))
         self.listen()
 
     def listen(self) -> None:
         """Create missing sockets. A container's directory may not have existed until now."""
         for name, container in self._containers.items():
-            if container.listener is not None and container.listener.is_reachable:
-                continue
             if container.listener is not None:
+                if container.listener.is_reachable:
+                    continue
                 container.listener.close()
-                container.listener = None
             with contextlib.suppress(OSError):
-                container.listener = Listener(name, self, self._queue)
+                container.listener = Listener(name, self)
 
     def used(self) -> Used:
         now = time.monotonic_ns()
         used: Used = {}
         for name, container in self._containers.items():
-            used[name] = {}
-            for uuid in container.uuids.values():
-                account = self._turns.gpu(uuid).accounts[name]
-                used[name][uuid] = Spent(account.reported_use(), account.waited_until(now))
+            accounts = {u: self.turns.gpus[u].accounts[name] for u in container.uuids.values()}
+            used[name] = {
+                uuid: Spent(account.reported_use(), account.waited_until(now))
+                for uuid, account in accounts.items()
+            }
         return used
 
     def close(self) -> None:
@@ -313,9 +307,9 @@ class Arbiter:
 
     def handle(self, allocation: str, member: int, uuid: str, message: Message) -> int:
         """Handle a process's message about a GPU. Return the cost in messages."""
-        turns, now = self._turns, time.monotonic_ns()
+        turns, now = self.turns, time.monotonic_ns()
         match message.kind:
-            case MessageKind.WANT if turns.gpu(uuid).waits(member):
+            case MessageKind.WANT if turns.gpus[uuid].waits(member):
                 self._connections[member].acknowledge(message.gpu)
                 return 1
             case MessageKind.WANT:
@@ -324,9 +318,8 @@ class Arbiter:
                 messages = turns.busy(uuid, member, message.turn, now)
             case _:
                 messages = turns.done(uuid, member, message.turn, message.a, message.b == 1, now)
-        cost = turns.cost
         self._send(messages, now)
-        return cost
+        return turns.cost
 
     def disconnected(self, allocation: str, member: int) -> None:
         container = self._containers.get(allocation)
@@ -336,12 +329,12 @@ class Arbiter:
         container.members.discard(member)
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._send(self._turns.leave(uuid, member, now), now)
+            self._send(self.turns.leave(uuid, member, now), now)
 
     def warn(self, allocation: str, text: str) -> None:
         """Log a fault of a container, at most once a minute, so that it cannot fill the log."""
-        container, now = self._containers.get(allocation), time.monotonic()
-        if container is not None and now >= container.warn_at:
+        container, now = self._containers[allocation], time.monotonic()
+        if now >= container.warn_at:
             container.warn_at = now + WARN_EVERY_S
             log.warning("%s: %s", allocation, text)
 
@@ -351,11 +344,11 @@ class Arbiter:
         if len(container.members) >= MOST_CONNECTIONS:
             accepted.close()
             return
-        self._last_member += 1
-        self._connections[self._last_member] = ContainerConnection(
-            allocation, container.uuids, self._last_member, accepted, self, self._queue
+        member = next(self._numbers)
+        self._connections[member] = ContainerConnection(
+            allocation, container.uuids, member, accepted, self
         )
-        container.members.add(self._last_member)
+        container.members.add(member)
 
     # -- internal
 
@@ -369,7 +362,7 @@ class Arbiter:
             self._containers[name] = _ConnectedContainer(uuids)
         for uuid, share in shares.items():
             now = time.monotonic_ns()
-            self._send(self._turns.set_share(uuid, name, share, now), now)
+            self._send(self.turns.set_share(uuid, name, share, now), now)
 
     def _remove(self, name: str) -> None:
         container = self._containers.pop(name)
@@ -381,14 +374,14 @@ class Arbiter:
             self._connections[member].close()
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._send(self._turns.remove(uuid, name, now), now)
+            self._send(self.turns.remove(uuid, name, now), now)
 
     def _send(self, messages: GpuMessages, now: int) -> None:
         for uuid, message in messages:
             connection = self._connections.get(message.member)
             if connection is not None:
                 connection.send(uuid, message)
-        for uuid, at in self._turns.changed_wakeups(now).items():
+        for uuid, at in self.turns.changed_wakeups(now).items():
             self._set_timer(uuid, at, now)
 
     def _set_timer(self, uuid: str, at: int | None, now: int = 0) -> None:
@@ -401,4 +394,4 @@ class Arbiter:
 
     def _tick(self, uuid: str) -> None:
         now = time.monotonic_ns()
-        self._send(self._turns.tick(uuid, now), now)
+        self._send(self.turns.tick(uuid, now), now)

@@ -238,9 +238,7 @@ class TimeSliceScheduler:
 
     def idle_hold(self, now: int) -> tuple[Account, int] | None:
         """Return the account for which the GPU stays idle after its turn, and until when."""
-        if self._idle_hold is not None and (
-            now >= self._idle_hold[1] or self._idle_hold[0].waiting
-        ):
+        if self._idle_hold is not None and (now >= self._idle_hold[1] or self._idle_hold[0].wants):
             self._idle_hold = None
         return self._idle_hold
 

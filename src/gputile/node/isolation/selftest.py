@@ -263,8 +263,10 @@ def _arbitrated(
     }
     # The arbiter and the probes have their own process groups, so that Ctrl-C reaches only this
     # process, which then ends all of them.
-    command = [sys.executable, "-m", "gputile.node.arbiter"]
-    arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
+    command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(directory / "lock")]
+    arbiter = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
+    )
     try:
         assert arbiter.stdin is not None  # noqa: S101 - it is a pipe
         arbiter.stdin.write(encode_line(Assignment(containers)))

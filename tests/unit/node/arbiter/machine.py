@@ -20,11 +20,11 @@ class OneGpu:
 
     @property
     def accounts(self) -> dict[str, Account]:
-        return self._node.gpu("A").accounts
+        return self._node.gpus["A"].accounts
 
     @property
     def holders(self) -> frozenset[int]:
-        return self._node.gpu("A").holders
+        return self._node.gpus["A"].holders
 
     def used(self, name: str) -> int:
         return self.accounts[name].reported_use()
