@@ -285,6 +285,7 @@ class Arbiter:
                 if container.listener.is_reachable:
                     continue
                 container.listener.close()
+                container.listener = None
             with contextlib.suppress(OSError):
                 container.listener = Listener(name, self)
 
