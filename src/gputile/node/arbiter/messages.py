@@ -84,12 +84,10 @@ def uuid_fields(uuid: str) -> tuple[int, int]:
     """
     digits = uuid.partition("-")[2].replace("-", "")
     try:
-        content = bytes.fromhex(digits)
-    except ValueError as error:
+        a, b = struct.unpack("<QQ", bytes.fromhex(digits))
+    except (ValueError, struct.error) as error:
         raise ProtocolError(f"{uuid!r} is not the UUID of a GPU") from error
-    if len(content) != 16:
-        raise ProtocolError(f"{uuid!r} is not the UUID of a GPU")
-    return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")
+    return a, b
 
 
 DEFAULT_QUANTUM_MS: Final = 30
