@@ -25,7 +25,6 @@ from gputile.node.arbiter.server import Arbiter
 log = logging.getLogger("gputile.node.arbiter")
 
 MOST_LINE: Final = 16 * MIB
-MOST_FILES: Final = 65536
 LOCK_RETRY_MS: Final = 100
 PERIOD_S: Final = 1.0
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
@@ -95,8 +94,7 @@ def main() -> None:
     # The arbiter of the next agent waits for the lock, which an arbiter that hangs never releases.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
