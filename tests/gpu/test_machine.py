@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gputile.node.isolation.usage_file_reader import read_usage
-from gputile.node.nvml.gpu_health import Health, XidSeen, after
+from gputile.node.nvml.gpu_health import Health, XidSeen
 from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.gpu.neighbour import used_by_pid
 from tests.native.container import IsolatedContainer
@@ -76,4 +76,4 @@ def test_a_program_that_writes_astray_takes_no_gpu_away(
         signs = nvml.watch_health(1)
     uuid = nvml.inventory().gpus[0].uuid
     assert XidSeen(uuid, 31) in signs
-    assert after(Health(), signs, 0.0).healthy(uuid)
+    assert Health().after(signs, 0.0).healthy(uuid)

@@ -74,8 +74,8 @@ class Account:
     waits_since: int | None = None  # None while the container does not wait
     waiting: dict[int, None] = field(default_factory=dict)  # in the order of arrival
     overrun: dict[int, int] = field(default_factory=dict)  # when each of them lost its turn
-    tied: bool = False  # whether turns on this GPU begin together with turns on other GPUs
-    asks: bool = False  # whether the container waits for such a joint turn
+    in_joint_set: bool = False  # whether turns on this GPU begin together with turns on other GPUs
+    wants_joint_turn: bool = False  # whether the container waits for such a joint turn
     ended_at: int | None = None  # when a turn on this GPU last reached its end
 
     def configure(self, share: Share, quantum: int) -> None:
@@ -85,18 +85,18 @@ class Account:
 
     @property
     def wants(self) -> bool:
-        return bool(self.waiting) or self.asks
+        return bool(self.waiting) or self.wants_joint_turn
 
     @property
-    def capped(self) -> bool:
+    def has_ceiling(self) -> bool:
         """Whether the container may use only a part of the GPU's time, even if it is alone."""
         return self.share.ceiling < WHOLE
 
-    def waits_from(self, now: int) -> None:
-        self.has_waited(now)
+    def start_waiting(self, now: int) -> None:
+        self.stop_waiting(now)
         self.waits_since = now
 
-    def has_waited(self, now: int) -> None:
+    def stop_waiting(self, now: int) -> None:
         self.waited, self.waits_since = self.waited_until(now), None
 
     def waited_until(self, now: int) -> int:
@@ -149,7 +149,7 @@ class Turn:
     since: int
     end: int | None  # None if the turn lasts until another container wants the GPU
     charged_until: int
-    heard_at: int  # when a holder last sent a message
+    last_message_at: int  # when a holder last sent a message
     holders: set[int] = field(default_factory=set)
     # the longest time for which the GPU worked for one of the processes that returned the turn
     used: int = 0

@@ -159,7 +159,7 @@ class NodeTimeSlices:
         if joint.gpus == before:
             return
         for uuid in accounts.keys() & {*before, *joint.gpus}:
-            accounts[uuid].tied, accounts[uuid].asks = uuid in joint.gpus, False
+            accounts[uuid].in_joint_set, accounts[uuid].wants_joint_turn = uuid in joint.gpus, False
 
     def _connected(self, uuid: str) -> set[str]:
         """Return ``uuid`` and all GPUs that joint sets connect with it, directly or indirectly."""
@@ -207,7 +207,7 @@ class NodeTimeSlices:
         """Record a joint use if a container overruns a turn while it waits for other GPUs."""
         gpu = self.gpus[uuid]
         owner = gpu.owner
-        if owner is None or owner.tied or not gpu.is_overdue(now):
+        if owner is None or owner.in_joint_set or not gpu.is_overdue(now):
             return
         waits = [
             other
@@ -235,7 +235,7 @@ class NodeTimeSlices:
                 and all(gpu.eligible_at(account) <= now for _, gpu, account in accounts)
             )
             for _, _, account in accounts:
-                account.asks = asks
+                account.wants_joint_turn = asks
 
     def _revoke_overdue(self, sets: list[str], now: int) -> None:
         """Revoke the turns of a container that is overdue on one GPU while it waits for another.
@@ -302,7 +302,7 @@ class NodeTimeSlices:
             for uuid in begin.gpus:
                 gpu = self.gpus[uuid]
                 messages += [(uuid, message) for message in gpu.begin(begin.container, length, now)]
-                gpu.accounts[begin.container].asks = False
+                gpu.accounts[begin.container].wants_joint_turn = False
             free.difference_update(begin.gpus)
             if joint is not None and begin.gpus == joint.gpus:
                 joint.continues, joint.continued = False, joint.continues
@@ -326,14 +326,14 @@ class NodeTimeSlices:
                     rank = self._rank(account.name, uuid, now)
                     found.append(TurnCandidate(rank, account.name, (uuid,), until))
             for account in gpu.accounts.values():
-                single = account.waiting and not account.tied and gpu.owner is not account
+                single = account.waiting and not account.in_joint_set and gpu.owner is not account
                 if single and gpu.eligible_at(account) <= now:
                     rank = self._rank(account.name, uuid, now)
                     found.append(TurnCandidate(rank, account.name, (uuid,)))
         for container in sets:
             if self._owned(container):
                 found += self._joins(container, now)
-            elif any(account.asks for _, _, account in self._accounts(container)):
+            elif any(account.wants_joint_turn for _, _, account in self._accounts(container)):
                 gpus = self._sets[container].gpus
                 rank = self._rank(container, gpus[0], now)
                 # Without reservations, containers whose kernels outlast their turns could delay
@@ -368,11 +368,11 @@ class NodeTimeSlices:
         """
         gpu = self.gpus[uuid]
         account = gpu.accounts[container]
-        accounts = self._accounts(container) if account.tied else [(uuid, gpu, account)]
+        accounts = self._accounts(container) if account.in_joint_set else [(uuid, gpu, account)]
         since = _waits_since(accounts, now)
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, container)
-        if account.tied and self._sets[container].continues:
+        if account.in_joint_set and self._sets[container].continues:
             return (1, -1, 0, 0, container)
         owed = all(a.share.guarantee > 0 and a.guarantee.level > 0 for _, _, a in accounts)
         priority = min(a.share.priority for _, _, a in accounts)

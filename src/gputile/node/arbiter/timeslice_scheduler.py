@@ -28,7 +28,7 @@ UNCONTENDED_AFTER: Final = 1000 * MS
 # A container that did not want the GPU for this time gets no credit for the time.
 AWAY_AFTER: Final = 100 * MS
 # At least a quarter of a turn is charged, because the GPU was reserved even if it was idle.
-LEAST_PART: Final = 4
+LEAST_CHARGED_PART: Final = 4
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
 # At most this many processes hold a turn. Other processes of the container wait for the next turn.
@@ -90,7 +90,7 @@ class TimeSliceScheduler:
         del self._wanted_at[member]
         account.waiting.pop(member, None)
         if not account.waiting:
-            account.has_waited(now)
+            account.stop_waiting(now)
         if member in account.overrun:
             self._charge_overrun(account, member, now)
         turn = self.turn
@@ -130,7 +130,7 @@ class TimeSliceScheduler:
         """Record that a holder waits until the GPU has finished. Return whether it is a holder."""
         if self.turn is None or not self.holds(member, number):
             return False
-        self.turn.heard_at = now
+        self.turn.last_message_at = now
         return True
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
@@ -154,7 +154,7 @@ class TimeSliceScheduler:
             self._wait(account, member, now)
         if turn is not None and holds and not turn.holders:
             turn.worked, turn.used = turn.worked + turn.used, 0
-            if account.tied:
+            if account.in_joint_set:
                 turn.open_until = now + self.spare
             else:
                 self._end(now)
@@ -221,7 +221,7 @@ class TimeSliceScheduler:
         turn = self.turn
         if turn is None or turn.end is not None:
             return []
-        turn.end, turn.heard_at = max(now, end), max(turn.heard_at, now)
+        turn.end, turn.last_message_at = max(now, end), max(turn.last_message_at, now)
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
@@ -267,7 +267,7 @@ class TimeSliceScheduler:
 
     def _wait(self, account: Account, member: int, now: int) -> None:
         if not account.waiting:
-            account.waits_from(now)
+            account.start_waiting(now)
             active = self.turn is not None and self.turn.account is account
             away = account.last_active is None or now - account.last_active > AWAY_AFTER
             if away and not active:
@@ -298,12 +298,12 @@ class TimeSliceScheduler:
         if turn is None:
             return
         lasted = turn.charged_until - turn.since
-        too_much = lasted - min(lasted, max(turn.worked + turn.used, lasted // LEAST_PART))
+        too_much = lasted - min(lasted, max(turn.worked + turn.used, lasted // LEAST_CHARGED_PART))
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
             self._forgive(turn.account)
         if turn.account.waiting:  # more processes wanted the turn than MOST_HOLDERS
-            turn.account.waits_from(now)
+            turn.account.start_waiting(now)
         if turn.end is not None and now >= turn.end:
             self._idle_hold = (turn.account, now + IDLE_HOLD)
             turn.account.ended_at = now
@@ -317,7 +317,8 @@ class TimeSliceScheduler:
         account = turn.account
         messages: list[TimesliceMessage] = []
         others = (a for a in self.accounts.values() if self._competes(a))
-        if turn.end is None and (account.capped or any(self.eligible_at(a) <= now for a in others)):
+        contended = any(self.eligible_at(a) <= now for a in others)
+        if turn.end is None and (account.has_ceiling or contended):
             messages += self.end_by(turn.since + self.quantum, now)
         if turn.end is None or now < turn.end:
             length = 0 if turn.end is None else turn.end - now
@@ -325,7 +326,7 @@ class TimeSliceScheduler:
                 del account.waiting[member]
                 turn.holders.add(member)
                 messages.append(Grant(member, turn.number, length))
-            account.has_waited(now)
+            account.stop_waiting(now)
         if not turn.holders:
             if now >= turn.open_until or (turn.end is not None and now >= turn.end):
                 self._end(now)
@@ -344,7 +345,7 @@ class TimeSliceScheduler:
 
     def _lost_at(self, turn: Turn, end: int) -> int:
         """Return when holders lose a turn that ended at ``end`` if they send no more messages."""
-        return min(max(end, turn.heard_at) + self.quantum, end + MOST_OVERRUN)
+        return min(max(end, turn.last_message_at) + self.quantum, end + MOST_OVERRUN)
 
     # -- the next turn
 
@@ -353,7 +354,7 @@ class TimeSliceScheduler:
 
     def eligible_at(self, account: Account) -> int:
         """Return when an account's ceiling permits a turn, which is in the past if it does now."""
-        return account.ceiling.full_enough_at(self.quantum // 2) if account.capped else 0
+        return account.ceiling.full_enough_at(self.quantum // 2) if account.has_ceiling else 0
 
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a container's turn of ``length`` on the free GPU.
@@ -371,7 +372,7 @@ class TimeSliceScheduler:
 
     def length(self, account: Account, now: int) -> int:
         """Return the length of an account's next turn, or 0 for a turn without an end."""
-        if account.capped:
+        if account.has_ceiling:
             return min(self.quantum, account.ceiling.level)
         contended = any(
             a.wants

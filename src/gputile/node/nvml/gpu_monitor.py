@@ -18,7 +18,7 @@ import pynvml  # type: ignore[import-untyped]
 from gputile.api.well_known import ConditionReason
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import problem_of
-from gputile.node.nvml.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
+from gputile.node.nvml.gpu_health import Examined, Health, Sign, XidSeen, initial_health
 from gputile.node.nvml.nvml_probe import NvmlSession
 from gputile.node.nvml.probe import GpuReading, ProbedGpu, ProbedMachine, Problem
 
@@ -65,7 +65,7 @@ class GpuMonitor:
         self._failures = 0
         self._reopen_at_s = clock()
         self._read_at_s = self._examine_at_s = inf
-        health = remembered((gpu.uuid for gpu in known.gpus if not gpu.healthy), clock())
+        health = initial_health((gpu.uuid for gpu in known.gpus if not gpu.healthy), clock())
         self.seen = Observation(ProbedMachine(down=NOT_PROBED), health)
         self.readings: tuple[GpuReading, ...] = ()
         self.xids: Mapping[tuple[str, int], int] = {}
@@ -110,7 +110,7 @@ class GpuMonitor:
         self.readings = ()
         machine = replace(self.seen.machine, down=problem, problems=())
         signs = [Examined(uuid, problem.message) for uuid in _uuids(machine)]
-        self.seen = Observation(machine, after(self.seen.health, signs, self._clock()))
+        self.seen = Observation(machine, self.seen.health.after(signs, self._clock()))
 
     def _retry_later(self) -> None:
         self._reopen_at_s = self._clock() + min(
@@ -124,7 +124,7 @@ class GpuMonitor:
         vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
         self._assign_indices(machine, first=not known.gpus)
         merged = _merged(machine, known, vanished, self._index)
-        self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
+        self.seen = Observation(merged, self.seen.health.without(_uuids(known) - _uuids(merged)))
         lost = problem_of(pynvml.NVML_ERROR_GPU_IS_LOST).message
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
@@ -148,9 +148,9 @@ class GpuMonitor:
             return
         if seen := Counter((sign.uuid, sign.code) for sign in signs if isinstance(sign, XidSeen)):
             self.xids = Counter(self.xids) + seen
-        self.seen = replace(self.seen, health=after(self.seen.health, signs, self._clock()))
+        self.seen = replace(self.seen, health=self.seen.health.after(signs, self._clock()))
         examined = [sign for sign in signs if isinstance(sign, Examined)]
-        lost = {sign.uuid for sign in examined if sign.trouble is not None and not sign.doubtful}
+        lost = {sign.uuid for sign in examined if sign.fault is not None and not sign.suspected}
         self._lost = (self._lost - {sign.uuid for sign in examined} | lost) & _uuids(
             self.seen.machine
         )

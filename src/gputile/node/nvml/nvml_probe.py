@@ -98,7 +98,7 @@ class NvmlSession:
                     break
                 time.sleep(min(seconds, _FAILED_WAIT_S))
                 examined = self.examine()
-                healthy = {sign.uuid for sign in examined if sign.trouble is None}
+                healthy = {sign.uuid for sign in examined if sign.fault is None}
                 self._listen(
                     tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in healthy)
                 )
@@ -110,15 +110,15 @@ class NvmlSession:
         """Examine each GPU and MIG instance that the last inventory listed."""
         signs: list[Examined] = []
         for handle, gpu in self._listed:
-            doubtful = False
+            suspected = False
             try:
-                trouble = _trouble_of(handle)
+                fault = _fault_of(handle)
             except pynvml.NVMLError as error:
                 if error.value in DOWN:
                     raise
-                trouble = problem_of(error.value).message
-                doubtful = error.value not in CERTAIN
-            signs += (Examined(uuid, trouble, doubtful) for uuid in gpu.uuids)
+                fault = problem_of(error.value).message
+                suspected = error.value not in CERTAIN
+            signs += (Examined(uuid, fault, suspected) for uuid in gpu.uuids)
         return tuple(signs)
 
     def readings(self) -> tuple[GpuReading, ...]:
@@ -308,7 +308,7 @@ def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
     )
 
 
-def _trouble_of(handle: Handle) -> str | None:
+def _fault_of(handle: Handle) -> str | None:
     """Return the fault of a GPU, or None for a healthy GPU. Raises an error if a call fails."""
     optional(None, pynvml.nvmlDeviceGetMemoryInfo, handle)
     _, _, pending, failed = optional((0, 0, 0, 0), pynvml.nvmlDeviceGetRemappedRows, handle)

@@ -80,7 +80,7 @@ def test_gpus_with_different_ceilings_are_apart() -> None:
     assert [gpu for gpu, _ in node.want("A", "x", 1, 0) + node.want("B", "x", 1, 0)] == ["A", "B"]
     node.done("A", 1, 1, Q, True, Q)
     assert [(gpu, type(i)) for gpu, i in node.want("B", "y", 2, Q)] == [("B", Limit)]
-    assert node.gpus["A"].accounts["x"].tied is False
+    assert node.gpus["A"].accounts["x"].in_joint_set is False
 
 
 def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
@@ -121,7 +121,7 @@ def test_one_that_is_removed_from_one_gpu_of_its_set() -> None:
     node = both()
     node.want("A", "y", 2, 0)
     assert node.remove("A", "x", 5 * MS) == [("A", Grant(2, 2, 0))]
-    assert node.gpus["B"].accounts["x"].tied is False
+    assert node.gpus["B"].accounts["x"].in_joint_set is False
     assert node.want("B", "z", 3, 6 * MS) == []
     assert node.done("B", 1, 1, Q, True, Q) == [("B", Grant(3, 2, Q))]
 
@@ -175,7 +175,7 @@ def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
             node.set_share(gpu, name, Share(), number)
             for member in members:
                 node.want(gpu, name, member, number)
-        assert node.gpus["A"].accounts[name].tied
+        assert node.gpus["A"].accounts[name].in_joint_set
         for gpu in BOTH:
             if number % 2:
                 node.leave(gpu, members[0], number)

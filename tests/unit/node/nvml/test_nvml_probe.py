@@ -129,7 +129,7 @@ def test_a_fact_that_an_old_driver_does_not_know_costs_no_gpu(probe_of: ProbeOf,
     machine, probe = probe_of("v100")
     machine.fail(function, code=3)
     assert len(probe.inventory().gpus) == 8
-    assert not any(sign.trouble for sign in probe.examine())
+    assert not any(sign.fault for sign in probe.examine())
 
 
 def test_a_gpu_without_memory_of_its_own_is_offered_whole_and_not_by_memory(probe_of: ProbeOf) -> None:
@@ -139,7 +139,7 @@ def test_a_gpu_without_memory_of_its_own_is_offered_whole_and_not_by_memory(prob
     seen = probe.inventory()
     assert [gpu.unified for gpu in seen.gpus] == [True, False, False, False]
     assert seen.problems == ()
-    assert [sign.trouble for sign in probe.examine()] == [None] * 4
+    assert [sign.fault for sign in probe.examine()] == [None] * 4
     assert seen.gpus[0].mib > 0, "the machine's"
     assert len(inventory_of(seen, Health(), mode="default").gpus) == 4
     assert len(inventory_of(seen, Health(), mode="cgpu").gpus) == 3
