@@ -77,6 +77,7 @@ class Account:
     in_joint_set: bool = False  # whether turns on this GPU begin together with turns on other GPUs
     wants_joint_turn: bool = False  # whether the container waits for such a joint turn
     ended_at: int | None = None  # when a turn on this GPU last reached its end
+    enough_since: int | None = None  # since when the ceiling permits a turn, or None
 
     def configure(self, share: Share, quantum: int) -> None:
         self.share = share
@@ -117,6 +118,15 @@ class Account:
         self.used += spent
         self.ceiling.level -= spent
         self.guarantee.level -= contended
+
+    def refill(self, now: int, enough: int) -> None:
+        ceiling = self.ceiling
+        if ceiling.level < enough:
+            self.enough_since = None
+        ceiling.refill(now)
+        if self.enough_since is None and ceiling.level >= enough:
+            self.enough_since = now
+        self.guarantee.refill(now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,9 +275,8 @@ class NodeTimeSlices:
             ends = [turn.end for turn in self._turns(owned) if turn.end is not None]
             if ends and len(ends) < len(owned):
                 for uuid in owned:
-                    messages += [
-                        (uuid, message) for message in self.gpus[uuid].end_by(min(ends), now)
-                    ]
+                    limits = self.gpus[uuid].end_by(min(ends), now)
+                    messages += [(uuid, limit) for limit in limits]
         return messages
 
     def _turns(self, gpus: Iterable[str]) -> list[Turn]:
@@ -369,7 +368,9 @@ class NodeTimeSlices:
         gpu = self.gpus[uuid]
         account = gpu.accounts[container]
         accounts = self._accounts(container) if account.in_joint_set else [(uuid, gpu, account)]
-        since = _waits_since(accounts, now)
+        # Time in which a ceiling denies a turn does not count, or low ceilings would go first.
+        eligible_at = max(gpu.eligible_at(account) for _, gpu, account in accounts)
+        since = max(_waits_since(accounts, now), eligible_at)
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, container)
         if account.in_joint_set and self._sets[container].continues:

@@ -60,6 +60,11 @@ class TimeSliceScheduler:
         self._last_number = 0
         self._refilled_at: int | None = None
 
+    @property
+    def _enough(self) -> int:
+        """The level that the bucket of an account's ceiling must reach before a turn."""
+        return self.quantum // 2
+
     def configure(self, quantum: int) -> None:
         self.quantum = quantum
         for account in self.accounts.values():
@@ -246,10 +251,9 @@ class TimeSliceScheduler:
 
     def _bring_up_to(self, now: int) -> None:
         if now != self._refilled_at:
-            self._refilled_at = now
+            self._refilled_at, enough = now, self._enough
             for account in self.accounts.values():
-                account.ceiling.refill(now)
-                account.guarantee.refill(now)
+                account.refill(now, enough)
         turn = self.turn
         if turn is not None:
             # If ``now`` is later, the arbiter itself did not run. That time is not charged.
@@ -353,8 +357,13 @@ class TimeSliceScheduler:
         return account.wants and not (self.turn is not None and self.turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return when an account's ceiling permits a turn, which is in the past if it does now."""
-        return account.ceiling.full_enough_at(self.quantum // 2) if account.has_ceiling else 0
+        """Return the past or future time from which an account's ceiling permits a turn."""
+        if not account.has_ceiling:
+            return 0
+        at = account.ceiling.full_enough_at(self._enough)
+        return (
+            at if at > account.ceiling.at or account.enough_since is None else account.enough_since
+        )
 
     def begin(self, container: str, length: int, now: int) -> list[TimesliceMessage]:
         """Begin a container's turn of ``length`` on the free GPU.
