@@ -97,8 +97,9 @@ class Health:
 
     def without(self, gone: Iterable[str]) -> "Health":
         """Return the health without the UUIDs of ``gone`` devices, such as removed instances."""
-        left = self.conditions.keys() - set(gone)
-        return Health(MappingProxyType({uuid: self.conditions[uuid] for uuid in left}))
+        left = set(gone)
+        conditions = {u: state for u, state in self.conditions.items() if u not in left}
+        return Health(MappingProxyType(conditions))
 
 
 HEALTHY = HealthState()

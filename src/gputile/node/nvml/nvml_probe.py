@@ -62,10 +62,12 @@ class NvmlSession:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 listed.append((handle, _read_gpu(handle, index)))
-            except pynvml.NVMLError as error:
-                if error.value in DOWN:
+            except (pynvml.NVMLError, UnicodeDecodeError) as error:
+                # An unhealthy GPU may return bytes that are no text.
+                code = getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN)
+                if code in DOWN:
                     raise
-                problem = problem_of(error.value)
+                problem = problem_of(code)
                 problems.append(replace(problem, message=f"GPU {index}: {problem.message}"))
         before, self._listed = self._listed, tuple(listed)
         if _uuids(before) != _uuids(self._listed):

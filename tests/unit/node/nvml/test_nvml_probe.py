@@ -165,6 +165,15 @@ def test_a_driver_that_does_not_work_says_why(present: Present, code: int, reaso
     assert remedy in problem.message
 
 
+def test_bytes_that_are_no_text_are_a_failed_call(probe_of: ProbeOf) -> None:
+    machine, probe = probe_of("t4")
+    text = machine.path.read_bytes()
+    machine.path.write_bytes(text.replace(b"Tesla T4", b"Tesla \xff\xfe", 1))
+    seen = probe.inventory()
+    assert [gpu.index for gpu in seen.gpus] == [1, 2, 3]
+    assert "GPU 0" in seen.problems[0].message
+
+
 MIB = 1 << 20
 
 
