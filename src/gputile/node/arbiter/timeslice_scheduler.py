@@ -132,7 +132,7 @@ class TimeSliceScheduler:
         return self.turn is not None and self.turn.number == number and member in self.turn.holders
 
     def busy(self, member: int, number: int, now: int) -> bool:
-        """Record that a holder waits until the GPU has finished. Return whether it is a holder."""
+        """Record that a process waits for the GPU. Return whether the process holds the turn."""
         if self.turn is None or not self.holds(member, number):
             return False
         self.turn.last_message_at = now
