@@ -39,7 +39,7 @@ from gputile.node.agent.kubelet import GatewayGoneError
 from gputile.node.agent.monitoring import monitoring
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, decode_settings
-from gputile.node.gateway.link import LINK, NodeLock, to_gateway
+from gputile.node.gateway.link import FROM_GATEWAY, LINK, MessageChannel, NodeLock
 from gputile.node.nvml.gpu_monitor import NO_INVENTORY, GpuMonitor
 from gputile.node.nvml.nvml_probe import NvmlSession
 from gputile.support.config_file import ConfigFile, read
@@ -70,7 +70,7 @@ async def serve(
     name, status = settings.node_name, 0
     # Otherwise each thread of gRPC would have its own malloc arena.
     _libc("mallopt", _M_ARENA_MAX, 1)
-    gateway = to_gateway(*await asyncio.open_connection(sock=link))
+    gateway = MessageChannel(*await asyncio.open_connection(sock=link), FROM_GATEWAY)
     async with contextlib.AsyncExitStack() as stack:
         connection = await stack.enter_async_context(Connection(access))
         events = EventRecorder(connection, f"gputile-agent/{name}")

@@ -75,11 +75,6 @@ class NodeTimeSlices:
         self.gpus[uuid].remove(container, now)
         return self.tick(uuid, now, before)
 
-    def remove_gpu(self, uuid: str) -> None:
-        del self.gpus[uuid]
-        self._recheck_at.pop(uuid, None)
-        self._changed.discard(uuid)
-
     def leave(self, uuid: str, member: int, now: int) -> GpuMessages:
         self.gpus[uuid].leave(member, now)
         return self.tick(uuid, now)

@@ -272,9 +272,6 @@ class Arbiter:
                 self._remove(name)
         for name, shares in wanted.items():
             self._serve(name, shares)
-        for uuid in self.turns.gpus.keys() - set().union(*wanted.values()):
-            self.turns.remove_gpu(uuid)
-            self._set_timer(uuid, None)
         self.queue.containers = max(1, len(self._containers))
         self.listen()
 
@@ -383,15 +380,12 @@ class Arbiter:
             if connection is not None:
                 connection.send(uuid, message)
         for uuid, at in self.turns.changed_wakeups(now).items():
-            self._set_timer(uuid, at, now)
-
-    def _set_timer(self, uuid: str, at: int | None, now: int = 0) -> None:
-        timer = self._timers.pop(uuid, None)
-        if timer is not None:
-            timer.cancel()
-        if at is not None:
-            loop = asyncio.get_running_loop()
-            self._timers[uuid] = loop.call_later(max(0, at - now) / 1e9, self._tick, uuid)
+            timer = self._timers.pop(uuid, None)
+            if timer is not None:
+                timer.cancel()
+            if at is not None:
+                loop = asyncio.get_running_loop()
+                self._timers[uuid] = loop.call_later(max(0, at - now) / 1e9, self._tick, uuid)
 
     def _tick(self, uuid: str) -> None:
         now = time.monotonic_ns()

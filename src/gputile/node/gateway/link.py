@@ -99,6 +99,8 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
 
 FromAgent = TakeCharge | Advertise | ServeClaims | ListDevices | CallAnswer | CallRefused
 FromGateway = State | Call | Listed
+FROM_AGENT: Final["msgspec.msgpack.Decoder[FromAgent]"] = msgspec.msgpack.Decoder(FromAgent)
+FROM_GATEWAY: Final["msgspec.msgpack.Decoder[FromGateway]"] = msgspec.msgpack.Decoder(FromGateway)
 
 Received = TypeVar("Received")
 
@@ -138,18 +140,6 @@ class MessageChannel(Generic[Received]):
 
     def close(self) -> None:
         self._writer.close()
-
-
-def to_agent(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> MessageChannel[FromAgent]:
-    return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromAgent))
-
-
-def to_gateway(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> MessageChannel[FromGateway]:
-    return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromGateway))
 
 
 class NodeLock:

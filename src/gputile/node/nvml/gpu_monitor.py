@@ -62,7 +62,7 @@ class GpuMonitor:
         self._session: NvmlSession | None = None
         self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
         self._lost: frozenset[str] = frozenset()  # UUIDs that a new session of NVML may find again
-        self._failures = 0
+        self._retry_s = FIRST_RETRY_S
         self._reopen_at_s = clock()
         self._read_at_s = self._examine_at_s = inf
         health = initial_health((gpu.uuid for gpu in known.gpus if not gpu.healthy), clock())
@@ -113,10 +113,8 @@ class GpuMonitor:
         self.seen = Observation(machine, self.seen.health.after(signs, self._clock()))
 
     def _retry_later(self) -> None:
-        self._reopen_at_s = self._clock() + min(
-            FIRST_RETRY_S * 2.0**self._failures, LONGEST_RETRY_S
-        )
-        self._failures = min(self._failures + 1, 32)
+        self._reopen_at_s = self._clock() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
         """Apply a new inventory. Return a sign for each GPU that is missing in it."""
@@ -158,7 +156,7 @@ class GpuMonitor:
             if self._reopen_at_s == inf:
                 self._retry_later()
         else:
-            self._failures, self._reopen_at_s = 0, inf
+            self._retry_s, self._reopen_at_s = FIRST_RETRY_S, inf
 
 
 def _uuids(machine: ProbedMachine) -> frozenset[str]:

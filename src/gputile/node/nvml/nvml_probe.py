@@ -72,7 +72,7 @@ class NvmlSession:
         before, self._listed = self._listed, tuple(listed)
         if _uuids(before) != _uuids(self._listed):
             self._bandwidth = self._read_bandwidth()
-            self._listen(self._listed)
+            self._listen()
         cuda = optional(0, pynvml.nvmlSystemGetCudaDriverVersion)
         return ProbedMachine(
             gpus=tuple(
@@ -100,10 +100,7 @@ class NvmlSession:
                     break
                 time.sleep(min(seconds, _FAILED_WAIT_S))
                 examined = self.examine()
-                healthy = {sign.uuid for sign in examined if sign.fault is None}
-                self._listen(
-                    tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in healthy)
-                )
+                self._listen()
                 return (*signs, *examined)
             left_ms = 0
         return tuple(signs)
@@ -160,15 +157,15 @@ class NvmlSession:
         self._groups = tuple(groups)
         return tuple(tuple(row) for row in rows)
 
-    def _listen(self, listed: tuple[Listed, ...]) -> None:
-        """Subscribe to the XIDs of these GPUs. Some GPUs have no XID events, which is no error."""
+    def _listen(self) -> None:
+        """Subscribe to the XIDs of all GPUs that answer. A GPU without XID events is no error."""
         self._stop_listening()
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
             return
         registered = False
-        for handle, _ in listed:
+        for handle, _ in self._listed:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlDeviceRegisterEvents(
                     handle, pynvml.nvmlEventTypeXidCriticalError, self._events
