@@ -155,17 +155,14 @@ class Registrar:
         target = f"unix:{self._directory / KUBELET_SOCKET}"
         async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
             problems = await asyncio.gather(*(plugin.register(channel) for plugin in plugins))
-        failed = {
-            p.subject: problem
-            for p, problem in zip(plugins, problems, strict=True)
-            if problem is not None
-        }
+        results = zip(plugins, problems, strict=True)
+        failed = [(plugin.subject, problem) for plugin, problem in results if problem]
         if not failed:
             self._pause = 0.0
             return
         self._pause = min(2 * self._pause or FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._next_try = now + self._pause
-        resource, problem = next(iter(failed.items()))
+        resource, problem = failed[0]
         log.warning(
             "the kubelet does not register %s: %s. The next attempt is in %s s",
             resource,

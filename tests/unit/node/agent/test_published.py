@@ -23,8 +23,8 @@ from gputile.node.agent.node_status import (
     is_ours,
     node_patch,
 )
-from gputile.node.nvml.binding import problem_of
-from gputile.node.nvml.gpu_health import Examined, Health, XidSeen, after
+from gputile.node.nvml.errors import problem_of
+from gputile.node.nvml.gpu_health import Examined, Health, XidSeen
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
@@ -171,7 +171,7 @@ def test_a_machine_without_a_driver_names_the_remedy() -> None:
 
 
 def test_ill_gpus_and_instances_are_named_with_the_reason() -> None:
-    health = after(Health(), [XidSeen("GPU-a", 79), Examined("MIG-a", "it is lost")], 0.0)
+    health = Health().after([XidSeen("GPU-a", 79), Examined("MIG-a", "it is lost")], 0.0)
     assert told(machine(), health)[1] == (
         "True",
         "CardUnhealthy",
