@@ -231,7 +231,7 @@ def _make_pods(
     options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "LiveCluster | None"
 ) -> "list[Pod]":
     """Add the pods of the files and of the live cluster. Return the pods of ``--fit``."""
-    from gputile.tools.simulator.foreign_cluster import adopted
+    from gputile.tools.simulator.foreign_cluster import adopted_cluster
     from gputile.tools.simulator.manifests import ManifestError, Note
     from gputile.tools.simulator.scenario import load_pods, make_pods, match_live_pods
 
@@ -253,7 +253,7 @@ def _make_pods(
         match_live_pods(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
     unit_mib = intake.admission.configuration.unit_mib
-    found = adopted(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
+    found = adopted_cluster(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
     return more

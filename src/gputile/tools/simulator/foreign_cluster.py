@@ -95,7 +95,7 @@ class AdoptedCluster:
     notes: list[Note] = field(default_factory=list)
 
 
-def adopted(
+def adopted_cluster(
     nodes: Iterable[Node], pods: Sequence[Pod], unit_mib: int, pending: Sequence[Pod] = ()
 ) -> AdoptedCluster:
     """Add inventories and allocations for the GPUs that gputile does not serve.
@@ -110,17 +110,18 @@ def adopted(
     for node in nodes:
         served = INVENTORY_ANNOTATION in node.metadata.annotations
         claims = claims and not served
-        facts = None if served else _read_inventory(node, unit_mib)
-        if facts is None:
+        adopted = adopted_node(node, unit_mib)
+        if adopted is None:
             found.nodes.append(node)
             offered = node.status.capacity
             counters = filter(GPU_COUNTERS.match, offered)
             if not served and any(count_of(offered, name) for name in counters):
                 unknown.append(node.metadata.name)
             continue
-        source, known[node.metadata.name] = facts
+        of_node, known[node.metadata.name] = adopted
+        source = of_node.metadata.annotations[ADOPTED]
         by_source.setdefault(source, []).append(node.metadata.name)
-        found.nodes.append(_annotated(with_inventory(node, facts[1]), ADOPTED, source))
+        found.nodes.append(of_node)
     for source, names in by_source.items():
         found.notes.append(
             Note(f"gputile does not serve {first_of(names, 3)}: its GPUs are read from {source}")
@@ -138,7 +139,7 @@ def adopted(
         if inventory is None or pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations:
             found.pods.append(pod)
             continue
-        adopted_pod = _with_allocation(pod, inventory, holders[pod.spec.node_name], unit_mib)
+        adopted_pod = with_allocation(pod, inventory, holders[pod.spec.node_name], unit_mib)
         guessed |= adopted_pod is not pod and inventory.mode == Mode.EXCLUSIVE
         found.pods.append(adopted_pod)
     if guessed:
@@ -153,6 +154,19 @@ def adopted(
         text = f"its GPUs are not counted: it asks for them by {named}, which gputile does not read"
         found.notes.append(Note(f"pod {first_of(list(uncounted), 3)}: {text}"))
     return found
+
+
+def adopted_node(node: Node, unit_mib: int) -> tuple[Node, Inventory] | None:
+    """Return a copy with the inventory of the node's GPUs, and the inventory.
+
+    Return None if gputile serves the node, or if nothing describes its GPUs.
+    """
+    if INVENTORY_ANNOTATION in node.metadata.annotations:
+        return None
+    facts = _read_inventory(node, unit_mib)
+    if facts is None:
+        return None
+    return _annotated(with_inventory(node, facts[1]), ADOPTED, facts[0]), facts[1]
 
 
 def _read_inventory(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
@@ -260,7 +274,7 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 )
 
 
-def _with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
+def with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
     """Add an allocation annotation for the GPUs that another system allocated to the pod.
 
     If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, no
