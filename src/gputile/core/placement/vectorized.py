@@ -80,7 +80,7 @@ def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) ->
 
 
 def positions(rows: Which, part: Rows) -> Rows:
-    """Convert the positions ``part``, which count within ``rows``, to rows of the arrays."""
+    """Convert ``part``, which are positions within ``rows``, to rows of the arrays."""
     found: Rows = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
     return found
 
