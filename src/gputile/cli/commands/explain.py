@@ -93,7 +93,8 @@ def explain(options: ExplainOptions) -> None:
     first, _, name = pod.rpartition("/")
     kind = _SHORT.get(first.lower(), first.lower().removesuffix("s"))
     namespace = within if kind in ("", "pod", *_WORKLOADS) else first
-    found = next((each for each in state.pods if each.key in (pod, f"{namespace}/{name}")), None)
+    keys = (pod,) if kind in _WORKLOADS else (pod, f"{namespace}/{name}")
+    found = next((each for each in state.pods if each.key in keys), None)
     if kind not in ("", "pod"):
         found = _of_workload(kind, name, within, state.pods) or found
     if found is None:

@@ -117,12 +117,8 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
         text = f"another device plugin manages its GPUs; the pod needs {_models(shape)}"
         return Refusal(FitRule.MODE, text) if shape.models else None
     if not same_resource(node_info, shape):
-        return Refusal(
-            FitRule.UNIT,
-            _unit_text(node_info, shape),
-            wanted=shape.unit_mib,
-            there=node_info.unit_mib,
-        )
+        wanted, there = shape.unit_mib, node_info.unit_mib
+        return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=wanted, there=there)
     if node_info.sliced and shape.containers:
         return _too_few_slices(node, shape)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
@@ -234,13 +230,9 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[
             yield Refusal(FitRule.GPUS_TAKEN, "is in use", gpu=index)
         return
     if gpu.free < shape.mib:
-        too_small = gpu.total < shape.mib
-        has = (
-            memory_text(gpu.total)
-            if too_small
-            else f"{memory_text(gpu.free)} of {memory_text(gpu.total)} free"
-        )
-        rule = FitRule.TOO_LARGE if too_small else FitRule.GPUS_TAKEN
+        rule, has = FitRule.GPUS_TAKEN, f"{memory_text(gpu.free)} of {memory_text(gpu.total)} free"
+        if gpu.total < shape.mib:
+            rule, has = FitRule.TOO_LARGE, memory_text(gpu.total)
         text = f"has {has}; the pod needs {memory_text(shape.mib)} {where}"
         yield Refusal(rule, text, gpu=index, wanted=shape.mib, there=gpu.free)
     if shape.percent and gpu.percent + shape.percent > 100:
@@ -248,12 +240,10 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[
         text = f"has {left} of 100 percent of compute free; the pod needs {shape.percent} {where}"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=shape.percent, there=left)
     if gpu.pods >= node_info.max_pods_per_gpu:
-        text = (
-            f"has no time slice left ({gpu.pods} are in use)"
-            if node_info.sliced
-            else f"holds {gpu.pods} pods, the most that a GPU may hold here "
-            f"({node_info.max_pods_per_gpu})"
-        )
+        most = node_info.max_pods_per_gpu
+        text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({most})"
+        if node_info.sliced:
+            text = f"has no time slice left ({gpu.pods} are in use)"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
     if node_info.grouped and gpu.group not in (NO_GROUP, group_number(shape.trust_group)):
         text = (
@@ -267,10 +257,8 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
         return node_info.problem
     if node_info.by_claims != shape.by_claims:
         by = ("extended resources", "claims")
-        return (
-            f"it offers its GPUs by {by[node_info.by_claims]}; the pod requests them by "
-            f"{by[shape.by_claims]}"
-        )
+        offered, wanted = by[node_info.by_claims], by[shape.by_claims]
+        return f"it offers its GPUs by {offered}; the pod requests them by {wanted}"
     served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
     asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
     return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"
