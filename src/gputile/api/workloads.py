@@ -173,7 +173,7 @@ class ContainerEnd(WireObject):
 
 
 class StartedContainerState(WireObject):
-    """core/v1 ContainerState. ``terminated`` is set while an ended container is not restarted."""
+    """core/v1 ContainerState. ``terminated`` is set after the container has ended, until a restart."""
 
     terminated: ContainerEnd | None = None
 

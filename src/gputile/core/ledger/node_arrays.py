@@ -176,7 +176,7 @@ class NodeTable:
         return row
 
     def block(self, row: int, *, blocked: bool) -> None:
-        """Block a node, so that no pods are bound to it, or unblock it.
+        """Block or unblock a node. No pods are bound to a blocked node.
 
         These nodes are never blocked:
 

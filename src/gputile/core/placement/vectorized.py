@@ -199,7 +199,7 @@ def _node_scores(
     """Return a score from 0 to ``HIGHEST_BINPACK`` for each of ``rows``.
 
     With ``emptier``, the highest score is ``HIGHEST_SPREAD``. ``gpu_used`` is how full the pod's
-    GPU becomes, in thousandths. ``node_used`` is the same for all GPUs of the node together.
+    GPU becomes, in thousandths. ``node_used`` is how full all GPUs of the node together become.
     ``host`` is the pod's request for CPU and memory.
     """
     if emptier:
