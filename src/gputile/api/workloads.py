@@ -173,7 +173,7 @@ class ContainerEnd(WireObject):
 
 
 class StartedContainerState(WireObject):
-    """core/v1 ContainerState. ``terminated`` is set after the container has ended, until a restart."""
+    """core/v1 ContainerState. ``terminated`` is set between the end and a restart."""
 
     terminated: ContainerEnd | None = None
 
