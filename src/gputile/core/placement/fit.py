@@ -147,7 +147,7 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
-    """Name the largest GPU that is too small, and how many GPUs are large enough."""
+    """Refuse with the largest GPU that is too small, and how many GPUs are large enough."""
     large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
     has = memory_text(largest.total)
     need = f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"
@@ -216,7 +216,7 @@ def _shortage(
 def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[Refusal[FitRule]]:
     """Yield every reason why ``gpu`` cannot be one of the pod's GPUs.
 
-    The text follows the name of the GPU: "GPU 1" "has 3 GiB of 15 GiB free; ...".
+    Each text continues after the name of the GPU, as in "has 3 GiB of 15 GiB free; ...".
     """
     index, where = gpu.gpu.index, _on_gpus(shape)
     if not gpu.gpu.healthy:
@@ -280,7 +280,7 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _way(node_info: NodeInfo) -> str:
-    """Name the reason why memory is not isolated on the node."""
+    """Return a phrase that states why memory is not isolated on the node."""
     if node_info.serving_mode is ServingMode.OTHER_PLUGIN:
         return "another device plugin's GPUs"
     return "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
@@ -307,10 +307,10 @@ def choose_gpus(
 ) -> tuple[GpuState, ...]:
     """Choose the GPUs that the pod gets on ``node``. The request must fit the node.
 
-    ``row`` is the row of the node. The GPUs are sorted by index, and a GPU is repeated for each of
-    its time slices. The result is empty if another device plugin manages the GPUs. ``value`` has
-    the value of each remnant for packing (``PackingState.value``). Without ``value``, packing fills
-    one GPU before the next.
+    ``row`` is the row of the node. The GPUs are sorted by index, and a GPU is repeated for each
+    time slice that the pod gets. The result is empty if another device plugin manages the GPUs. The
+    policy ``packing`` needs ``value``, the value of each remnant (``Prices.value``). Without
+    ``value``, it fills one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
