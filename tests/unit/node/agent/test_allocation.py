@@ -135,16 +135,6 @@ def test_what_was_expected_counts_for_nothing_once_the_kubelet_or_the_pod_is_ano
         assert here.state.expected_caller(GPU_MEMORY, TWO, 1.0) is None
 
 
-def test_both_resources_of_a_container_have_one_directory() -> None:
-    pod = known("a", container(mem=2, core=10))
-    here, core = Here(Mode.CORE_MEM, pod), tuple(part_id("GPU-0", slot) for slot in range(10))
-    here.lists({"a": {"main": {}}})
-    first = here.answers(GPU_MEMORY, TWO)
-    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
-    second = here.answers(GPU_CORE, core)
-    assert first.directory == second.directory == "uid-a-main"
-
-
 @pytest.mark.parametrize(
     ("resource", "free"),
     [(WHOLE_GPU, ("GPU-0", "GPU-1")), (MIG, ("MIG-0", "MIG-1"))],
