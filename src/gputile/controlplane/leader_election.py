@@ -39,7 +39,8 @@ class NotReady(Exception):
 class NoLease:
     """A substitute for the Lease if there is only one replica.
 
-    ``vacated`` is always False, because writes of an earlier process may still be in progress.
+    ``vacated`` would mean that no writes of the previous leader are in progress. It is always
+    False, because an earlier process may still have writes in progress.
     """
 
     term, holder, vacated = ("", 0), "", False
@@ -170,8 +171,8 @@ class LeaderElection:
 class LeaderGate:
     """Admits calls while this replica leads.
 
-    After each call, the Lease is renewed for ``idle_seconds``. Without another call, the Lease then
-    lapses.
+    After each call, the Lease is renewed for ``idle_seconds``. If no other call follows in this
+    time, the Lease lapses.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of this process."""
+    """The command-line settings of a controller process."""
 
     namespace: str
     lease: str

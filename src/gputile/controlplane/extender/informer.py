@@ -74,7 +74,7 @@ class Informer:
     async def listed_pods(self, event: Replaced[Pod]) -> None:
         """Apply a list of pods. Pods that are missing from the list are removed first.
 
-        Other tasks that run in between may see an outdated ledger, as they do if the watch lags. A
+        Other tasks that run meanwhile may see an outdated ledger, as they do if the watch lags. A
         replica waits until the whole list is applied before it becomes the leader.
         """
         position = self._ledger.changes.position
@@ -105,7 +105,7 @@ class Informer:
         self._free_any(position)
 
     def _free_any(self, position: int, node: str = "") -> None:
-        """If the ledger has changed since ``position``, report ``node`` or an arbitrary node."""
+        """Call ``on_freed`` for ``node``, or for any node, if the ledger changed after ``position``."""
         if self._ledger.changes.position != position and self._ledger.row_of:
             self._on_freed(node or next(iter(self._ledger.row_of)))
 
@@ -170,10 +170,7 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Annotate a node after each call of ``record_freed``.
-
-        The change requeues all refused pods.
-        """
+        """Annotate the nodes of ``record_freed``, so that kube-scheduler requeues refused pods."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
