@@ -26,7 +26,7 @@ class Instance(Protocol):
 
     @property
     def app(self) -> Handler:
-        """The handler of requests."""
+        """The handler of HTTP requests."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Run the background work of the instance."""

@@ -67,7 +67,7 @@ class LeaderElection:
     """Takes the Lease, renews it, and releases it.
 
     ``catch_up`` lists the cluster. Its argument is True if the predecessor has not released the
-    Lease, so that some of its writes may still be in progress. ``leading`` is called whenever this
+    Lease, because some of its writes may then be in progress. ``leading`` is called whenever this
     replica becomes the leader, also if it resumes its own lapsed Lease.
     """
 
@@ -87,7 +87,7 @@ class LeaderElection:
         return self._lease.valid() and self._caught_up == self._lease.term
 
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Take or renew the Lease, then list the cluster if another replica may have acted since.
+        """Take or renew the Lease, then list the cluster if another replica may have led meanwhile.
 
         The Lease is taken first, so that the list contains every write of the predecessor. While
         listing, the Lease is renewed as long as ``wanted`` returns True.

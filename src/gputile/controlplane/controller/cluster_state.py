@@ -110,7 +110,7 @@ class ClusterState:
         )
 
     def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
-        """Return the input of a victim search. The nodes in ``closed`` are not searched."""
+        """Return what a search for victims reads. The nodes in ``closed`` are not searched."""
         placement, empty = self.placement, self.empty_placement.predicates
         return VictimSearchInput(placement.engine, placement.predicates, empty, self._pods, closed)
 

@@ -60,7 +60,7 @@ class Gang:
 
     @property
     def together(self) -> str:
-        """A noun phrase for messages that describes the unreserved pods that start together."""
+        """A phrase for messages, such as "gang a: 4 pods that start together"."""
         return together_text(self.name, self.needed, self.running + len(self.reserved))
 
     @property
@@ -295,7 +295,7 @@ def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) 
 
 @dataclass(slots=True)
 class _UnusedReservation:
-    """When GPUs were reserved for a gang that did not start (Unix ns)."""
+    """The times at which GPUs were reserved for a gang that did not start (Unix ns)."""
 
     since_ns: int | None = None  # the start of the reservation that is in force, or None
     ended_ns: int = 0  # the end of the last reservation, or 0

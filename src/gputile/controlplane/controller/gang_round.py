@@ -21,7 +21,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ReservationPatch:
-    """A write of a pod's reservation."""
+    """A change to a pod's reservation."""
 
     pod: Pod
     reservation: Reservation | None  # None removes the reservation

@@ -231,8 +231,8 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 class WorkQueue:
     """Calls ``work`` for every added key.
 
-    A key that is added while it is processed is processed once more. After a ``KubeError`` the key
-    is retried with a back-off.
+    A key that is added again during its processing is processed once more. After a ``KubeError``,
+    the key is retried with a back-off.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return ``found`` once the problem has lasted, because a starting agent looks silent."""
+        """Return ``found`` after ``agentSilentSeconds``, because a starting agent looks silent."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

@@ -176,7 +176,7 @@ class Preemption:
         return found if len(plans) == 1 else None
 
     def search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims, or None. Only a single pod may take over reservations."""
+        """Return the cheapest victims, or None. Only a single pod may take over reserved GPUs."""
         state = self._state
         try:
             members = [

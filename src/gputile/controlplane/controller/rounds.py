@@ -60,8 +60,8 @@ class Rounds:
         """Run a round soon.
 
         With ``for_requests``, the round also plans node requests. This is necessary after a node
-        has joined or got a pod. The placeholder that requested the node must be deleted before an
-        autoscaler adds another node for the placeholder.
+        has joined or got a pod, because the placeholder that requested the node must be deleted
+        before an autoscaler adds another node for the placeholder.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()

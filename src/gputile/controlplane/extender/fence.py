@@ -69,7 +69,7 @@ async def fence_off(
 def _may_have_binding(pod: Pod) -> bool:
     """Return whether the API server may still execute an extender's Binding of this pod.
 
-    This includes pods with an invalid request, which an earlier configuration may have allowed.
+    Also true for a pod with an invalid request, which an earlier configuration may have allowed.
     """
     is_closed = (
         pod.spec.node_name

@@ -105,7 +105,7 @@ class Informer:
         self._free_any(position)
 
     def _free_any(self, position: int, node: str = "") -> None:
-        """Call ``on_freed`` for ``node``, or for any node, if the ledger changed after ``position``."""
+        """Call ``on_freed`` for ``node`` or any node, if the ledger changed after ``position``."""
         if self._ledger.changes.position != position and self._ledger.row_of:
             self._on_freed(node or next(iter(self._ledger.row_of)))
 
@@ -122,7 +122,7 @@ class Informer:
                 pass  # The reflector logs the object. The last known state of the node stays.
 
     def claims(self, event: WatchEvent[ResourceClaim]) -> None:
-        """Apply an event of claims. kube-scheduler itself requeues pods when a claim is deleted."""
+        """Apply an event about claims. kube-scheduler itself requeues pods after a deletion."""
         match event:
             case Applied(claim):
                 self._ledger.apply_claim(claim)
@@ -170,7 +170,7 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Annotate the nodes of ``record_freed``, so that kube-scheduler requeues refused pods."""
+        """Annotate the nodes that ``record_freed`` records, so that refused pods are requeued."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

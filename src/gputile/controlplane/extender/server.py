@@ -52,7 +52,7 @@ PRICES_LAST_S = 60.0  # older prices are recomputed, because scarcity may have c
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """The command-line settings of an extender process."""
+    """The settings of an extender process."""
 
     host: str = "127.0.0.1"
     port: int = 8888
@@ -66,7 +66,7 @@ class ExtenderSettings:
 
 
 class Extender:
-    """An extender with one configuration."""
+    """An extender that runs with one configuration."""
 
     def __init__(
         self,
