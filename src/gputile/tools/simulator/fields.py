@@ -26,7 +26,7 @@ from gputile.api.well_known import (
 from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
-Json = Mapping[str, Any]  # an object of a manifest
+Json = Mapping[str, Any]  # a mapping in a manifest
 
 POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
 _MOST_FOUND = 20
@@ -45,8 +45,8 @@ class UnknownFields(StrEnum):
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return the mistakes in a value of a type. ``path`` is the value's path in its object.
 
-    Unknown fields come first, and wrong types and invalid values follow. Each of these two groups
-    has its own limit, ``_MOST_FOUND``, because callers may ignore unknown fields.
+    Unknown fields come first. Wrong types and invalid values follow. Each of these two groups has
+    at most ``_MOST_FOUND`` entries, because callers may ignore the first group.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []
@@ -208,7 +208,7 @@ class MistypedResources:
         """Yield a sentence for each misspelt limit in a valid pod spec.
 
         ``prefix`` is the beginning of the fields' paths. HAMi's resources are excluded, because
-        ``foreign_notes`` reports them with the amount to write.
+        ``foreign_notes`` reports them, and states which amounts to write instead.
         """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):

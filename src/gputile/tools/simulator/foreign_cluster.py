@@ -69,7 +69,7 @@ _KARPENTER, _EKS = (
 )
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _GKE_MIG: Final = "cloud.google.com/gke-gpu-partition-size"
-_MOST_GIB: Final = 1024  # up to this many memory units of a GPU are GiB; larger numbers are MiB
+_MOST_GIB: Final = 1024  # if a GPU has more memory units, the unit is MiB, otherwise GiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 
@@ -263,8 +263,9 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 def _with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
     """Add an allocation annotation for the GPUs that another system allocated to the pod.
 
-    If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, no
-    annotation is added. ``holders`` counts assumed pods by GPU UUID, and is updated.
+    If these GPUs are unknown, the pod is assumed to use the GPUs with the fewest pods. ``holders``,
+    the number of such pods by GPU UUID, is then updated. If no GPUs can be assumed, no annotation
+    is added.
     """
     amounts = _annotated_amounts(pod, inventory)
     if amounts:
@@ -351,7 +352,7 @@ def with_shares(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 def with_gpus(pod: Pod, wanted: dict[str, Any]) -> Pod:
     """Replace all GPU requests of a pod with ``wanted``.
 
-    ``wanted`` goes to the first container that requests GPUs, if there is such a container.
+    The first container that requests GPUs gets ``wanted``. If there is none, nothing changes.
     """
     left = [wanted]
 
