@@ -214,7 +214,8 @@ def _opened(port: Json) -> Json:
 def _is_sent_to_webhook(pod: Json) -> bool:
     """Return whether a new pod's resources or annotations make the API server call the webhook.
 
-    The webhook is also called for an amount of 0, and for the legacy affinity annotation.
+    The webhook is called for GPU resources, even if the amount is 0, and for the legacy affinity
+    annotation.
     """
     spec = pod.get("spec", {})
     resources = (
@@ -231,6 +232,6 @@ def _is_sent_to_webhook(pod: Json) -> bool:
 
 
 def _with_path(prefix: str, text: str) -> str:
-    """Prefix a message about a pod with the path of its template in the workload."""
+    """Prefix a message about a pod with the path of the pod template in the workload."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

@@ -111,7 +111,7 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
 def incomplete(
     gang: GangName, size: int, running: int, waiting: int, groups: PodGroups
 ) -> str | None:
-    """Return why a gang cannot start even with enough free GPUs, or None if it can start.
+    """Return a reason, other than a lack of GPUs, why a gang cannot start, or None.
 
     ``size`` is the number of pods that must start together, or 0 if unknown. ``running`` is the
     number of pods that have started, and ``waiting`` is the number of pods that could start.

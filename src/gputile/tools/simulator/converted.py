@@ -236,7 +236,7 @@ class _Conversion:
         )
 
     def _replace_resources(self, container: Object, amounts: _Amounts) -> None:
-        """Replace the resources that a container requests from another system with ``amounts``."""
+        """Replace a container's resources for another system with ``amounts``."""
         replaced = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):

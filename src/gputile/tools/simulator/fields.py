@@ -78,7 +78,7 @@ _Finding = tuple[str, "str | _Unknown"]
 
 @functools.cache
 def _fields(type_name: str) -> dict[str, str]:
-    """Return the types of the fields of a type, without the "!" that marks required fields."""
+    """Return the type of each field of a type, without the "!" that marks required fields."""
     return {name: text.rstrip("!") for name, text in kubernetes_kinds().types[type_name].items()}
 
 
@@ -205,7 +205,7 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield a sentence for each misspelt limit in a valid pod spec.
+        """Yield a sentence for each misspelt resource in the limits of a valid pod spec.
 
         ``prefix`` is the beginning of the fields' paths. HAMi's resources are excluded, because
         ``foreign_notes`` reports them, and states which amounts to write instead.
@@ -232,7 +232,7 @@ class MistypedResources:
 
 
 def mistyped_mode(pod: Pod) -> str:
-    """Return a sentence if the pod selects nodes by a misspelt mode, or ""."""
+    """Return a sentence if the pod selects nodes by a misspelt mode, or "" otherwise."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]

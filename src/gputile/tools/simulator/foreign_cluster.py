@@ -3,7 +3,7 @@
 The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
 Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations
 of HAMi, gpushare and ACK. NVIDIA's device plugin does not publish which GPUs a pod uses.
-A pod of this plugin is therefore assumed to use the GPUs with the fewest pods.
+A pod with GPUs from this plugin is therefore assumed to use the GPUs with the fewest pods.
 """
 
 import re

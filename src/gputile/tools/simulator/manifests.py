@@ -356,7 +356,7 @@ def make_uid(kind: str, namespace: str, name: str) -> str:
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function that maps numbers to distinct suffixes. ``seed`` determines them."""
+    """Return a function that maps numbers to distinct suffixes. They depend only on ``seed``."""
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
     step += step % 3 == 0  # a step coprime to 27**5 gives each number a different suffix

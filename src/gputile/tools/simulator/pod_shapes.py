@@ -157,7 +157,7 @@ def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
 
 
 def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int:
-    """Return the value of a count. ``keys`` replace each "*" in the paths of the count."""
+    """Return the value of a count. ``keys`` replace the "*" in its paths, one after the other."""
     asked = Count(path=count) if isinstance(count, str) else count
 
     def at(paths: Iterable[str], default: int) -> int:

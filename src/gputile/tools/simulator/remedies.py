@@ -216,9 +216,9 @@ def _smallest_removal(subject: Subject, request: Request, name: str) -> list[Boo
 
 
 def _resolved_predicates(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to resolve kube-scheduler's reasons for refusing nodes with enough free GPUs.
+    """Propose to remove the obstacles that kube-scheduler finds on nodes with enough free GPUs.
 
-    Choose the nodes with the fewest reasons.
+    Choose the nodes with the fewest obstacles.
     """
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))

@@ -225,8 +225,8 @@ class Simulation:
 
         Among nodes with equal scores, the node that was added to the ledger first is chosen.
         kube-scheduler's own scores are ignored, because a difference of one in the extender's rank
-        outweighs their sum. If a pod with the same spec has been refused since the last
-        placement, this pod is refused for the same reason.
+        outweighs their sum. If a pod with the same spec has been refused since the last placement,
+        this pod is refused for the same reason.
         """
         predicates = self._predicates
         if (waiting := gates_text(pod)) is not None:
@@ -378,7 +378,7 @@ class Simulation:
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _observe_demand(self, pod: Pod, request: Request | None) -> None:
-        """Record a request for the packing policy, if used, and update its prices if due."""
+        """Record a request for the packing policy, if used. Update its prices if needed."""
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)

@@ -92,7 +92,7 @@ def _ends_with_node(pod: Pod) -> bool:
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller would create it, without annotations by gputile."""
+    """Return the pod as its controller would create it, without gputile's annotations."""
     others = {
         key: value
         for key, value in pod.metadata.annotations.items()

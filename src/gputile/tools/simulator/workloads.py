@@ -116,7 +116,7 @@ def expand(
     """Expand ``manifests`` into pods. A DaemonSet gets a pod for each node that it selects.
 
     Raises:
-        ManifestError: objects are invalid, or have the same name. Each mistake has one line.
+        ManifestError: objects are invalid, or have the same name. Each mistake is on its own line.
     """
     given = intake or Intake()
     expander = _Expander(replace(given, admission=given.admission.with_objects(manifests)), nodes)
