@@ -309,7 +309,7 @@ def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, i
             before = amounts.get(index, (0, 0))
             amounts[index] = before[0] + mib, min(100, before[1] + percent)
 
-    # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends a container.
+    # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends the list of a container.
     for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
