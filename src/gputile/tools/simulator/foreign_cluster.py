@@ -3,7 +3,7 @@
 The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
 Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations
 of HAMi, gpushare and ACK. NVIDIA's device plugin does not publish which GPUs a pod uses.
-A pod of this plugin is therefore assumed to use the GPUs with the fewest pods.
+A pod with GPUs from this plugin is therefore assumed to use the GPUs with the fewest pods.
 """
 
 import re
@@ -69,7 +69,7 @@ _KARPENTER, _EKS = (
 )
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _GKE_MIG: Final = "cloud.google.com/gke-gpu-partition-size"
-_MOST_GIB: Final = 1024  # up to this many memory units of a GPU are GiB; larger numbers are MiB
+_MOST_GIB: Final = 1024  # if a GPU has more memory units, the unit is MiB, otherwise GiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 
@@ -277,8 +277,9 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 def with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
     """Add an allocation annotation for the GPUs that another system allocated to the pod.
 
-    If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, no
-    annotation is added. ``holders`` counts assumed pods by GPU UUID, and is updated.
+    If these GPUs are unknown, the pod is assumed to use the GPUs with the fewest pods. ``holders``,
+    the number of such pods by GPU UUID, is then updated. If no GPUs can be assumed, no annotation
+    is added.
     """
     amounts = _annotated_amounts(pod, inventory)
     if amounts:
@@ -322,7 +323,7 @@ def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, i
             before = amounts.get(index, (0, 0))
             amounts[index] = before[0] + mib, min(100, before[1] + percent)
 
-    # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends a container.
+    # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends the list of a container.
     for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
@@ -365,7 +366,7 @@ def with_shares(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 def with_gpus(pod: Pod, wanted: dict[str, Any]) -> Pod:
     """Replace all GPU requests of a pod with ``wanted``.
 
-    ``wanted`` goes to the first container that requests GPUs, if there is such a container.
+    The first container that requests GPUs gets ``wanted``. If there is none, nothing changes.
     """
     left = [wanted]
 
