@@ -13,7 +13,7 @@ import msgspec
 
 from gputile.api.core import Status
 
-# 400: an admission webhook denied without a code. 413: the object is too large.
+# 400: an admission webhook denied the request without a code. 413: the object is too large.
 _REFUSED_FOR_GOOD = (400, 403, 413, 422)
 
 

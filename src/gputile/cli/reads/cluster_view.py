@@ -49,7 +49,7 @@ class ClusterObjects:
         """Read the cluster again, but reuse the configuration. Exit if the cluster is unreadable.
 
         Raises:
-            Unreadable: raised instead of exiting within ``rereading``, and for files.
+            Unreadable: raised instead of exiting for files, and inside ``with rereading()``.
         """
         from gputile.cli.configuration import GivenConfiguration
 
