@@ -1,4 +1,4 @@
-"""Finds a command's configuration in a file or an installed release, or assumes a configuration."""
+"""Finds a command's configuration in a file or an installed release, or else assumes one."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -84,7 +84,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: the credentials are valid but lack a permission, or an admission plugin refused."""
+    """403: the credentials lack a permission, or an admission plugin refused the request."""
 
 
 class NotFound(ApiError):

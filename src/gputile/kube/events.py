@@ -137,7 +137,7 @@ class EventBuffer:
 
 
 class EventRecorder:
-    """Accepts events at any rate. Sends at most ten a second on average, and ``burst`` at once.
+    """Accepts events at any rate. Sends up to ``burst`` at once, and then ten a second.
 
     ``instance`` identifies this process among its replicas. ``backoff`` determines the pauses after
     failures.

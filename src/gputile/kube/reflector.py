@@ -1,8 +1,8 @@
 """Lists and watches all objects of one kind, and reports each change to a consumer.
 
 The reflector lists the objects once, and watches from the resourceVersion of the list. It lists
-again if it may have missed events. A ``Replaced`` gives the consumer all objects. The events after
-it report the changes in order. The reflector stores no objects.
+again if it may have missed events. A ``Replaced`` gives the consumer all objects. The events
+that follow report the changes in order. The reflector stores no objects.
 """
 
 import asyncio

@@ -88,7 +88,7 @@ async def _installation(connection: Connection, namespace: str, release: str) ->
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
-    """Find traces of services outside of pods in the Leases and webhooks that the user may list."""
+    """Search the readable Leases and webhooks for services that run outside of pods."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     leases, configurations = await asyncio.gather(
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
