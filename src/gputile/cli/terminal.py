@@ -165,7 +165,7 @@ def redraws() -> bool:
 
 
 def canvas(*, plain: bool) -> "Canvas":
-    """Return a canvas for stdout, limited to ASCII if ``plain`` or if stdout cannot encode "█░╳"."""
+    """Return a canvas for stdout, limited to ASCII if ``plain`` or stdout cannot encode "█░╳"."""
     from gputile.tools.views.gpu_bars import Canvas
 
     try:

@@ -196,7 +196,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
 
 
 def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
-    """Return the rows of a node's GPUs. A row covers all GPUs with equal cells, such as GPUs 0-3,6."""
+    """Return the rows of a node's GPUs. A row covers all GPUs with equal cells, such as 0-3,6."""
     indices: dict[tuple[str, ...], list[int]] = {}
     for gpu in report.gpus:
         indices.setdefault(_gpu_cells(gpu), []).append(gpu.index)
