@@ -49,7 +49,7 @@ class ClusterObjects:
         """Read the cluster again, but reuse the configuration. Exit if the cluster is unreadable.
 
         Raises:
-            Unreadable: raised instead of exiting within ``rereading``, and for files.
+            Unreadable: for files, or inside ``with rereading()``, raised instead of exiting.
         """
         from gputile.cli.configuration import GivenConfiguration
 
