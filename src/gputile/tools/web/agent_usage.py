@@ -124,7 +124,7 @@ class _TimedReading:
 
 
 class UsageMeter:
-    """Computes usage from readings. Stores each node's latest reading, as GPU time needs two."""
+    """Computes usage from readings. Stores the latest reading of each node to compute GPU time."""
 
     def __init__(self) -> None:
         self._latest: dict[str, _TimedReading] = {}

@@ -75,7 +75,7 @@ class QuestionQueue:
         """Return ``answer(snapshot)``. ``viewer`` is the user's name, or "" if there is no login.
 
         Raises:
-            TooManyQuestions: too many questions already wait.
+            TooManyQuestions: too many questions are waiting.
             KubeError: the API server cannot be read.
         """
         if self._waiting.total() >= self._most or (
