@@ -96,7 +96,7 @@ class PageState:
     def claims_replaced(
         self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()
     ) -> None:
-        """Apply a list of all claims. Claims whose UIDs are ``unreadable`` do not change."""
+        """Apply a list of all claims. Claims with ``unreadable`` UIDs keep their last state."""
         self._ledger.replace_claims(claims, unreadable)
 
     def time_passed(self, now_ns: int) -> None:
@@ -115,7 +115,7 @@ class PageState:
 
     @property
     def claims(self) -> list[ResourceClaim]:
-        """The claims for gputile's GPUs."""
+        """The ResourceClaims that request gputile's GPUs."""
         return self._ledger.claims.all()
 
     @property
@@ -143,7 +143,7 @@ class PageState:
     def next_difference(self, most: int | None = None) -> Difference:
         """Update the page, and return its changes since the last call.
 
-        At most ``most`` nodes and ``most`` pods are compared. Later calls compare the others.
+        One call compares at most ``most`` nodes and ``most`` pods. Later calls compare the others.
         """
         nodes, nodes_gone = self._changed_nodes(most)
         pending, pending_gone = self._changed_pending(most)
@@ -192,7 +192,7 @@ class PageState:
             self._touched_nodes.add(booking.node)
 
     def _instances_freed(self, pod: Pod | None) -> None:
-        """Record that a pod no longer has its MIG instances."""
+        """Remove a pod from the pods with MIG instances, and mark its node as changed."""
         on_node = self._on_instances.get(pod.spec.node_name) if pod is not None else None
         if (
             pod is not None
