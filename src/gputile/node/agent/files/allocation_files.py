@@ -26,7 +26,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.conversion import VersionedCodec
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node
 from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
@@ -58,22 +58,6 @@ from gputile.support.files import read_whole, write_whole
 log = logging.getLogger(__name__)
 
 
-VERSION = 1
-
-
-class CheckpointError(ValueError):
-    """The text is not a valid checkpoint."""
-
-
-class Checkpoint(msgspec.Struct, frozen=True):
-    """The agent's checkpoint. ``effective_mode`` is None if the node's labels were never read."""
-
-    effective_mode: EffectiveMode | None = None
-
-
-CHECKPOINT = VersionedCodec(
-    Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None
-)
 BOOT_FILE = "boot"
 """The file in an allocation directory with the boot_id (random(4)) at its container's start."""
 KUBELET_FILE = "kubelet_internal_checkpoint"
@@ -83,6 +67,8 @@ _PRIVATE = 0o600
 _MOST_BYTES = 64 * MIB
 _MOST_KEPT = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# None is the content before the node's labels were read for the first time.
+CHECKPOINT: msgspec.json.Decoder[EffectiveMode | None] = msgspec.json.Decoder(EffectiveMode | None)
 
 
 class StateError(Exception):
@@ -116,23 +102,23 @@ class NodeFiles:
     def mine(self) -> bool:
         return self._node_lock.is_held
 
-    def load(self) -> Checkpoint | None:
-        """Return the agent's checkpoint, or None if there is no valid checkpoint."""
+    def load(self) -> EffectiveMode | None:
+        """Return the mode in the agent's checkpoint, or None if there is no valid checkpoint."""
         try:
-            return CHECKPOINT.decode(read_whole(self._file, _MOST_BYTES))
+            return decode(read_whole(self._file, _MOST_BYTES), CHECKPOINT)
         except FileNotFoundError:
             return None
-        except (CheckpointError, OSError) as error:
+        except (ConversionError, OSError) as error:
             log.error("reading the mode from the node object: %s: %s", self._file, error)
             return None
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, effective_mode: EffectiveMode | None) -> None:
         """Write the checkpoint, unless another agent has taken over the node.
 
         Raises OSError if the checkpoint cannot be written.
         """
         if self.mine:
-            write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
+            write_whole(self._file, msgspec.json.encode(effective_mode), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
         """Create an allocation directory before its container is created. Return the path."""
@@ -300,8 +286,7 @@ class Records:
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
         """Return the initial state of an agent, from the files of the previous agent."""
-        saved = self.store.load() or Checkpoint()
-        mode = saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
+        mode = self.store.load() or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(
             configuration, node_config_of(seen.machine, seen.health, mode, "", "")
         )
@@ -310,7 +295,7 @@ class Records:
 
     def save(self, state: AllocationState) -> None:
         """Write the agent's checkpoint. Raises OSError if it cannot be written."""
-        self.store.save(Checkpoint(state.advertised.effective_mode))
+        self.store.save(state.advertised.effective_mode)
         state.advertised.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
@@ -321,8 +306,8 @@ class Records:
         """
         state.records, state.started = self.store.records(), self.store.started()
         state.answered = state.records.keys() - state.started
-        saved, told = self.store.load() or Checkpoint(), state.advertised
-        told.effective_mode = saved.effective_mode or told.effective_mode
+        told = state.advertised
+        told.effective_mode = self.store.load() or told.effective_mode
         if told.effective_mode is None and state.node is not None:
             told.effective_mode = published_before(state.node, state.configuration.unit_mib)
 

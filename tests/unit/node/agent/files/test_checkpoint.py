@@ -1,25 +1,14 @@
-"""A checkpoint is read as it was written, or not at all."""
+"""The kubelet's checkpoint is read as a whole, or not at all."""
 
 import base64
 import json
 
 import pytest
 
-from gputile.api.well_known import GPU_MEMORY, Mode
+from gputile.api.well_known import GPU_MEMORY
 from gputile.node.agent.device_table import CONTAINER_DIRECTORY
-from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
-from gputile.node.agent.node_config import EffectiveMode, Sharing
+from gputile.node.agent.files.allocation_files import read_checkpoint
 from gputile.node.gateway import kubelet_pb2 as pb
-
-SAVED = Checkpoint(EffectiveMode(Mode.SHARE, 1024, Sharing.NONE, 1))
-
-
-def test_a_file_is_read_as_it_was_written_or_not_at_all() -> None:
-    text = CHECKPOINT.encode(SAVED).encode()
-    assert CHECKPOINT.decode(text) == SAVED
-    for damaged in (text[:-9], text.replace(b'"version":1', b'"version":2'), b"", b"\0" * 100):
-        with pytest.raises(CheckpointError):
-            CHECKPOINT.decode(damaged)
 
 
 def entries(*found: dict[str, object]) -> bytes:
