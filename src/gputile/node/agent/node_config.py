@@ -129,7 +129,7 @@ def node_config_of(
 ) -> NodeConfig:
     """Return what the node advertises.
 
-    The node withholds everything if ``other_plugin`` or, in mode mps, ``mps_problem`` is not None.
+    The node withholds everything if ``other_plugin`` or ``mps_problem`` is not None.
     """
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     mode, unit = effective_mode.mode.value, effective_mode.unit_mib
@@ -138,11 +138,9 @@ def node_config_of(
     instances = (
         tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     )
-    withheld = None
+    withheld = mps_problem
     if other_plugin is not None:
         withheld = f"another device plugin serves the GPUs of this node ({other_plugin})"
-    elif effective_mode.mode is Mode.MPS and mps_problem is not None:
-        withheld = mps_problem
     return NodeConfig(inventory, effective_mode, instances, withheld)
 
 

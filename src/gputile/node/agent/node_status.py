@@ -53,7 +53,6 @@ from gputile.api.well_known import (
     ConditionType,
     GpuTimePolicy,
     GpuTimePolicyError,
-    Mode,
     parse_policy,
 )
 from gputile.api.wording import nearest
@@ -108,8 +107,11 @@ def gpu_condition(
 ) -> NodeCondition:
     """Report whether all GPUs and MIG instances are healthy, readable and usable in the mode."""
     kind = ConditionType.CARD_PROBLEM
-    unhealthy = [
-        f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
+    problems = [
+        Problem(
+            ConditionReason.CARD_UNHEALTHY,
+            f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}",
+        )
         for gpu in machine.gpus
         for uuid, part in (
             (gpu.uuid, ""),
@@ -117,23 +119,20 @@ def gpu_condition(
         )
         if uuid in health.reasons
     ]
-    problems = [
-        *machine.problems,
-        *(
-            Problem(
-                ConditionReason.CARD_WITHOUT_MEMORY,
-                f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label "
-                f"{SHARED_MEMORY_LABEL} to the amount of the machine's memory that pods may share, "
-                "or use mode default, with time-slicing for several pods",
-            )
-            for gpu in machine.gpus
-            if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
-        ),
-    ]
-    messages = unhealthy + [problem.message for problem in problems]
-    if messages:
-        reason = ConditionReason.CARD_UNHEALTHY if unhealthy else problems[0].reason
-        return node_condition(kind, "True", reason, "; ".join(messages))
+    problems += machine.problems
+    problems += (
+        Problem(
+            ConditionReason.CARD_WITHOUT_MEMORY,
+            f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label "
+            f"{SHARED_MEMORY_LABEL} to the amount of the machine's memory that pods may share, "
+            "or use mode default, with time-slicing for several pods",
+        )
+        for gpu in machine.gpus
+        if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
+    )
+    if problems:
+        messages = "; ".join(problem.message for problem in problems)
+        return node_condition(kind, "True", problems[0].reason, messages)
     if machine.down is not None:
         return node_condition(kind, "Unknown", machine.down.reason, "no GPU can be reached")
     return node_condition(
@@ -150,9 +149,8 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
             "plugin's nodeSelector"
         )
     well = ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
-    return _condition(
-        ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND, problem, well
-    )
+    kind, reason = ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND
+    return _condition(kind, reason, problem, well)
 
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
@@ -161,12 +159,9 @@ def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> Node
     split = [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
     reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
-        able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
-        remedy = (
-            "enable MIG (nvidia-smi -mig 1) and create instances"
-            if able
-            else "these GPUs cannot be split"
-        )
+        remedy = "these GPUs cannot be split"
+        if any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus):
+            remedy = "enable MIG (nvidia-smi -mig 1) and create instances"
         problem = f"the node should offer MIG instances: {remedy}"
     elif wanted and (bare := [gpu for gpu in split if not gpu.instances]):
         problem = f"{_names(bare)} in MIG mode without instances: create some (nvidia-smi mig -cgi)"
@@ -184,12 +179,10 @@ def _names(gpus: Sequence[ProbedGpu]) -> str:
     return ", ".join(f"GPU {gpu.index}" for gpu in gpus)
 
 
-def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
+def mps_condition(problem: str | None) -> NodeCondition:
     well = ConditionReason.NOT_NEEDED_OR_RUNNING, "the MPS control daemon runs, or is not needed"
-    problem = problem if effective_mode.mode is Mode.MPS else None
-    return _condition(
-        ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING, problem, well
-    )
+    kind, reason = ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING
+    return _condition(kind, reason, problem, well)
 
 
 def time_condition(labels: Mapping[str, str]) -> NodeCondition:
@@ -198,10 +191,8 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
         parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
     except GpuTimePolicyError as error:
         problem = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
-    well = ConditionReason.VALID, "the node's label is valid, or absent"
-    return _condition(
-        ConditionType.TIME_POLICY_REFUSED, ConditionReason.INVALID_LABEL, problem, well
-    )
+    kind = ConditionType.TIME_POLICY_REFUSED
+    return _condition(kind, ConditionReason.INVALID_LABEL, problem, _VALID_LABEL)
 
 
 def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
@@ -213,8 +204,11 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
     if placement is not None and placement not in PLACEMENTS:
         valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
         problem = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
-    well = ConditionReason.VALID, "the node's label is valid, or absent"
-    return _condition(ConditionType.PLACEMENT_REFUSED, ConditionReason.INVALID_LABEL, problem, well)
+    kind = ConditionType.PLACEMENT_REFUSED
+    return _condition(kind, ConditionReason.INVALID_LABEL, problem, _VALID_LABEL)
+
+
+_VALID_LABEL: Final = (ConditionReason.VALID, "the node's label is valid, or absent")
 
 
 def _condition(
@@ -223,11 +217,9 @@ def _condition(
     problem: str | None,
     well: tuple[ConditionReason, str],
 ) -> NodeCondition:
-    return (
-        node_condition(kind, "False", *well)
-        if problem is None
-        else node_condition(kind, "True", reason, problem)
-    )
+    if problem:
+        return node_condition(kind, "True", reason, problem)
+    return node_condition(kind, "False", *well)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +260,11 @@ def wanted_status(
         inventory=encode_inventory(inventory) if inventory is not None else None,
         conditions=(
             driver_condition(seen.machine),
-            gpu_condition(seen.machine, seen.health, state.node_config.effective_mode),
+            gpu_condition(seen.machine, seen.health, config.effective_mode),
             *told.decided.conditions,
             other_plugin_condition(told.other_plugin),
-            mig_condition(seen.machine, told.decided.effective_mode),
-            mps_condition(told.decided.effective_mode, mps_problem),
+            mig_condition(seen.machine, config.effective_mode),
+            mps_condition(mps_problem),
             time_condition(state.labels),
             placement_condition(state.labels),
             *((claims,) if claims is not None else ()),
@@ -284,27 +276,26 @@ def wanted_status(
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
     """Return the strategic merge patch from ``current`` to ``wanted``, or None if they agree."""
-    have = current.metadata.labels
-    labels: dict[str, str | None] = {
-        key: value for key, value in wanted.labels.items() if have.get(key) != value
-    }
-    labels |= {key: None for key in have if is_ours(key) and key not in wanted.labels}
-    metadata: dict[str, Any] = {"labels": labels} if labels else {}
-    annotations: dict[str, str | None] = {}
-    if current.metadata.annotations.get(INVENTORY_ANNOTATION) != wanted.inventory:
-        annotations[INVENTORY_ANNOTATION] = wanted.inventory
-    if wanted.opened and HANDOVER_ANNOTATION in current.metadata.annotations:
+    meta = current.metadata
+    labels = {**dict.fromkeys(filter(is_ours, meta.labels)), **wanted.labels}
+    annotations = {INVENTORY_ANNOTATION: wanted.inventory}
+    if wanted.opened:
         annotations[HANDOVER_ANNOTATION] = None
-    if annotations:
-        metadata["annotations"] = annotations
-    conditions = changed_conditions(current.status.conditions, wanted.conditions, now)
-    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
-    status: dict[str, Any] = {"conditions": conditions} if conditions else {}
+    status: dict[str, Any] = {}
+    if conditions := changed_conditions(current.status.conditions, wanted.conditions, now):
+        status["conditions"] = conditions
     if wanted.shared_gpus is not None:
         status |= _count_changed(current, str(wanted.shared_gpus))
-    if status:
-        patch["status"] = status
-    return patch or None
+    metadata = {
+        field: changes
+        for field, have, want in (
+            ("labels", meta.labels, labels),
+            ("annotations", meta.annotations, annotations),
+        )
+        if (changes := {key: value for key, value in want.items() if have.get(key) != value})
+    }
+    patch = {"metadata": metadata, "status": status}
+    return {field: changes for field, changes in patch.items() if changes} or None
 
 
 def farewell_patch(current: Node) -> dict[str, Any] | None:
