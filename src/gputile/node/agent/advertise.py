@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Container
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
@@ -26,6 +26,7 @@ from gputile.node.agent.node_config import (
     is_served,
     node_config_of,
 )
+from gputile.node.agent.settings import HostPaths
 from gputile.node.gateway.link import has_listener
 from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
@@ -37,26 +38,25 @@ log = logging.getLogger(__name__)
 CLOSED_FOR_S = 2.0
 
 
-class NodeHardware:
-    """The machine as the agent sees it: GPUs, other device plugins, MPS and CDI.
+@dataclass(frozen=True)
+class Host:
+    """The machine as the agent sees it: GPUs, other device plugins, MPS and CDI."""
 
-    ``device_plugins`` is the kubelet's directory of plugin sockets. Without ``cdi``, no CDI
-    specification of the GPUs is written.
-    """
+    node_name: str
+    paths: HostPaths
+    monitor: GpuMonitor
+    mps: MpsDaemons
 
-    def __init__(
-        self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path, cdi: CdiFiles | None
-    ) -> None:
-        self.mps, self.cdi = mps, cdi
-        self._monitor = monitor
-        self._device_plugins = device_plugins
+    @cached_property
+    def cdi(self) -> CdiFiles | None:
+        return CdiFiles(self.paths.cdi, self.paths.root) if self.paths.cdi is not None else None
 
     def machine(self) -> Observation:
         """Return the latest observation of the GPUs.
 
         No pod can use a GPU whose MPS control daemon does not run, so it counts as unhealthy.
         """
-        seen = self._monitor.seen
+        seen = self.monitor.seen
         idle = {
             uuid: HealthState(healthy=False, reason=f"its MPS control daemon does not run: {why}")
             for uuid, why in self.mps.without_daemon.items()
@@ -67,35 +67,28 @@ class NodeHardware:
 
     def other_plugins(self) -> list[str]:
         """Return the names of the sockets on which other device plugins listen."""
-        found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
+        directory = self.paths.device_plugins
+        found = (path for pattern in SOCKET_PATTERNS for path in directory.glob(pattern))
         return [path.name for path in found if has_listener(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
         return self.mps.problem if mode is Mode.MPS else None
 
 
+@dataclass
 class Advertiser:
     """Publishes what the node offers to the kubelet, the container runtime and the MPS daemons.
 
     Before the mode changes, the node is closed to new pods for ``closed_for`` seconds.
     """
 
-    def __init__(
-        self,
-        state: AllocationState,
-        hardware: NodeHardware,
-        kubelet: KubeletLink,
-        records: Records,
-        cluster: NodeApi,
-        wakeups: Wakeups,
-    ) -> None:
-        self.closed_for = CLOSED_FOR_S
-        self.state = state
-        self._hardware = hardware
-        self.kubelet = kubelet
-        self.records = records
-        self.cluster = cluster
-        self._wakeups = wakeups
+    state: AllocationState
+    host: Host
+    kubelet: KubeletLink
+    records: Records
+    cluster: NodeApi
+    wakeups: Wakeups
+    closed_for: float = CLOSED_FOR_S
 
     async def renew(self, listing: Listing | None = None) -> None:
         """Update what is advertised, and change the mode if the node was closed for long enough.
@@ -106,10 +99,7 @@ class Advertiser:
         cannot be read from the API server.
         """
         keep_unit = False
-        if (
-            self.state.configuration.unit_mib
-            > self.state.advertised.decided.effective_mode.unit_mib
-        ):
+        if self.state.configuration.unit_mib > self.state.node_config.effective_mode.unit_mib:
             try:
                 await self._read_bound_pods()
             except KubeError as error:
@@ -121,7 +111,7 @@ class Advertiser:
         self.renew_now(keep_unit=keep_unit)
         if await self._emptied(listing):
             self.renew_now(free=True)
-        self._wakeups.publish.wish()
+        self.wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
@@ -130,7 +120,7 @@ class Advertiser:
         and the CDI specification is written first. The agent's checkpoint is written last, so that
         a full disk does not prevent the other steps.
         """
-        hardware, seen = self._hardware, self._hardware.machine()
+        host, seen = self.host, self.host.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
         state = self.state
         told = self.state.advertised
@@ -139,18 +129,18 @@ class Advertiser:
         told.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
         if node is not None:
             told.effective_mode = told.decided.effective_mode
-        told.other_plugin = find_other_plugin(state, hardware.other_plugins(), seen.machine)
+        told.other_plugin = find_other_plugin(state, host.other_plugins(), seen.machine)
         mode = told.decided.effective_mode
-        problem = hardware.mps_problem(mode.mode)
+        problem = host.mps_problem(mode.mode)
         config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
-        hardware.mps.want(_daemons(state, config, hardware.mps.without_daemon))
+        host.mps.want(_daemons(state, config, host.mps.without_daemon))
         if node is None and told.effective_mode is None:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
-            if hardware.cdi is not None:
-                hardware.cdi.refresh(seen.machine)
+            if host.cdi is not None:
+                host.cdi.refresh(seen.machine)
             told.unsaved = True
         if changed or resources != told.resources or _expected(state) != told.expected:
             told.resources = resources
@@ -185,7 +175,7 @@ class Advertiser:
         if left is None:
             return False
         if left > 0:
-            loop.call_later(left, self._wakeups.compare.wish)
+            loop.call_later(left, self.wakeups.compare.wish)
             return False
         if listing is None:
             return False

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,23 +165,21 @@ LIBRARY_DIRECTORIES = (
 )
 
 
+@dataclass
 class CdiFiles:
     """A directory of CDI specifications.
 
-    ``root`` is the directory with the host's /usr and /proc/driver. ``devices`` is the directory of
+    ``root`` is the directory with the host's /usr and /proc/driver. ``nodes`` is the directory of
     the device nodes, which is the agent's own /dev with the nodes of all GPUs.
     """
 
-    def __init__(
-        self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")
-    ) -> None:
-        self.directory = directory
-        self._root = root
-        self._devices = devices
-        self._known: frozenset[str] = frozenset()
+    directory: Path
+    root: Path = Path("/")
+    nodes: Path = Path("/dev")
+    _known: frozenset[str] = frozenset()
 
     def refresh(self, machine: ProbedMachine) -> None:
-        nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
+        nodes = [node for node in SHARED_NODES if (self.nodes / Path(node).name).exists()]
         libraries, capabilities = self._libraries(machine.driver), self._capabilities()
         spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
         found = frozenset[str]()
@@ -206,7 +205,7 @@ class CdiFiles:
 
     def _capabilities(self) -> dict[str, int]:
         try:
-            return read_capabilities((self._root / MIG_MINORS[1:]).read_text(errors="replace"))
+            return read_capabilities((self.root / MIG_MINORS[1:]).read_text(errors="replace"))
         except OSError:
             return {}
 
@@ -215,7 +214,7 @@ class CdiFiles:
         found = []
         for library in LIBRARIES:
             paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)
-            path = next((p for p in paths if driver and (self._root / p).exists()), None)
+            path = next((p for p in paths if driver and (self.root / p).exists()), None)
             if path is not None:
                 found.append(f"/{path}")
         return found

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -278,23 +279,19 @@ LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # PreStartContainer times out in the ku
 DAEMON_WITHIN_S = 5.0
 
 
+@dataclass
 class ContainerPreparation:
     """Prepares the files of a container, and waits for the daemons that it needs."""
 
-    def __init__(
-        self,
-        store: NodeFiles,
-        mps: MpsDaemons,
-        cdi: CdiFiles | None,
-        arbiter: ArbiterProcess,
-    ) -> None:
-        self.store = store
-        self._isolation = IsolationMounts(store.directory, store.usage)
+    store: NodeFiles
+    mps: MpsDaemons
+    cdi: CdiFiles | None
+    arbiter: ArbiterProcess
+
+    def __post_init__(self) -> None:
+        self._isolation = IsolationMounts(self.store.directory, self.store.usage)
         # When processes of a deleted pod were first found, by allocation directory
         self._lingering_since: dict[str, float] = {}
-        self._mps = mps
-        self.cdi = cdi
-        self._arbiter = arbiter
 
     def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
         allocation = self.store.allocations / answer.directory
@@ -303,7 +300,7 @@ class ContainerPreparation:
         ]
         mounts += self._isolation.mounts(mode, answer.directory)
         if PIPE_ENV in answer.environment:
-            pipes = self._mps.pipes(answer.uuids)
+            pipes = self.mps.pipes(answer.uuids)
             mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
         devices = self.cdi.devices(answer.uuids) if self.cdi is not None else ()
         return pb.ContainerAllocateResponse(
@@ -319,7 +316,7 @@ class ContainerPreparation:
         """
         self.store.write_answer(answer.directory, limits)
         if PIPE_ENV in answer.environment:
-            self._mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
+            self.mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
 
     async def start(self, directory: str, limits: Limits, state: AllocationState) -> None:
         """Write the limits of a container that is about to start, once the node is ready for it.
@@ -332,7 +329,7 @@ class ContainerPreparation:
         try:
             self.store.write_limits(directory, limits, usage)
             record_start(state, directory, limits, time.time_ns())
-            self._arbiter.starting(directory, {gpu.uuid for gpu in limits.gpus})
+            self.arbiter.starting(directory, {gpu.uuid for gpu in limits.gpus})
         except (OSError, ValueError) as error:
             raise NotYet(f"the limits cannot be written: {error}") from error
 
@@ -359,9 +356,9 @@ class ContainerPreparation:
             return
         try:
             async with asyncio.timeout(DAEMON_WITHIN_S):
-                await self._mps.until_up(gpus)
+                await self.mps.until_up(gpus)
         except TimeoutError as error:
-            why = f": {problem}" if (problem := self._mps.problem) is not None else ""
+            why = f": {problem}" if (problem := self.mps.problem) is not None else ""
             raise NotYet(
                 f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}"
             ) from error

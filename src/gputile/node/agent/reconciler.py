@@ -35,13 +35,10 @@ class Reconciler:
     def __init__(
         self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess
     ) -> None:
-        self._state = advertiser.state
-        self._kubelet = advertiser.kubelet
-        self._records = advertiser.records
-        self._store, self._cluster = advertiser.records.store, advertiser.cluster
-        self._advertiser = advertiser
-        self._metrics = metrics
-        self._arbiter = arbiter
+        self._advertiser, self._metrics, self._arbiter = advertiser, metrics, arbiter
+        self._state, self._kubelet = advertiser.state, advertiser.kubelet
+        self._records, self._cluster = advertiser.records, advertiser.cluster
+        self._store = advertiser.records.store
         self._writes = asyncio.Semaphore(AT_ONCE)
         # When each problem was first found, by UID and message
         self._since: dict[tuple[str, str], float] = {}
