@@ -9,7 +9,7 @@ from functools import cached_property
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_lists import devices, expected_memory
@@ -142,7 +142,7 @@ class Advertiser:
             if host.cdi is not None:
                 host.cdi.refresh(seen.machine)
             told.unsaved = True
-        if changed or resources != told.resources or _expected(state) != told.expected:
+        if changed or resources != told.resources or expected_memory(state) != told.expected:
             told.resources = resources
             self.advertise()
         if told.unsaved:
@@ -162,7 +162,7 @@ class Advertiser:
 
     def advertise(self) -> None:
         told = self.state.advertised
-        told.expected = _expected(self.state)
+        told.expected = expected_memory(self.state)
         config, table = self.state.node_config, self.state.device_table
         self.kubelet.advertise(
             {each: devices(config, table, told.expected, each) for each in told.resources}
@@ -249,11 +249,3 @@ def _resources(state: AllocationState) -> tuple[str, ...]:
     if state.advertised.other_plugin is not None:
         wanted.discard(WHOLE_GPU)
     return tuple(sorted(wanted))
-
-
-def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
-    return dict(
-        expected_memory(
-            state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib
-        )
-    )

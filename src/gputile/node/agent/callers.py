@@ -77,7 +77,7 @@ def _next(
     size: int,
 ) -> Caller | None:
     """Return the container of ``pod`` to be admitted next, after the containers with devices."""
-    containers = pod.request.containers if pod.request is not None else ()
+    containers = pod.containers
     reached = max(
         (place for place, each in enumerate(containers) if listed.containers.get(each.name)),
         default=0,

@@ -34,13 +34,13 @@ because admission checks MiB and not IDs. The number of IDs never exceeds the nu
 smallest unit in use, so a message is never too long.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from itertools import count, filterfalse, islice
 
 from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import CORE_PERCENT, Gpu, advertised_units
-from gputile.node.agent.allocation_state import ExpectedMemory
+from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
 from gputile.node.agent.device_table import EMPTY, DeviceTable, PodDevices, in_order, part_id
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
@@ -100,23 +100,22 @@ def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
     )
 
 
-NONE = ExpectedMemory()
+NONE = (0, 0)
 
 
-def expected_memory(
-    pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int
-) -> Mapping[str, ExpectedMemory]:
-    """Return the memory on each GPU, by UUID, that ``pods`` are still to be allocated.
+def expected_memory(state: AllocationState) -> ExpectedMemory:
+    """Return the memory on each GPU, by UUID, that pods are still to be allocated.
 
-    Only pods with a unit other than ``unit_mib`` count.
+    Only pods with a unit other than the node's count.
     """
-    found: dict[str, ExpectedMemory] = {}
-    for pod in pods:
-        request = pod.request
-        if pod.alive and request is not None and request.unit_mib not in (0, unit_mib):
-            for uuid, ids in _lacking(pod, request.unit_mib, device_table.get(pod.uid)):
-                before = found.get(uuid, NONE)
-                found[uuid] = ExpectedMemory(before.ids + ids, before.mib + ids * request.unit_mib)
+    found: dict[str, tuple[int, int]] = {}
+    unit_mib = state.node_config.effective_mode.unit_mib
+    for pod in state.pods.values():
+        own = pod.request.unit_mib if pod.alive and pod.request is not None else 0
+        if own not in (0, unit_mib):
+            for uuid, ids in _lacking(pod, own, state.device_table.get(pod.uid)):
+                before, mib = found.get(uuid, NONE)
+                found[uuid] = before + ids, mib + ids * own
     return found
 
 
@@ -125,11 +124,8 @@ def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tupl
 
     The list is empty if the kubelet chose other GPUs.
     """
-    booked = (
-        {share.uuid: share.mib // unit_mib for share in pod.allocation.gpus}
-        if pod.allocation
-        else {}
-    )
+    shares = pod.allocation.gpus if pod.allocation else ()
+    booked = {share.uuid: share.mib // unit_mib for share in shares}
     ids_by_gpu = held.ids_by_gpu.get(GPU_MEMORY, EMPTY) if held else EMPTY
     there = {uuid: len(ids) for uuid, ids in ids_by_gpu.items()}
     if not there.keys() <= booked.keys():
@@ -145,7 +141,7 @@ Device = tuple[str, bool]
 def devices(
     node_config: NodeConfig,
     device_table: DeviceTable,
-    expected: Mapping[str, ExpectedMemory],
+    expected: ExpectedMemory,
     resource: str,
 ) -> tuple[Device, ...]:
     """Return the IDs of ``resource`` in order, each with its health.
@@ -168,27 +164,23 @@ def devices(
 def _ids(
     node_config: NodeConfig,
     device_table: DeviceTable,
-    expected: ExpectedMemory,
+    expected: tuple[int, int],
     resource: str,
     gpu: Gpu,
 ) -> list[str]:
     if resource == GPU_MEMORY:
-        held = device_table.ids(resource, gpu.uuid)
-        taken = device_table.mib(gpu.uuid) + expected.mib
-        free = free_units(gpu.mib, node_config.effective_mode.unit_mib, taken) + expected.ids
+        (more, mib), held = expected, device_table.ids(resource, gpu.uuid)
+        used = device_table.mib(gpu.uuid) + mib
+        free = free_units(gpu.mib, node_config.effective_mode.unit_mib, used) + more
         lowest = _numbered(gpu, len(held) + free)
-        return (
-            lowest
-            if held.issubset(lowest)
-            else in_order(held.union(free_ids(gpu.uuid, held, free)))
-        )
+        if held.issubset(lowest):
+            return lowest
+        return in_order(held.union(free_ids(gpu.uuid, held, free)))
     if resource == GPU_CORE:
         return _numbered(gpu, CORE_PERCENT)
-    return (
-        _numbered(gpu, node_config.effective_mode.replicas)
-        if node_config.replicated
-        else [gpu.uuid]
-    )
+    if node_config.replicated:
+        return _numbered(gpu, node_config.effective_mode.replicas)
+    return [gpu.uuid]
 
 
 def _numbered(gpu: Gpu, parts: int) -> list[str]:

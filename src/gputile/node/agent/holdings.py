@@ -126,7 +126,7 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
             for resource, ids in record.devices.items()
         }
     found = []
-    for key, listed in state.kubelet.listing.items():
+    for key, listed in state.listing.items():
         pod = state.pods.get(key)
         if pod is None:
             continue
@@ -230,7 +230,7 @@ def _has_gone(
         return False
     shown = any(
         not entry.ids.isdisjoint(ids)
-        for listed in state.kubelet.listing.values()
+        for listed in state.listing.values()
         for _, resource, ids in listed.parts()
         if resource == entry.resource
     )
@@ -238,9 +238,9 @@ def _has_gone(
         return not shown
     if entry.uid in state.pods.gone:
         return True
-    if not state.pods.listed or not state.kubelet.complete or shown:
+    if not state.pods.listed or not state.listing_complete or shown:
         return False
-    if record is not None and record.key in state.kubelet.listing and record.key not in state.pods:
+    if record is not None and record.key in state.listing and record.key not in state.pods:
         return False  # the pod is being admitted, and the watch has not reported it yet
     return record is None or now_ns - record.since_ns >= UNKNOWN_FOR_NS
 
@@ -262,7 +262,7 @@ def _has_devices(
         return name in state.answered
     if pod is None:
         return bool(record.uid) and record.uid not in state.pods.gone and not state.pods.listed
-    left = state.kubelet.complete and pod.key not in state.kubelet.listing
+    left = state.listing_complete and pod.key not in state.listing
     return pod.alive and not left and (pod.kubelet_uid, record.container) not in given
 
 

@@ -85,9 +85,7 @@ class Here:
     def answers(self, resource: str, ids: tuple[str, ...]) -> AllocateAnswer:
         self.now += 1
         forget_unwritten(self.state, resource)
-        found = callers(
-            self.state, None if self.state.kubelet.silent else self.state.kubelet.listing, resource, len(ids)
-        )
+        found = callers(self.state, self.state.listing, resource, len(ids))
         return allocate(self.state, next(iter(found), UNKNOWN_CALLER), resource, ids, self.now)
 
     def writes(self, uid: str, name: str, resource: str, ids: tuple[str, ...], answer: AllocateAnswer) -> None:
@@ -116,7 +114,7 @@ class Here:
 def test_what_the_known_pod_does_not_ask_for_may_be_for_the_next_of_its_name() -> None:
     here = Here(Mode.CGPU, known("a", container(mem=2)), known("plain", container()))
     here.lists({"a": {"main": {}}, "plain": {"main": {}}, "new": {"main": {}}})
-    assert unclear(here.state, here.state.kubelet.listing, GPU_MEMORY, 7) == [
+    assert unclear(here.state, here.state.listing, GPU_MEMORY, 7) == [
         "default/new",
         "default/a",
         "default/plain",
@@ -182,7 +180,7 @@ def test_gpus_that_nvidias_plugin_gave_away_before_gputile_came_are_taken() -> N
     here = Here(Mode.EXCLUSIVE, old, new)
     here.state.written = (KubeletEntry(old.uid, "main", WHOLE_GPU, frozenset({"GPU-0"}), "uid-old-main", ()),)
     here.lists({"old": {"main": {WHOLE_GPU: ("GPU-0",)}}, "new": {"main": {}}})
-    caller = callers(here.state, here.state.kubelet.listing, WHOLE_GPU, 1)[0]
+    caller = callers(here.state, here.state.listing, WHOLE_GPU, 1)[0]
     assert preferred(here.state, caller, WHOLE_GPU, ("GPU-0", "GPU-1"), (), 1) == ("GPU-1",)
 
 
