@@ -170,17 +170,13 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
             continue
         if pod.pod.status.phase not in ("", "Pending"):
             continue
-        spec, listed = pod.pod.spec, listing.get(pod.key) if listing is not None else None
-        lasting = [each for each in spec.init_containers if each.restart_policy == "Always"]
-        if listed is None:
-            lacking = any(map(_asked, (*spec.init_containers, *spec.containers)))
-        else:
-            lacking = any(
-                not listed.ids(each.name, resource)
-                for each in (*lasting, *spec.containers)
-                for resource in _asked(each)
-            )
-        if lacking:
+        spec, listed = pod.pod.spec, (listing or {}).get(pod.key)
+        if any(
+            listed is None or not listed.ids(each.name, resource)
+            for each in (*spec.init_containers, *spec.containers)
+            for resource in _asked(each)
+            if listed is None or each in spec.containers or each.restart_policy == "Always"
+        ):
             waiting.append(pod.key)
     return waiting
 

@@ -42,21 +42,16 @@ def answer(
     All resources of a container have the same directory. No other container mounts the directory.
     """
     uid, container = caller.uid, caller.container
-    mounted = {entry.directory for entry in state.written}
-    name = directory_name(uid or min(ids, default=""), container)
+    used = {entry.directory for entry in state.written} | state.started
+    name, devices = directory_name(uid or min(ids, default=""), container), {resource: ids}
     own = state.records.get(name)
     if own is not None and state.unread and resource in own.devices:
         own = None  # an init container, which the kubelet's list omits, may mount the directory
-    if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
-        both = (
-            own.devices | {resource: ids}
-            if name in state.answered and own.uid == uid
-            else {resource: ids}
-        )
+    if name not in used and uid and own is not None:
+        if name in state.answered and own.uid == uid:
+            devices = own.devices | devices
     else:
-        both = {resource: ids}
-        taken = mounted | state.started | state.records.keys()
-        while name in taken:
+        while name in used or name in state.records:
             name += ".1"  # no name of a container has a dot
     namespace, _, of_pod = caller.key.partition("/")
     state.records[name] = Limits(
@@ -66,7 +61,7 @@ def answer(
         container=container,
         mode=state.node_config.mode.value,
         unit_mib=state.unit_mib(caller.pod),
-        devices=both,
+        devices=devices,
         phase=caller.phase,
         since_ns=now_ns,
     )

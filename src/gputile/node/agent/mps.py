@@ -44,11 +44,9 @@ GpuUuids = tuple[str, ...]
 
 
 def daemon_name(gpus: GpuUuids) -> str:
-    return (
-        gpus[0]
-        if len(gpus) == 1
-        else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
-    )
+    if len(gpus) == 1:
+        return gpus[0]
+    return f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
 
 
 _STOPPED, _ZOMBIE = 0, "Z"

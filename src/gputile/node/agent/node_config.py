@@ -107,12 +107,8 @@ class NodeConfig:
             return any(instance.resource == resource for instance in self.instances)
         # The unit here is 1 MiB. Even if the unit in force is larger than every GPU, pods with a
         # smaller unit keep their IDs.
-        return (
-            resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(
-                resource, 0
-            )
-            > 0
-        )
+        offered = resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True)
+        return offered.get(resource, 0) > 0
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
         """Return the UUIDs of a container's MIG instances, or of its GPUs if it has none."""

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
-from gputile.core.devices.inventory import CORE_PERCENT
+from gputile.core.devices.inventory import CORE_PERCENT, Gpu
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, by_gpu
-from gputile.node.agent.node_config import NodeConfig
+from gputile.node.agent.node_config import MigDevice, NodeConfig
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 IdsByGpu = Mapping[str, frozenset[str]]
@@ -88,11 +88,9 @@ class AllocationRules:
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:
         """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` leave."""
-        gpu = self.node_config.gpu(uuid)
-        percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
-        return (gpu.mib if gpu is not None else 0) - self.device_table.mib(
-            uuid, uid
-        ), CORE_PERCENT - percent
+        gpu, table = self.node_config.gpu(uuid), self.device_table
+        mib = (gpu.mib if gpu is not None else 0) - table.mib(uuid, uid)
+        return mib, CORE_PERCENT - sum(other.percent(uuid) for other in table.on(uuid, uid))
 
     def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
         """Check that no other trust group uses the GPUs, if the mode does not isolate pods.
@@ -106,21 +104,20 @@ class AllocationRules:
         for uuid in uuids:
             for other in self.device_table.on(uuid, pod_devices.uid):
                 if other.identified and other.trust_group != pod_devices.trust_group:
-                    name = self.node_config.names([uuid])
                     raise Occupied(
-                        f"{name} is used by pod {other.key} of another trust group, without "
-                        f"isolation"
+                        f"{self.node_config.names([uuid])} is used by pod {other.key} of another "
+                        "trust group, without isolation"
                     )
 
     def _check_device(self, resource: str, uuid: str) -> None:
-        config, mig = self.node_config, resource.startswith(MIG_PREFIX)
-        device, kind = (
-            (config.instance(resource, uuid), "MIG instance") if mig else (config.gpu(uuid), "GPU")
-        )
+        device: Gpu | MigDevice | None = self.node_config.gpu(uuid)
+        if is_mig := resource.startswith(MIG_PREFIX):
+            device = self.node_config.instance(resource, uuid)
         if device is None:
+            kind = "MIG instance" if is_mig else "GPU"
             raise AllocationConflict(f"{kind} {uuid[:64]} does not exist on this node")
         if not device.healthy:
-            raise AllocationConflict(f"{kind} {uuid if mig else device.index} is unhealthy")
+            raise AllocationConflict(f"{self.node_config.names([uuid])} is unhealthy")
 
     def _check_room(self, pod_devices: PodDevices) -> None:
         for gpu in self.node_config.gpus(pod_devices.gpus):

@@ -85,11 +85,9 @@ class SlicePublisher:
         kind = ConditionType.CLAIMS_REFUSED
         if self._problem and self._by_claims:  # on another node, the kubelet deletes the slice
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
-        text = (
-            "GPUs are offered by claims"
-            if self._by_claims
-            else "the node's label does not select claims"
-        )
+        text = "GPUs are offered by claims"
+        if not self._by_claims:
+            text = "the node's label does not select claims"
         return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)
 
     @property
