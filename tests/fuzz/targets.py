@@ -377,7 +377,7 @@ TARGETS: Mapping[str, Target] = {
     "checkpoint": Target(
         lambda text: decode(text, CHECKPOINT), (ConversionError,), (b"null", _json({"mode": "share", "unit_mib": 1024}))
     ),
-    "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
+    "kubelet-checkpoint": Target(read_checkpoint, (ConversionError,), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
 }

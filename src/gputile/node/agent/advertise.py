@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
-from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.core.devices.inventory import encode_inventory
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeups
@@ -191,16 +191,13 @@ class Advertiser:
             answered_pod(self.state.pods, pod, self.state.configuration)
 
 
-def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
-    """Return the inventory for scheduling, or None if another plugin serves the node."""
+def inventory_for_scheduler(state: AllocationState) -> str | None:
+    """Return the encoded inventory for scheduling, or None if another plugin serves the node."""
     advertised, config = state.advertised, state.node_config
     if advertised.other_plugin is not None:
         return None
-    return (
-        closed(config)
-        if advertised.decided.closing or config.withheld is not None
-        else config.inventory
-    )
+    is_closed = advertised.decided.closing or config.withheld is not None
+    return encode_inventory(closed(config) if is_closed else config.inventory)
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
@@ -209,13 +206,12 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     The result is None if the node is open. ``now`` is on the monotonic clock. The last pod arrives
     at most ``closed_for`` seconds after the node was first seen closed.
     """
-    told, shut = state.advertised, False
-    if told.decided.closing and state.node is not None:
-        # A node that another plugin serves has no inventory, and so counts as closed.
-        published = state.node.metadata.annotations.get(INVENTORY_ANNOTATION)
-        closed_to_all = closed(state.node_config)
-        shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
-    if not shut:
+    told, node = state.advertised, state.node
+    if (
+        node is None
+        or not told.decided.closing
+        or node.metadata.annotations.get(INVENTORY_ANNOTATION) != inventory_for_scheduler(state)
+    ):
         told.closed_since = None
         return None
     if told.closed_since is None:

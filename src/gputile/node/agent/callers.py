@@ -29,30 +29,22 @@ def callers(
     The result is empty if the kubelet's ``listing`` is None.
     """
     written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
-    found: list[tuple[tuple[object, ...], Caller]] = []
+    found: list[tuple[tuple[int, bool | str, str, str], Caller]] = []
     again: list[tuple[tuple[str, str], Caller]] = []
     for key, listed in (listing or {}).items():
         pod = state.pods.get(key)
         if pod is None or not pod.alive or pod.invalid:
             if bare := _first_bare(listed, resource):
-                found.append(
-                    (
-                        (2, "", key),
-                        Caller(key, bare, pod if pod is not None and pod.alive else None),
-                    )
-                )
+                known = pod if pod is not None and pod.alive else None
+                found.append(((2, "", "", key), Caller(key, bare, known)))
         elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
             created = pod.pod.metadata.creation_timestamp or ""
-            pending = pod.pod.status.phase in ("", "Pending")
             if caller.sure:
-                found.append(
-                    ((0 if pending else 1, pod.uid != state.last_uid, created, key), caller)
-                )
+                running = pod.pod.status.phase not in ("", "Pending")
+                found.append(((int(running), pod.uid != state.last_uid, created, key), caller))
             else:
                 again.append(((created, key), caller))
-    found.sort(key=lambda pair: pair[0])
-    again.sort(key=lambda pair: pair[0], reverse=True)
-    return [caller for _, caller in (*found, *again)]
+    return [caller for _, caller in (*sorted(found), *sorted(again, reverse=True))]
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:

@@ -309,14 +309,14 @@ class ContainerPreparation:
             cdi_devices=[pb.CDIDevice(name=name) for name in devices],
         )
 
-    def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
+    def prepare(self, directory: str, limits: Limits) -> None:
         """Create the directories that the container mounts, and record the Allocate response.
 
         Raises OSError if a directory or the record cannot be written.
         """
-        self.store.write_answer(answer.directory, limits)
-        if PIPE_ENV in answer.environment:
-            self.mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
+        self.store.write_answer(directory, limits)
+        if (pipes := dict(limits.mounts).get(CONTAINER_PIPES)) is not None:
+            Path(pipes).mkdir(parents=True, exist_ok=True)
 
     async def start(self, directory: str, limits: Limits, state: AllocationState) -> None:
         """Write the limits of a container that is about to start, once the node is ready for it.

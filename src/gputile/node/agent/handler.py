@@ -103,10 +103,11 @@ class AllocationHandler:
             raise
         if not caller.key:
             log.warning("allocated %d of %s to a pod that is not known yet", len(ids), resource)
+        directory = allocated.directory
         response = self._files.response(state.node_config.mode, allocated)
-        record = record_mounts(state, allocated.directory, mounts_of(response))
+        record = record_mounts(state, directory, mounts_of(response))
         try:
-            self._files.prepare(allocated, record)
+            self._files.prepare(directory, record)
         except OSError as error:  # the record is written again before the container starts
             log.error("the record of an allocation is not written, and is retried: %s", error)
         self._advertiser.allocated()

@@ -30,7 +30,6 @@ from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import (
     Node,
     NodeCondition,
-    ObjectReference,
     changed_conditions,
     node_condition,
 )
@@ -56,10 +55,11 @@ from gputile.api.well_known import (
     parse_policy,
 )
 from gputile.api.wording import nearest
-from gputile.core.devices.inventory import Gpu, encode_inventory, model_label_value, model_labels
+from gputile.core.devices.inventory import Gpu, model_label_value, model_labels
 from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.config import load_access
 from gputile.kube.errors import KubeError, NotFound
+from gputile.kube.writes import reference_to
 from gputile.node.agent.advertise import inventory_for_scheduler
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
@@ -253,11 +253,11 @@ def wanted_status(
     condition that reports whether GPUs are offered to claims as requested. ``Wanted`` describes
     ``opened``.
     """
-    inventory, told, config = inventory_for_scheduler(state), state.advertised, state.node_config
+    told, config = state.advertised, state.node_config
     shares = config.mode.shared and config.withheld is None
     return Wanted(
         labels=node_labels(inventory_of(seen.machine, seen.health).gpus),
-        inventory=encode_inventory(inventory) if inventory is not None else None,
+        inventory=inventory_for_scheduler(state),
         conditions=(
             driver_condition(seen.machine),
             gpu_condition(seen.machine, seen.health, config.effective_mode),
@@ -337,9 +337,7 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
     Raises KubeError if the node cannot be patched.
     """
-    about = ObjectReference(
-        kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1"
-    )
+    about = reference_to(node)
     before = {condition.type: condition for condition in node.status.conditions}
     for condition in wanted.conditions:
         old = before.get(condition.type)

@@ -106,7 +106,6 @@ class Reconciler:
             answered_pod(state.pods, changed, state.configuration)
         if correction.reason is None:
             return False
-        meta = pod.pod.metadata
         kind: Literal["Normal", "Warning"] = "Warning"
         if correction.reason is EventReason.ALLOCATION_RECORDED:
             self._metrics.placed.inc()
@@ -114,6 +113,7 @@ class Reconciler:
         elif correction.reason is EventReason.GPU_BOOKING_CORRECTED:
             self._metrics.corrections.inc()
             log.warning("pod %s: %s", pod.key, correction.message)
+        meta = pod.pod.metadata
         about = ObjectReference(
             api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
         )

@@ -282,7 +282,7 @@ def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts(
     directory = here.answers(GPU_MEMORY, TWO).directory
     here.know(known("b", container(mem=2, core=10)))
     here.lists({"b": {"main": {GPU_MEMORY: TWO}}})
-    with pytest.raises(NotYet, match="its format is unknown"):
+    with pytest.raises(NotYet, match=r"cannot be read \(it is not JSON"):
         here.starts(GPU_MEMORY, TWO)
     here.answers(GPU_CORE, core)
     here.lists({"b": {"main": {GPU_MEMORY: TWO, GPU_CORE: core}}})

@@ -207,7 +207,7 @@ class ClaimsDriver:
             claim=claim.claim,
         )
         if not self.preparation.is_started(claim.directory, limits, state):
-            self.preparation.prepare(answer, limits)
+            self.preparation.prepare(claim.directory, limits)
             if claim.mode == Mode.MPS.value:
                 self.compare.wish()  # a daemon for several GPUs starts when they are in use
             await self.preparation.start(claim.directory, limits, state)

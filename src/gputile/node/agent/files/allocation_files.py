@@ -198,14 +198,11 @@ class NodeFiles:
         kept |= {
             name for name in self.usage.names() if name not in kept and self.usage.is_held(name)
         }
-        others = (path.name for path in self.allocations.iterdir() if path.name not in kept)
-        kept |= {
-            name
-            for name in others
-            if (limits := self.limits(name)) is not None and limits.uid in pods
-        }
-        for path in self.allocations.iterdir():
-            if path.name not in kept:
+        for path in [each for each in self.allocations.iterdir() if each.name not in kept]:
+            limits = self.limits(path.name)
+            if limits is not None and limits.uid in pods:
+                kept.add(path.name)
+            else:
                 shutil.rmtree(path, ignore_errors=True)
         self.usage.remove_except(kept)
         self.usage.cut_back()
@@ -236,15 +233,15 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
     checksum: Any = None
 
 
-def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
+_CHECKPOINT_FILE = msgspec.json.Decoder(_CheckpointFile)
+
+
+def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...], dict[str, bytes]]:
     """Return the entries of the kubelet's checkpoint, and other plugins' device IDs by resource.
 
-    The entries are None if the format is unknown. The IDs are of healthy devices, as JSON.
+    The IDs are of healthy devices, as JSON. Raises ConversionError if the format is unknown.
     """
-    try:
-        data = msgspec.json.decode(text, type=_CheckpointFile).data
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None, {}
+    data = decode(text, _CHECKPOINT_FILE).data
     found = []
     for each in data.pod_device_entries or []:
         mounts = _mounts(each.alloc_resp)
@@ -317,24 +314,19 @@ class Records:
             stat = self._kubelets.stat()
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet replaces the file
             if version != self._version:
-                written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version = version
-                problem = "" if written is not None else "its format is unknown"
-                if written is not None:
-                    state.written, state.of_other_plugins = written, others
-            else:
-                problem = state.unread
+                text = read_whole(self._kubelets, _MOST_BYTES)
+                state.written, state.of_other_plugins = read_checkpoint(text)
+                self._version, state.unread = version, ""
         except FileNotFoundError:
-            self._version, problem, state.written, state.of_other_plugins = None, "", (), {}
-        except OSError as error:
-            self._version, problem = None, str(error)
-        if problem and problem != state.unread:
-            log.error(
-                "init containers with GPUs wait, as the kubelet's checkpoint cannot be read: %s",
-                problem,
-            )
-        state.unread = problem
-        if problem:
+            self._version, state.unread, state.written, state.of_other_plugins = None, "", (), {}
+        except (ConversionError, OSError) as error:
+            if state.unread != str(error):
+                log.error(
+                    "init containers with GPUs wait, as the kubelet's checkpoint cannot be read: "
+                    "%s",
+                    error,
+                )
+            self._version, state.unread = None, str(error)
             state.written = listed_entries(state)
         derive(state, now_ns)
 
