@@ -38,6 +38,7 @@ from gputile.node.agent.device_table import (
     ContainerDevices,
     DeviceTable,
     Limits,
+    Mounts,
     PodDevices,
     by_gpu,
     in_order,
@@ -308,9 +309,7 @@ def allocate(
     return AllocateAnswer(variables, directory, uuids)
 
 
-def record_mounts(
-    state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]
-) -> Limits:
+def record_mounts(state: AllocationState, directory: str, mounts: Mounts) -> Limits:
     state.records[directory] = record = msgspec.structs.replace(
         state.records[directory], mounts=mounts
     )

@@ -191,7 +191,7 @@ def _limits(
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
-        mounts=mounts.get((devices.directory, devices.resource)) or (),
+        mounts=mounts.get((devices.directory, devices.resource), ()),
     )
 
 

@@ -34,6 +34,7 @@ because admission checks MiB and not IDs. The number of IDs never exceeds the nu
 smallest unit in use, so a message is never too long.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Set
 from itertools import count, filterfalse, islice
 
@@ -71,13 +72,13 @@ def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
 
     The message is largest if all IDs are unhealthy.
     """
-    size = 0
-    for gpu in gpus:
-        units = advertised_units(gpu, unit_mib)
-        # The Device and its two fields each have a tag and a length of one byte, because all
-        # lengths are below 128.
-        size += units * (6 + len(part_id(gpu.uuid, max(0, units - 1))) + _HEALTH)
-    return size
+    # The Device and its two fields each have a tag and a length of one byte, because all lengths
+    # are below 128.
+    return sum(
+        units * (6 + len(part_id(gpu.uuid, units - 1)) + _HEALTH)
+        for gpu in gpus
+        if (units := advertised_units(gpu, unit_mib))
+    )
 
 
 def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
@@ -87,16 +88,11 @@ def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
     """
     if unit_mib >= SMALLEST_UNIT_MIB and message_bytes(gpus, unit_mib) <= MESSAGE_LIMIT:
         return
-    low, high = SMALLEST_UNIT_MIB, max((gpu.mib for gpu in gpus), default=SMALLEST_UNIT_MIB) + 1
-    while low < high:
-        middle = (low + high) // 2
-        if message_bytes(gpus, middle) <= MESSAGE_LIMIT:
-            high = middle
-        else:
-            low = middle + 1
+    units = range(SMALLEST_UNIT_MIB, max((gpu.mib for gpu in gpus), default=SMALLEST_UNIT_MIB) + 1)
+    fits = bisect_left(units, True, key=lambda unit: message_bytes(gpus, unit) <= MESSAGE_LIMIT)
     raise UnitError(
         f"a memory unit of {unit_mib} MiB gives more device IDs than the kubelet accepts in one "
-        f"message; the smallest valid unit on this node is {low} MiB"
+        f"message; the smallest valid unit on this node is {SMALLEST_UNIT_MIB + fits} MiB"
     )
 
 

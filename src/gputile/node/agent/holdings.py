@@ -23,6 +23,7 @@ from gputile.node.agent.device_table import (
     DeviceTable,
     KubeletEntry,
     Limits,
+    Mounts,
     PodDevices,
     PreparedClaim,
     directory_name,
@@ -114,10 +115,10 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
     the list does not contain the amounts that its known pod requests. Then the list is incomplete,
     or the container belongs to a newer pod of the same name.
     """
-    last: dict[tuple[str, frozenset[str]], tuple[str, tuple[tuple[str, str], ...] | None]] = {}
+    last: dict[tuple[str, frozenset[str]], tuple[str, Mounts]] = {}
     for name, record in sorted(state.records.items(), key=lambda each: each[1].since_ns):
         last |= {
-            (resource, frozenset(ids)): (name, record.mounts or None)
+            (resource, frozenset(ids)): (name, record.mounts)
             for resource, ids in record.devices.items()
         }
     found = []
@@ -132,9 +133,7 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
                 for each in (GPU_MEMORY, GPU_CORE)
             ]
             if amounts == [len(listed.ids(container, each)) for each in (GPU_MEMORY, GPU_CORE)]:
-                directory, mounts = last.get(
-                    (resource, ids), (directory_name(uid, container), None)
-                )
+                directory, mounts = last.get((resource, ids), (directory_name(uid, container), ()))
                 found.append(KubeletEntry(uid, container, resource, ids, directory, mounts))
     return tuple(found)
 

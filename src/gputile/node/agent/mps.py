@@ -177,13 +177,8 @@ class MpsDaemons:
 
         The reason is that the program or a safe directory is missing, or that no daemon runs.
         """
-        if shutil.which(self._program) is None:
-            return (
-                f"{self._program} is not installed on this node: set agent.mps in the chart, "
-                "install NVIDIA's MPS, or choose another mode"
-            )
-        if (unsafe := self._unsafe()) is not None:
-            return unsafe
+        if (unable := self._unable()) is not None:
+            return unable
         if self._down and not any(up.is_set() for up in self._up.values()):
             gpus, why = next(iter(self._down.items()))
             return f"the MPS control daemon of {', '.join(gpus)} does not run: {why}"
@@ -200,8 +195,7 @@ class MpsDaemons:
         await self._up[gpus].wait()
 
     def want(self, sets: Iterable[GpuUuids]) -> None:
-        able = shutil.which(self._program) is not None and not self._unsafe()
-        wanted = set(sets) if able else set()
+        wanted = set(sets) if self._unable() is None else set()
         for gpus in self._tasks.keys() - wanted:
             self._tasks.pop(gpus).cancel()
             self._down.pop(gpus, None)
@@ -268,7 +262,12 @@ class MpsDaemons:
             if daemon.alive:
                 await end(daemon, daemon.terminate, STOP_WITHIN_S)
 
-    def _unsafe(self) -> str | None:
+    def _unable(self) -> str | None:
+        if shutil.which(self._program) is None:
+            return (
+                f"{self._program} is not installed on this node: set agent.mps in the chart, "
+                "install NVIDIA's MPS, or choose another mode"
+            )
         remedy = "mount a file system there with nosuid (agent.mps and agent.usageMiB in the chart)"
         return unsafe_for_containers(self._directory.resolve(), _PASSED, remedy)
 

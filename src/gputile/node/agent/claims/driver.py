@@ -90,9 +90,9 @@ class ClaimsDriver:
 
     async def _release_all(self, body: bytes) -> bytes:
         asked = dra.NodeUnprepareResourcesRequest.FromString(body).claims
-        errors = {each.uid: await self._release(each.uid) for each in asked}
         answers = {
-            uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()
+            each.uid: dra.NodeUnprepareResourceResponse(error=await self._release(each.uid))
+            for each in asked
         }
         return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
@@ -140,9 +140,8 @@ class ClaimsDriver:
     def _cdi_devices(self, uid: str, device: str) -> list[str]:
         """Return the claim's CDI device, after those of the GPU if the runtime knows the GPU."""
         found = device_named(self.state.node_config, device)
-        if found is None or self._cdi is None:
-            return [cdi_name(uid)]
-        return [*self._cdi.devices((found.uuid,)), cdi_name(uid)]
+        of_gpu = self._cdi.devices((found.uuid,)) if found and self._cdi else ()
+        return [*of_gpu, cdi_name(uid)]
 
     async def _prepare(self, asked: dra.Claim) -> tuple[AllocatedDevice, ...]:
         state, before = self.state, self.state.claims.get(asked.uid)

@@ -18,12 +18,12 @@ from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation import AllocateAnswer, environment
 from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.cdi import VERSION
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.device_table import Limits, PreparedClaim
 from gputile.node.agent.differences import Correction, annotations_of
 from gputile.node.agent.node_config import MigDevice, NodeConfig
 
-CDI_VERSION: Final = "0.5.0"
 CDI_KIND: Final = "gputile.io/claim"
 
 
@@ -102,19 +102,14 @@ def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None)
         for each in state.claims.values()
         if each.owner == row.owner and each.uid != row.uid
     }
-    users = [
-        (container, phase, names)
-        for container, phase, names in containers_of(pod)
-        if row.claim in names
-    ]
+    users = [each for each in containers_of(pod) if row.claim in each[2]]
     for container, _, names in users:
         if both := sorted(names & others):
-            text = f"container {container.name} uses the claims {row.claim} and {both[0]}"
             raise ClaimRefused(
-                f"{text}, but would get the limits of only one: request both GPUs in one claim"
+                f"container {container.name} uses the claims {row.claim} and {both[0]}, but would "
+                "get the limits of only one: request both GPUs in one claim"
             )
-    name, phase = (users[0][0].name, users[0][1]) if users else ("", Phase.APP)
-    return row.used_by(name, phase)
+    return row.used_by(users[0][0].name, users[0][1]) if users else row
 
 
 def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
@@ -137,10 +132,10 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
         percent = result.percent if CORES in result.consumed_capacity else CORE_PERCENT
         least = 1
     if not 0 < mib <= device.mib or not least <= percent <= CORE_PERCENT:
-        text = (
-            f"{result.consumed_capacity} of device {result.device} is no part of {device.mib} MiB"
+        raise ClaimRefused(
+            f"the allocation of {result.consumed_capacity} of device {result.device} is no part of "
+            f"{device.mib} MiB and {CORE_PERCENT} % of compute"
         )
-        raise ClaimRefused(f"the allocation of {text} and {CORE_PERCENT} % of compute")
     return GpuShare(device.uuid, device.index, mib, percent)
 
 
@@ -193,7 +188,7 @@ def cdi_file(
         ],
     }
     device = {"name": uid, "containerEdits": edits}
-    return msgspec.json.encode({"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]})
+    return msgspec.json.encode({"cdiVersion": VERSION, "kind": CDI_KIND, "devices": [device]})
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
@@ -243,9 +238,7 @@ def _annotations(
     gpus = _sum_by_gpu([share for each in claims for share in each.shares])
     allocation = Allocation(gpus, containers, unit, assumed_ns=since)
     written = annotations_of(allocation, state.node_config, pod)
-    return {
-        name: written[name] for name in written if written[name] and name != ALLOCATION_ANNOTATION
-    }
+    return {name: text for name, text in written.items() if text and name != ALLOCATION_ANNOTATION}
 
 
 def _sum_by_gpu(shares: list[GpuShare]) -> tuple[GpuShare, ...]:

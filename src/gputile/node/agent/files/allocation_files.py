@@ -37,6 +37,7 @@ from gputile.node.agent.device_table import (
     LIMITS_FILE,
     KubeletEntry,
     Limits,
+    Mounts,
     directory_name,
 )
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
@@ -245,7 +246,7 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...], dict[str, by
     found = []
     for each in data.pod_device_entries or []:
         mounts = _mounts(each.alloc_resp)
-        mounted = PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
+        mounted = PurePosixPath(dict(mounts).get(CONTAINER_DIRECTORY, "")).name
         directory = mounted or directory_name(each.pod_uid, each.container_name)
         found.append(
             KubeletEntry(
@@ -259,16 +260,15 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...], dict[str, by
 
 
 @lru_cache(_MOST_KEPT)  # the kubelet rewrites all entries at each admission
-def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return the mounts in an encoded Allocate response, or None if the response is invalid."""
+def _mounts(answer: bytes | None) -> Mounts:
+    """Return the mounts in an encoded Allocate response, or () if the response is invalid."""
     try:
-        return mounts_of(pb.ContainerAllocateResponse.FromString(answer)) if answer else None
+        return mounts_of(pb.ContainerAllocateResponse.FromString(answer or b""))
     except DecodeError:
-        return None
+        return ()
 
 
-def mounts_of(response: pb.ContainerAllocateResponse) -> tuple[tuple[str, str], ...]:
-    """Return the mounts in an Allocate response, each as a container path and a host path."""
+def mounts_of(response: pb.ContainerAllocateResponse) -> Mounts:
     return tuple((mount.container_path, mount.host_path) for mount in response.mounts)
 
 
