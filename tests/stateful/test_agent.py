@@ -549,7 +549,7 @@ def test_an_init_container_that_asks_again_gets_no_devices_of_a_pod_that_runs(no
     for _ in range(2):
         node.admit(None, False)
     (given,) = node.node.kubelet.manager.given.values()
-    held = node.node.agent.state.device_table.holders(GPU_MEMORY, given[GPU_MEMORY].ids)
+    held = [pod for pod, _ in node.node.agent.state.device_table.holders(GPU_MEMORY, given[GPU_MEMORY].ids)]
     assert [each.key for each in held] == ["default/b"]
 
 

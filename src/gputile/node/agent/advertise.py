@@ -122,30 +122,27 @@ class Advertiser:
         """
         host, seen = self.host, self.host.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
-        state = self.state
-        told = self.state.advertised
-        node = self.state.node
-        before = self.state.node_config
-        told.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
+        state, node, before = self.state, self.state.node, self.state.node_config
+        state.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
         if node is not None:
-            told.effective_mode = told.decided.effective_mode
-        told.other_plugin = find_other_plugin(state, host.other_plugins(), seen.machine)
-        mode = told.decided.effective_mode
+            state.saved_mode = state.decided.effective_mode
+        state.other_plugin = find_other_plugin(state, host.other_plugins(), seen.machine)
+        mode = state.decided.effective_mode
         problem = host.mps_problem(mode.mode)
-        config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
+        config = node_config_of(seen.machine, seen.health, mode, state.other_plugin, problem)
         host.mps.want(_daemons(state, config, host.mps.without_daemon))
-        if node is None and told.effective_mode is None:
+        if node is None and state.saved_mode is None:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
             if host.cdi is not None:
                 host.cdi.refresh(seen.machine)
-            told.unsaved = True
-        if changed or resources != told.resources or expected_memory(state) != told.expected:
-            told.resources = resources
+            state.unsaved = True
+        if changed or resources != state.resources or expected_memory(state) != state.expected:
+            state.resources = resources
             self.advertise()
-        if told.unsaved:
+        if state.unsaved:
             try:
                 self.records.save(state)
             except OSError as error:
@@ -156,16 +153,16 @@ class Advertiser:
 
         With a single unit, an allocation does not change the list of devices.
         """
-        told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
-        if told.expected or any(held.unit_mib != unit for held in self.state.device_table):
+        state, unit = self.state, self.state.node_config.effective_mode.unit_mib
+        if state.expected or any(held.unit_mib != unit for held in state.device_table):
             self.advertise()
 
     def advertise(self) -> None:
-        told = self.state.advertised
-        told.expected = expected_memory(self.state)
-        config, table = self.state.node_config, self.state.device_table
+        state = self.state
+        state.expected = expected_memory(state)
+        config, table = state.node_config, state.device_table
         self.kubelet.advertise(
-            {each: devices(config, table, told.expected, each) for each in told.resources}
+            {each: devices(config, table, state.expected, each) for each in state.resources}
         )
 
     async def _emptied(self, listing: Listing | None) -> bool:
@@ -193,10 +190,10 @@ class Advertiser:
 
 def inventory_for_scheduler(state: AllocationState) -> str | None:
     """Return the encoded inventory for scheduling, or None if another plugin serves the node."""
-    advertised, config = state.advertised, state.node_config
-    if advertised.other_plugin is not None:
+    config = state.node_config
+    if state.other_plugin is not None:
         return None
-    is_closed = advertised.decided.closing or config.withheld is not None
+    is_closed = state.decided.closing or config.withheld is not None
     return encode_inventory(closed(config) if is_closed else config.inventory)
 
 
@@ -206,17 +203,17 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     The result is None if the node is open. ``now`` is on the monotonic clock. The last pod arrives
     at most ``closed_for`` seconds after the node was first seen closed.
     """
-    told, node = state.advertised, state.node
+    node = state.node
     if (
         node is None
-        or not told.decided.closing
+        or not state.decided.closing
         or node.metadata.annotations.get(INVENTORY_ANNOTATION) != inventory_for_scheduler(state)
     ):
-        told.closed_since = None
+        state.closed_since = None
         return None
-    if told.closed_since is None:
-        told.closed_since = now
-    return max(0.0, told.closed_since + closed_for - now)
+    if state.closed_since is None:
+        state.closed_since = now
+    return max(0.0, state.closed_since + closed_for - now)
 
 
 def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
@@ -232,7 +229,7 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
     These are each single GPU that is usable, and the GPUs of each pod with several GPUs. GPUs in
     ``without`` count as usable, because they are unhealthy only while their daemon does not run.
     """
-    if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
+    if config.mode is not Mode.MPS or state.other_plugin is not None:
         return set()
     single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy or gpu.uuid in without}
     together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
@@ -242,6 +239,6 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
 def _resources(state: AllocationState) -> tuple[str, ...]:
     """Return the resources to register with the kubelet, including resources without devices."""
     wanted = {*MODE_RESOURCES, *(instance.resource for instance in state.node_config.instances)}
-    if state.advertised.other_plugin is not None:
+    if state.other_plugin is not None:
         wanted.discard(WHOLE_GPU)
     return tuple(sorted(wanted))

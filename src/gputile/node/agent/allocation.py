@@ -110,17 +110,13 @@ def _in_use(
     table = state.device_table
     return {
         device_id
-        for held in table.holders(resource, ids)
-        for each in held.devices
-        if each.resource == resource
-        and (
-            held.uid != uid
-            or (
-                not init
-                and each.container != caller.container
-                and each.phase is not Phase.INIT
-                and each.directory in table.started
-            )
+        for held, each in table.holders(resource, ids)
+        if held.uid != uid
+        or (
+            not init
+            and each.container != caller.container
+            and each.phase is not Phase.INIT
+            and each.directory in table.started
         )
         for device_id in each.ids
     }
@@ -286,9 +282,8 @@ def allocate(
     state.expected_call = None
     handed_on = {
         device_id
-        for held in state.device_table.holders(resource, ids)
-        for each in held.devices
-        if each.resource == resource and each.phase is Phase.INIT
+        for _, each in state.device_table.holders(resource, ids)
+        if each.phase is Phase.INIT
         for device_id in each.ids
     }
     reused = bool(state.unread) or handed_on.issuperset(ids)

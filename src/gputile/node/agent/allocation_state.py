@@ -44,23 +44,6 @@ ExpectedMemory = Mapping[str, tuple[int, int]]
 """The memory that pods will be allocated, by GPU: the number of IDs, and their total MiB."""
 
 
-@dataclass(slots=True)
-class Advertised:
-    """What the node advertises, and the decision on which this is based.
-
-    ``effective_mode`` is written to the agent's checkpoint, and so survives a restart. It is None
-    until the node's labels have been read for the first time.
-    """
-
-    decided: ModeDecision
-    effective_mode: EffectiveMode | None = None
-    other_plugin: str | None = None  # the evidence that another plugin serves the node
-    resources: tuple[str, ...] = ()  # advertised to the kubelet
-    expected: ExpectedMemory = field(default_factory=dict)  # included in the devices
-    unsaved: bool = False  # whether the agent's checkpoint is out of date
-    closed_since: float | None = None  # when the node was first seen closed for a change of mode
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The container for which the kubelet makes a call.
@@ -122,10 +105,20 @@ class AllocationState:
         init=False, default=None
     )
     last_uid: str = field(init=False, default="")  # of the pod that was last seen in admission
-    advertised: Advertised = field(init=False)  # what was sent to the kubelet
+    decided: ModeDecision = field(init=False)
+    # the mode in the agent's checkpoint, which is None until the node's labels were read once
+    saved_mode: EffectiveMode | None = field(init=False, default=None)
+    unsaved: bool = field(init=False, default=False)  # whether this checkpoint is out of date
+    # the evidence that another plugin serves the node
+    other_plugin: str | None = field(init=False, default=None)
+    resources: tuple[str, ...] = field(init=False, default=())  # registered with the kubelet
+    # included in the devices that were sent to the kubelet
+    expected: ExpectedMemory = field(init=False, default_factory=dict)
+    # when the node was first seen closed for a change of mode
+    closed_since: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
+        self.decided = ModeDecision(self.node_config.effective_mode, ())
 
     def apply_node(self, node: Node | None) -> bool:
         """Store the node. Return whether more than its resourceVersion has changed."""

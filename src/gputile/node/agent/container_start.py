@@ -78,9 +78,8 @@ def prestart(
     mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
     found = [
         (held, each)
-        for held in state.device_table.holders(resource, ids)
-        for each in held.devices
-        if each.resource == resource and each.directory in mounted
+        for held, each in state.device_table.holders(resource, ids)
+        if each.directory in mounted
     ]
     why = ""
     if state.unread:

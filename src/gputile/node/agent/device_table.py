@@ -319,30 +319,25 @@ class DeviceTable:
         )
 
     def directories(self) -> set[str]:
-        return {each.directory for held in self._by_uid.values() for each in held.devices}
+        return {each.directory for held in self for each in held.devices}
 
     def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
         """Yield the rows of the pods on a GPU, except the row with the UID ``without``."""
-        return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
+        return (held for held in self if gpu in held.gpus and held.uid != without)
 
     def ids(self, resource: str, gpu: str) -> set[str]:
-        return {
-            each
-            for held in self._by_uid.values()
-            for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())
-        }
+        return {each for held in self for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
 
     def mib(self, gpu: str, without: str = "") -> int:
         """Return the MiB of all pods' memory units on a GPU."""
         return sum(held.mib(gpu) for held in self.on(gpu, without))
 
-    def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
+    def holders(
+        self, resource: str, ids: Iterable[str]
+    ) -> Iterator[tuple[PodDevices, ContainerDevices]]:
+        """Yield the containers with ``resource`` of each pod that has one of ``ids``."""
         wanted = set(ids)
-        return [
-            held
-            for held in self._by_uid.values()
-            if any(
-                each.resource == resource and not wanted.isdisjoint(each.ids)
-                for each in held.devices
-            )
-        ]
+        for held in self:
+            devices = [each for each in held.devices if each.resource == resource]
+            if any(not wanted.isdisjoint(each.ids) for each in devices):
+                yield from ((held, each) for each in devices)

@@ -56,15 +56,14 @@ def decide_effective_mode(
     ``free`` is True if no pod can be on its way to the node, because it was closed for long enough.
     ``keep_unit`` postpones a change of the memory unit.
     """
-    told = state.advertised
-    if state.node is None and told.effective_mode is not None:
-        return told.decided
+    if state.node is None and state.saved_mode is not None:
+        return state.decided
     holders = {pod_devices.key for pod_devices in state.device_table}
     gpu_pods = {
         pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)
     }
     labels = state.node.metadata.labels if state.node is not None else {}
-    before, configuration = told.effective_mode, state.configuration
+    before, configuration = state.saved_mode, state.configuration
     if before is not None and before.claims:  # prepared claims are in the device table already
         known = (each.pod for each in state.pods.values())
         gpu_pods |= {
@@ -273,7 +272,7 @@ def find_other_plugin(
         return None
     if count_of(node.status.allocatable, _KOORDINATOR_GPU):
         return f"Koordinator allocates the node's GPUs as {_KOORDINATOR_GPU}"
-    if WHOLE_GPU in state.advertised.resources or INVENTORY_ANNOTATION in node.metadata.annotations:
+    if WHOLE_GPU in state.resources or INVENTORY_ANNOTATION in node.metadata.annotations:
         return None
     count = count_of(node.status.allocatable, WHOLE_GPU)
     return f"the node has {count} {WHOLE_GPU} that gputile does not offer" if count else None

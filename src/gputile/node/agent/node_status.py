@@ -253,7 +253,7 @@ def wanted_status(
     condition that reports whether GPUs are offered to claims as requested. ``Wanted`` describes
     ``opened``.
     """
-    told, config = state.advertised, state.node_config
+    config = state.node_config
     shares = config.mode.shared and config.withheld is None
     return Wanted(
         labels=node_labels(inventory_of(seen.machine, seen.health).gpus),
@@ -261,8 +261,8 @@ def wanted_status(
         conditions=(
             driver_condition(seen.machine),
             gpu_condition(seen.machine, seen.health, config.effective_mode),
-            *told.decided.conditions,
-            other_plugin_condition(told.other_plugin),
+            *state.decided.conditions,
+            other_plugin_condition(state.other_plugin),
             mig_condition(seen.machine, config.effective_mode),
             mps_condition(mps_problem),
             time_condition(state.labels),
@@ -270,7 +270,7 @@ def wanted_status(
             *((claims,) if claims is not None else ()),
         ),
         opened=opened,
-        shared_gpus=None if told.other_plugin is not None else len(config.inventory.gpus) * shares,
+        shared_gpus=None if state.other_plugin is not None else len(config.inventory.gpus) * shares,
     )
 
 

@@ -54,7 +54,7 @@ class AllocationRules:
             self._check_device(resource, uuid)
         if resource in SHARED_RESOURCES and not reused:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
-        for other in self.device_table.holders(resource, devices.ids):
+        for other, _ in self.device_table.holders(resource, devices.ids):
             if other.uid != pod_devices.uid:
                 raise Occupied(f"device IDs are already allocated to pod {other.key}")
         self.check_others(pod_devices)
@@ -80,7 +80,7 @@ class AllocationRules:
         """
         if devices.resource in SHARED_RESOURCES or self.node_config.replicated:
             return None
-        for other in self.device_table.holders(devices.resource, devices.ids):
+        for other, _ in self.device_table.holders(devices.resource, devices.ids):
             if other.uid != pod_devices.uid:
                 who = f"the kubelet has also allocated {devices.ids[0]} to pod {other.key}"
                 return f"{who}: delete one of the two pods, so that it is admitted again"

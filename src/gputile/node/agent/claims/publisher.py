@@ -142,7 +142,7 @@ class SlicePublisher:
         """Return the slice that this node offers, or None if it offers nothing to claims."""
         state = self.state
         offers = self._by_claims and state.node_config.withheld is None
-        if state.node is None or not offers or state.advertised.decided.closing:
+        if state.node is None or not offers or state.decided.closing:
             return None
         most = state.configuration.max_pods_per_gpu
         return slice_of(state.node, state.node_config, machine, most, taints=taints)

@@ -292,8 +292,8 @@ class Records:
 
     def save(self, state: AllocationState) -> None:
         """Write the agent's checkpoint. Raises OSError if it cannot be written."""
-        self.store.save(state.advertised.effective_mode)
-        state.advertised.unsaved = False
+        self.store.save(state.saved_mode)
+        state.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
         """Read the files that the previous agent wrote until it released the node.
@@ -303,10 +303,9 @@ class Records:
         """
         state.records, state.started = self.store.records(), self.store.started()
         state.answered = state.records.keys() - state.started
-        told = state.advertised
-        told.effective_mode = self.store.load() or told.effective_mode
-        if told.effective_mode is None and state.node is not None:
-            told.effective_mode = published_before(state.node, state.configuration.unit_mib)
+        state.saved_mode = self.store.load() or state.saved_mode
+        if state.saved_mode is None and state.node is not None:
+            state.saved_mode = published_before(state.node, state.configuration.unit_mib)
 
     def read(self, state: AllocationState, now_ns: int) -> None:
         """Read the kubelet's checkpoint if it has changed, and derive the device table."""
