@@ -490,7 +490,7 @@ class ModelAgent:
         )
         self.handler = AllocationHandler(self.advertiser, files, self.metrics)
         self.reconciler = Reconciler(self.advertiser, self.metrics, arbiter)
-        self.news = NodeInformer(self.state, self.wakeups, NODE)
+        self.news = NodeInformer(self.state, self.wakeups)
         self.running: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:

@@ -93,7 +93,7 @@ class Agent:
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
         self.reconciler = Reconciler(advertiser, self.metrics, arbiter)
-        self.news = NodeInformer(state, self.wakeups, host.node_name)
+        self.news = NodeInformer(state, self.wakeups)
         self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")

@@ -205,7 +205,7 @@ class AllocationState:
         """Return a row without devices. For an unknown pod, ``key`` is "" and ``pod`` is None."""
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
-        unit, mode = self.unit_mib(pod), self.node_config.mode.value
+        unit, mode = self.unit_mib(pod), self.node_config.mode
         return PodDevices(uid, namespace, name, unit, mode, group, since_ns, identified=bool(key))
 
     def trust_group(self, namespace: str) -> str:

@@ -124,7 +124,6 @@ class NodeInformer:
 
     state: AllocationState
     wakeups: Wakeups
-    node_name: str
     pods_listed: asyncio.Event = field(default_factory=asyncio.Event)
     node_seen: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -148,8 +147,7 @@ class NodeInformer:
                 if not self.state.apply_node(node):
                     return
             case Replaced(nodes):
-                found = next((node for node in nodes if node.metadata.name == self.node_name), None)
-                self.state.apply_node(found)
+                self.state.apply_node(next(iter(nodes), None))  # the watch selects one node
             case _:
                 return
         if self.state.node is not None:

@@ -106,10 +106,8 @@ def prestart(
         if len(pods) == 1:
             raise
         # Each pod waits, because it is unknown which of them the kubelet starts.
-        both = ", ".join(sorted(pods.values()))
-        raise NotYet(
-            f"{error}; the kubelet has allocated {ids[0]} to pods {both}: delete one of them"
-        ) from error
+        text = f"{error}; the kubelet has allocated {ids[0]} to pods"
+        raise NotYet(f"{text} {', '.join(sorted(pods.values()))}: delete one of them") from error
 
 
 def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
@@ -184,7 +182,7 @@ def _limits(
         pod=held.name,
         uid=held.uid,
         container=devices.container,
-        mode=state.node_config.mode.value,
+        mode=state.node_config.mode,
         unit_mib=held.unit_mib,
         gpus=state.shares(held, devices.container),
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
@@ -214,7 +212,7 @@ class IsolationMounts:
         self._content = b""
         self._own: Installed | None = None
 
-    def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
+    def mounts(self, mode: str, directory: str) -> list[pb.Mount]:
         """Return the mounts of an isolated container, without the mount of its ``directory``.
 
         The result is empty without a library. ``prepare`` creates the mounted files later.
@@ -234,7 +232,7 @@ class IsolationMounts:
             pb.Mount(container_path=CONTAINER_USAGE, host_path=str(self._usage.path(directory))),
         ]
 
-    def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
+    def prepare(self, mode: str, directory: str, mounts: Mapping[str, str]) -> Path | None:
         """Install the library at the paths that a container mounts. Return its usage file.
 
         The result is None for a container without isolation. ``mounts`` maps paths in the container
@@ -292,7 +290,7 @@ class ContainerPreparation:
         # When processes of a deleted pod were first found, by allocation directory
         self._lingering_since: dict[str, float] = {}
 
-    def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
+    def response(self, mode: str, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
         allocation = self.store.allocations / answer.directory
         mounts = [
             pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)
@@ -324,7 +322,7 @@ class ContainerPreparation:
         """
         await self._until_served(limits)
         await self._until_left(limits, state)
-        usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
+        usage = self._isolation.prepare(limits.mode, directory, dict(limits.mounts))
         try:
             self.store.write_limits(directory, limits, usage)
             record_start(state, directory, limits, time.time_ns())
@@ -342,7 +340,7 @@ class ContainerPreparation:
         before = self.store.limits(directory) if directory in state.started else None
         if before is None or msgspec.structs.replace(before, mounts=limits.mounts) != limits:
             return False
-        usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
+        usage = self._isolation.prepare(limits.mode, directory, dict(limits.mounts))
         return usage is None or usage.exists()
 
     async def _until_served(self, limits: Limits) -> None:
@@ -351,7 +349,7 @@ class ContainerPreparation:
         A daemon for several GPUs starts when these GPUs are allocated.
         """
         gpus = tuple(share.uuid for share in limits.gpus)
-        if limits.mode != Mode.MPS.value or not gpus:
+        if limits.mode != Mode.MPS or not gpus:
             return
         try:
             async with asyncio.timeout(DAEMON_WITHIN_S):

@@ -83,7 +83,7 @@ def allocation_of(
             for each in request.containers
         },
         unit_mib=unit,
-        mode=node_config.mode.value,
+        mode=node_config.mode,
         whole=not shared,
         assumed_ns=pod.allocation.assumed_ns if pod.allocation else now_ns,
     )

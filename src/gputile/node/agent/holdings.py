@@ -60,7 +60,7 @@ def answer(
         pod=of_pod,
         uid=uid,
         container=container,
-        mode=state.node_config.mode.value,
+        mode=state.node_config.mode,
         unit_mib=state.unit_mib(caller.pod),
         devices=devices,
         phase=caller.phase,

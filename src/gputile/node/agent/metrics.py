@@ -183,14 +183,14 @@ class NodeMetrics(Collector):
 
 def _node(state: AllocationState) -> Metric:
     mode = state.node_config.effective_mode
-    policy = policy_of(mode.mode, state.labels, state.configuration.gpu_time).value
+    policy = policy_of(mode.mode, state.labels, state.configuration.gpu_time)
     found = GaugeMetricFamily(
         "gputile_agent_node_info",
         "Always 1. The labels are the mode, sharing, memory unit and policy of GPU time in force, "
         "and the agent's version",
         labels=("mode", "sharing", "unit_mib", "gpu_time_policy", "version"),
     )
-    found.add_metric((mode.mode.value, mode.sharing.value, str(mode.unit_mib), policy, VERSION), 1)
+    found.add_metric((mode.mode, mode.sharing, str(mode.unit_mib), policy, VERSION), 1)
     return found
 
 

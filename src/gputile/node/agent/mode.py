@@ -136,8 +136,8 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
     claims, replicas = _label(labels, CLAIMS_LABEL, ("true", "false"), "false") == "true", 1
     if sharing is not Sharing.NONE and mode is not Mode.EXCLUSIVE:
         raise LabelError(
-            f"the label {SHARING_LABEL}={sharing} is valid only in mode {Mode.EXCLUSIVE.value}, "
-            f"not in mode {mode.value}"
+            f"the label {SHARING_LABEL}={sharing} is valid only in mode {Mode.EXCLUSIVE}, "
+            f"not in mode {mode}"
         )
     if sharing is Sharing.TIME_SLICING:
         text = labels.get(REPLICAS_LABEL, "")
@@ -147,7 +147,7 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
                 f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}"
             )
     if claims and (mode is Mode.SHARE or sharing is Sharing.TIME_SLICING):
-        way = f"mode {mode.value}" if mode is Mode.SHARE else sharing
+        way = f"mode {mode}" if mode is Mode.SHARE else sharing
         raise LabelError(
             f"the label {CLAIMS_LABEL} is not valid with {way}: kube-scheduler, which allocates "
             "claims, cannot separate trust groups on a GPU"
@@ -200,7 +200,7 @@ def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[i
 
 
 def _name(effective_mode: EffectiveMode) -> str:
-    name = f"mode {effective_mode.mode.value}"
+    name = f"mode {effective_mode.mode}"
     if effective_mode.shared_mib:
         name += f" with {effective_mode.shared_mib} MiB of each GPU"
     if effective_mode.sharing is Sharing.TIME_SLICING:

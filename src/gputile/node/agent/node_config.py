@@ -128,7 +128,7 @@ def node_config_of(
     The node withholds everything if ``other_plugin`` or ``mps_problem`` is not None.
     """
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
-    mode, unit = effective_mode.mode.value, effective_mode.unit_mib
+    mode, unit = effective_mode.mode, effective_mode.unit_mib
     inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
     inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
     instances = (
@@ -153,6 +153,4 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
 
 
 def closed(node_config: NodeConfig) -> Inventory:
-    return Inventory(
-        gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib
-    )
+    return Inventory(gpus=(), mode=node_config.mode, unit_mib=node_config.effective_mode.unit_mib)

@@ -47,7 +47,7 @@ class AllocationRules:
         """
         node_config, resource = self.node_config, devices.resource
         if not node_config.advertises(resource):
-            why = node_config.withheld or f"the mode is {node_config.mode.value}"
+            why = node_config.withheld or f"the mode is {node_config.mode}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         by_uuid = by_gpu(devices.ids)
         for uuid in by_uuid:

@@ -191,7 +191,7 @@ class ClaimsDriver:
         state = self.state
         threads = known_pod(pod, state.configuration).mps_threads if pod is not None else 0
         answer = answer_of(state.node_config, claim, threads)
-        response = self.preparation.response(Mode(claim.mode), answer)
+        response = self.preparation.response(claim.mode, answer)
         limits = Limits(
             namespace=claim.namespace,
             pod=claim.name,
@@ -207,7 +207,7 @@ class ClaimsDriver:
         )
         if not self.preparation.is_started(claim.directory, limits, state):
             self.preparation.prepare(claim.directory, limits)
-            if claim.mode == Mode.MPS.value:
+            if claim.mode == Mode.MPS:
                 self.compare.wish()  # a daemon for several GPUs starts when they are in use
             await self.preparation.start(claim.directory, limits, state)
         if self._cdi is None:

@@ -62,7 +62,7 @@ def prepared_claim(
         meta.namespace,
         pod.name,
         config.effective_mode.unit_mib,
-        config.mode.value,
+        config.mode,
         state.trust_group(meta.namespace),
         now_ns,
         claim=meta.name,

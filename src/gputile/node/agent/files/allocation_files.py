@@ -153,7 +153,7 @@ class NodeFiles:
         if usage is not None and not self.usage.is_held(directory):
             self.usage.make(usage)
         write_whole(path / LIMITS_FILE, limits.encode())
-        if Mode(limits.mode) in LIBRARY_MODES:
+        if limits.mode in LIBRARY_MODES:
             gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
             write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
         write_whole(path / BOOT_FILE, self._boot.encode())
