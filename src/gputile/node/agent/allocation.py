@@ -91,7 +91,8 @@ def preferred(
         ids = spread_evenly(size, gpus, offered, choice.must)
         with contextlib.suppress(AllocationConflict):
             if ids is not None:
-                _check(state, caller, resource, ids, reused=False)
+                devices = ContainerDevices(caller.container, caller.phase, resource, ids)
+                _check(state, caller, held.replaced(devices), devices)
                 return ids
     unhealthy = {gpu.uuid for gpu in state.node_config.inventory.gpus if not gpu.healthy}
     usable = {gpu: ids for gpu, ids in offered.items() if gpu not in unhealthy}
@@ -157,16 +158,17 @@ def _row_of(state: AllocationState, caller: Caller) -> PodDevices:
     return before or state.new_row(caller.uid, caller.key, caller.pod)
 
 
-def _devices(caller: Caller, resource: str, ids: tuple[str, ...]) -> ContainerDevices:
-    return ContainerDevices(caller.container, caller.phase, resource, ids)
-
-
 def _check(
-    state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...], *, reused: bool
+    state: AllocationState,
+    caller: Caller,
+    row: PodDevices,
+    devices: ContainerDevices,
+    *,
+    reused: bool = False,
 ) -> None:
-    devices, pod = _devices(caller, resource, ids), caller.pod
+    pod = caller.pod
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
-    rules_of(state).check(_row_of(state, caller).replaced(devices), devices, gpus, reused=reused)
+    rules_of(state).check(row, devices, gpus, reused=reused)
 
 
 @dataclass
@@ -288,9 +290,10 @@ def allocate(
     }
     reused = bool(state.unread) or handed_on.issuperset(ids)
     pod = caller.pod
-    row = _row_of(state, caller).replaced(_devices(caller, resource, ids))
+    devices = ContainerDevices(caller.container, caller.phase, resource, ids)
+    row = _row_of(state, caller).replaced(devices)
     with contextlib.suppress(Occupied):
-        _check(state, caller, resource, ids, reused=reused)
+        _check(state, caller, row, devices, reused=reused)
     directory = answer(state, caller, resource, ids, now_ns)
     state.last_uid = caller.uid or directory
     on = state.gpus(row, caller.container, pod)

@@ -103,16 +103,12 @@ def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
     lacks this container, or requests the resource for this container.
     """
     bare = [name for name, resources in listed.containers.items() if not resources]
-    if pod.request is None:
-        return bool(bare)
     names = {
         container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
     }
     return any(
-        name not in names
-        or (
-            (container := pod.container_request(name)) is not None
-            and pod.demand(container, resource) > 0
-        )
+        pod.request is None
+        or name not in names
+        or pod.demand(pod.container_request(name), resource) > 0
         for name in bare
     )

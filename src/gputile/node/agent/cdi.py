@@ -180,7 +180,11 @@ class CdiFiles:
 
     def refresh(self, machine: ProbedMachine) -> None:
         nodes = [node for node in SHARED_NODES if (self.nodes / Path(node).name).exists()]
-        libraries, capabilities = self._libraries(machine.driver), self._capabilities()
+        capabilities = {}
+        with contextlib.suppress(OSError):
+            text = (self.root / MIG_MINORS[1:]).read_text(errors="replace")
+            capabilities = read_capabilities(text)
+        libraries = self._libraries(machine.driver)
         spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
         found = frozenset[str]()
         try:
@@ -202,12 +206,6 @@ class CdiFiles:
 
     def claim_file(self, uid: str) -> Path:
         return self.directory / f"gputile.io-claim-{uid}.json"
-
-    def _capabilities(self) -> dict[str, int]:
-        try:
-            return read_capabilities((self.root / MIG_MINORS[1:]).read_text(errors="replace"))
-        except OSError:
-            return {}
 
     def _libraries(self, driver: str) -> list[str]:
         """Return the host's path of each of the driver's libraries, from the first directory."""

@@ -193,11 +193,14 @@ def _limits(
 
 
 ANEW: Final = "delete the pod, so that it is admitted again"
-_NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE)
 
 
 def _not_isolated(why: object) -> NotYet:
     return NotYet(f"the container does not start, because its limits would not be enforced: {why}")
+
+
+def _mount(inside: str, path: Path, *, read_only: bool = True) -> pb.Mount:
+    return pb.Mount(container_path=inside, host_path=str(path), read_only=read_only)
 
 
 class IsolationMounts:
@@ -224,12 +227,11 @@ class IsolationMounts:
         except (LibraryMissing, OSError) as error:
             log.error("%s gets no library, and will not start: %s", directory, error)
             return []
-        library, preload = str(installed.library), str(installed.preload)
         return [
-            pb.Mount(container_path=CONTAINER_LIBRARY, host_path=library, read_only=True),
-            pb.Mount(container_path=CONTAINER_PRELOAD, host_path=preload, read_only=True),
-            pb.Mount(container_path=CONTAINER_NIX_PRELOAD, host_path=preload, read_only=True),
-            pb.Mount(container_path=CONTAINER_USAGE, host_path=str(self._usage.path(directory))),
+            _mount(CONTAINER_LIBRARY, installed.library),
+            _mount(CONTAINER_PRELOAD, installed.preload),
+            _mount(CONTAINER_NIX_PRELOAD, installed.preload),
+            _mount(CONTAINER_USAGE, self._usage.path(directory), read_only=False),
         ]
 
     def prepare(self, mode: str, directory: str, mounts: Mapping[str, str]) -> Path | None:
@@ -241,19 +243,18 @@ class IsolationMounts:
         """
         if mode not in LIBRARY_MODES:
             return None
-        lacking = [path for path in _NEEDED if path not in mounts]
-        if lacking:
-            raise _not_isolated(
-                f"it was admitted while the node could not isolate it, without "
-                f"{', '.join(lacking)}: {ANEW}"
-            )
-        version = Path(mounts[CONTAINER_LIBRARY]).parent.name
+        version = Path(mounts.get(CONTAINER_LIBRARY, "")).parent.name
         installed = place_named(self._state / LIBRARY_DIRECTORY, version)
         usage = self._usage.path(directory)
-        own = self._state / "allocations" / directory, installed.library, installed.preload, usage
-        found = tuple(mounts[path] for path in _NEEDED)
-        if found != tuple(map(str, own)):
-            raise _not_isolated(f"it mounts {', '.join(found)} and not its own files: {ANEW}")
+        own = {
+            CONTAINER_DIRECTORY: self._state / "allocations" / directory,
+            CONTAINER_LIBRARY: installed.library,
+            CONTAINER_PRELOAD: installed.preload,
+            CONTAINER_USAGE: usage,
+        }
+        lacking = [inside for inside, path in own.items() if mounts.get(inside) != str(path)]
+        if lacking:
+            raise _not_isolated(f"it was admitted without its own {', '.join(lacking)}: {ANEW}")
         try:
             self._place()
             install(installed, self._content)
@@ -291,14 +292,10 @@ class ContainerPreparation:
         self._lingering_since: dict[str, float] = {}
 
     def response(self, mode: str, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
-        allocation = self.store.allocations / answer.directory
-        mounts = [
-            pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)
-        ]
+        mounts = [_mount(CONTAINER_DIRECTORY, self.store.allocations / answer.directory)]
         mounts += self._isolation.mounts(mode, answer.directory)
         if PIPE_ENV in answer.environment:
-            pipes = self.mps.pipes(answer.uuids)
-            mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
+            mounts.append(_mount(CONTAINER_PIPES, self.mps.pipes(answer.uuids), read_only=False))
         devices = self.cdi.devices(answer.uuids) if self.cdi is not None else ()
         return pb.ContainerAllocateResponse(
             envs=dict(answer.environment),

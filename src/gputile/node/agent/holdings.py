@@ -128,11 +128,10 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
             continue
         for container, resource, ids in listed.parts():
             asked, uid = pod.container_request(container), pod.kubelet_uid
-            amounts = [
-                pod.demand(asked, each) if asked is not None else 0
+            if all(
+                pod.demand(asked, each) == len(listed.ids(container, each))
                 for each in (GPU_MEMORY, GPU_CORE)
-            ]
-            if amounts == [len(listed.ids(container, each)) for each in (GPU_MEMORY, GPU_CORE)]:
+            ):
                 directory, mounts = last.get((resource, ids), (directory_name(uid, container), ()))
                 found.append(KubeletEntry(uid, container, resource, ids, directory, mounts))
     return tuple(found)

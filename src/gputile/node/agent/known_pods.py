@@ -80,8 +80,8 @@ class KnownPod:
     def containers(self) -> tuple[ContainerRequest, ...]:
         return self.request.containers if self.request is not None else ()
 
-    def demand(self, container: ContainerRequest, resource: str) -> int:
-        if self.request is None:
+    def demand(self, container: ContainerRequest | None, resource: str) -> int:
+        if self.request is None or container is None:
             return 0
         kind = self.request.shape.kind
         if kind is RequestKind.SHARED:

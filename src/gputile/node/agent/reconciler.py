@@ -71,14 +71,11 @@ class Reconciler:
         advertiser.advertise()
         await advertiser.renew(listing)
         if state.pods.listed:
-            self._tidy()
+            # The containers of deleted pods cannot run any more.
+            alive = {pod.uid for pod in state.pods.values() if pod.alive}
+            kept = self._store.remove_except(state.directories(), alive)
+            drop_removed(state, kept, time.time_ns())
         return conflict
-
-    def _tidy(self) -> None:
-        """Remove the allocation directories of deleted pods, whose containers cannot run."""
-        alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
-        kept = self._store.remove_except(self._state.directories(), alive)
-        drop_removed(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
         """Return the corrections to write. A problem is included if it has lasted long enough."""

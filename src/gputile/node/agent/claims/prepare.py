@@ -49,13 +49,13 @@ def prepared_claim(
         )
     if not claim.gpus:
         raise ClaimRefused(f"no GPU is allocated to claim {claim.key}")
-    shares: dict[str, GpuShare] = {}
-    for result in claim.gpus:
-        share = _share(config, result, node)
-        before = shares.get(share.uuid)
-        if before is not None:
-            share = _together(before, share, config, result)
-        shares[share.uuid] = share
+    of_requests = [_share(config, result, node) for result in claim.gpus]
+    shares = _sum_by_gpu(of_requests)
+    for share in shares:
+        gpu = config.gpu(share.uuid) if config.mode.shared else None
+        fits = gpu is not None and share.mib <= gpu.mib and share.percent <= CORE_PERCENT
+        if share not in of_requests and not fits:
+            raise ClaimRefused(f"GPU {share.index} is allocated to the claim twice")
     pod = claim.pods[0]
     row = PreparedClaim(
         meta.uid,
@@ -67,7 +67,7 @@ def prepared_claim(
         now_ns,
         claim=meta.name,
         owner=pod.uid,
-        shares=tuple(sorted(shares.values(), key=lambda share: share.index)),
+        shares=shares,
     )
     return row.used_by("", Phase.APP)
 
@@ -137,17 +137,6 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
             f"{device.mib} MiB and {CORE_PERCENT} % of compute"
         )
     return GpuShare(device.uuid, device.index, mib, percent)
-
-
-def _together(
-    one: GpuShare, other: GpuShare, config: NodeConfig, result: AllocatedDevice
-) -> GpuShare:
-    """Return the sum of the shares of two requests of a claim for the same GPU."""
-    gpu = config.gpu(one.uuid)
-    mib, percent = one.mib + other.mib, one.percent + other.percent
-    if not config.mode.shared or gpu is None or mib > gpu.mib or percent > CORE_PERCENT:
-        raise ClaimRefused(f"device {result.device} is allocated to the claim twice")
-    return GpuShare(one.uuid, one.index, mib, percent)
 
 
 def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateAnswer:
@@ -247,6 +236,6 @@ def _sum_by_gpu(shares: list[GpuShare]) -> tuple[GpuShare, ...]:
         before = found.get(share.uuid)
         mib, percent = (before.mib, before.percent) if before is not None else (0, 0)
         found[share.uuid] = msgspec.structs.replace(
-            share, mib=mib + share.mib, percent=min(100, percent + share.percent)
+            share, mib=mib + share.mib, percent=percent + share.percent
         )
     return tuple(sorted(found.values(), key=lambda share: share.index))

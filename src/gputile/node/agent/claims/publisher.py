@@ -13,7 +13,6 @@ shared mode offers nothing, and a node in mode ``default`` offers whole GPUs.
 import asyncio
 import logging
 import time
-from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,7 +105,13 @@ class SlicePublisher:
                 return
             stored = await self.cluster.apply_slice(wanted, dry_run=True)
             dropped = dropped_fields(wanted, stored)
-            problem = self._lacking(dropped)
+            lacking = ", ".join(sorted(dropped - {"taints"}))
+            if lacking and self.state.node_config.mode.shared:
+                problem = (
+                    f"the API server drops {lacking} of ResourceSlices, so claims cannot share a "
+                    "GPU: use Kubernetes 1.36 with the feature gate DRAConsumableCapacity, or mode "
+                    "default, in which the node offers whole GPUs"
+                )
             offered = self._slice(machine, taints="taints" not in dropped)
         self._problem = problem
         if offered is not None and not problem:
@@ -127,16 +132,6 @@ class SlicePublisher:
         if self.paths.cdi is None:
             return "claims need CDI: set the agent's directory for CDI specifications (--cdi-dir)"
         return ""
-
-    def _lacking(self, dropped: Set[str]) -> str:
-        lacking = sorted(dropped - {"taints"})
-        if not lacking or not self.state.node_config.mode.shared:
-            return ""
-        return (
-            f"the API server drops {', '.join(lacking)} of ResourceSlices, so claims cannot share "
-            "a GPU: use Kubernetes 1.36 with the feature gate DRAConsumableCapacity, or mode "
-            "default, in which the node offers whole GPUs"
-        )
 
     def _slice(self, machine: ProbedMachine, *, taints: bool = True) -> ResourceSlice | None:
         """Return the slice that this node offers, or None if it offers nothing to claims."""
