@@ -100,13 +100,12 @@ class ArbiterProcess:
             stdin.write(encode_line(self._assignment))
 
     async def _run(self) -> str:
-        lock = str(self._store.directory / LOCK)
         command = (
             sys.executable,
             "-m",
             "gputile.node.arbiter",
             "--lock",
-            lock,
+            str(self._store.directory / LOCK),
             f"--report-every={REPORT_EVERY_S}",
         )
         pipe = asyncio.subprocess.PIPE

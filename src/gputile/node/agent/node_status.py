@@ -20,7 +20,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -227,16 +227,15 @@ class Wanted:
     """The desired metadata and status of the node.
 
     ``labels`` are all labels that the agent owns. ``inventory`` is None if the node must have no
-    inventory. ``opened`` is True if no handover between agents keeps the node closed.
-    ``shared_gpus`` is the number of GPUs whose memory is shared. It is None if another device
-    plugin, such as gpushare's, may write this number.
+    inventory. ``opened`` is True if no handover between agents keeps the node closed. ``resources``
+    are amounts for capacity and allocatable, or None for a resource to remove (B9).
     """
 
     labels: Mapping[str, str]
     inventory: str | None
     conditions: tuple[NodeCondition, ...] = ()
     opened: bool = False
-    shared_gpus: int | None = None
+    resources: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def wanted_status(
@@ -254,7 +253,10 @@ def wanted_status(
     ``opened``.
     """
     config = state.node_config
-    shares = config.mode.shared and config.withheld is None
+    resources: dict[str, str | None] = {}
+    if state.other_plugin is None:  # otherwise that plugin may write the number, as gpushare's does
+        shares = config.mode.shared and config.withheld is None
+        resources[GPU_COUNT] = str(len(config.inventory.gpus) * shares)
     return Wanted(
         labels=node_labels(inventory_of(seen.machine, seen.health).gpus),
         inventory=inventory_for_scheduler(state),
@@ -270,32 +272,31 @@ def wanted_status(
             *((claims,) if claims is not None else ()),
         ),
         opened=opened,
-        shared_gpus=None if state.other_plugin is not None else len(config.inventory.gpus) * shares,
+        resources=resources,
     )
 
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
     """Return the strategic merge patch from ``current`` to ``wanted``, or None if they agree."""
-    meta = current.metadata
+    meta, status = current.metadata, current.status
     labels = {**dict.fromkeys(filter(is_ours, meta.labels)), **wanted.labels}
     annotations = {INVENTORY_ANNOTATION: wanted.inventory}
     if wanted.opened:
         annotations[HANDOVER_ANNOTATION] = None
-    status: dict[str, Any] = {}
-    if conditions := changed_conditions(current.status.conditions, wanted.conditions, now):
-        status["conditions"] = conditions
-    if wanted.shared_gpus is not None:
-        status |= _count_changed(current, str(wanted.shared_gpus))
-    metadata = {
-        field: changes
-        for field, have, want in (
-            ("labels", meta.labels, labels),
-            ("annotations", meta.annotations, annotations),
-        )
-        if (changes := {key: value for key, value in want.items() if have.get(key) != value})
-    }
-    patch = {"metadata": metadata, "status": status}
-    return {field: changes for field, changes in patch.items() if changes} or None
+    fields: tuple[tuple[str, str, Mapping[str, object], Mapping[str, str | None]], ...] = (
+        ("metadata", "labels", meta.labels, labels),
+        ("metadata", "annotations", meta.annotations, annotations),
+        # The kubelet copies a capacity that it did not set itself only occasionally.
+        ("status", "capacity", status.capacity, wanted.resources),
+        ("status", "allocatable", status.allocatable, wanted.resources),
+    )
+    patch: dict[str, dict[str, Any]] = {}
+    for part, name, have, want in fields:
+        if changes := {key: value for key, value in want.items() if have.get(key) != value}:
+            patch.setdefault(part, {})[name] = changes
+    if conditions := changed_conditions(status.conditions, wanted.conditions, now):
+        patch.setdefault("status", {})["conditions"] = conditions
+    return patch or None
 
 
 def farewell_patch(current: Node) -> dict[str, Any] | None:
@@ -313,23 +314,12 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
     inventory = INVENTORY_ANNOTATION in current.metadata.annotations
     if not spoken and not inventory:
         return None
-    patch = node_patch(current, Wanted({}, None, opened=True), datetime.now(UTC)) or {}
-    status: dict[str, Any] = dict(_count_changed(current, None)) if inventory else {}
+    nothing = Wanted({}, None, opened=True, resources={GPU_COUNT: None} if inventory else {})
+    patch = node_patch(current, nothing, datetime.now(UTC)) or {}
     if spoken:
-        status["conditions"] = [{"type": kind, "$patch": "delete"} for kind in spoken]
-    return patch | {"status": status} if status else patch
-
-
-def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
-    """Return the status patch that sets the number of shared GPUs as a resource (B9).
-
-    A ``count`` of None removes the resource. The patch sets both capacity and allocatable,
-    because the kubelet copies a capacity that it did not set itself only occasionally.
-    """
-    resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
-    return {
-        name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count
-    }
+        deleted = [{"type": kind, "$patch": "delete"} for kind in spoken]
+        patch.setdefault("status", {})["conditions"] = deleted
+    return patch
 
 
 async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:

@@ -67,7 +67,16 @@ class AllocationRules:
         """
         if self.node_config.mode.shared:
             self._check_room(held)
-        self._check_company(held)
+        for uuid in sorted(held.gpus):
+            others = list(self.device_table.on(uuid, held.uid))
+            name = self.node_config.names([uuid])
+            if not self.node_config.mode.shared and not self.node_config.replicated and others:
+                raise Occupied(f"{name} is used by pod {others[0].key}")
+            if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
+                raise Occupied(
+                    f"{name} holds {len(others)} pods, the most that a GPU may hold here"
+                )
+        self.check_trust_groups(held, sorted(held.gpus))
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod also has, or None.
@@ -135,18 +144,6 @@ class AllocationRules:
                     f"GPU {gpu.index} would need {taken} of {CORE_PERCENT} percent of its compute; "
                     f"used by {holders}"
                 )
-
-    def _check_company(self, pod_devices: PodDevices) -> None:
-        for uuid in sorted(pod_devices.gpus):
-            others = list(self.device_table.on(uuid, pod_devices.uid))
-            name = self.node_config.names([uuid])
-            if not self.node_config.mode.shared and not self.node_config.replicated and others:
-                raise Occupied(f"{name} is used by pod {others[0].key}")
-            if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
-                raise Occupied(
-                    f"{name} holds {len(others)} pods, the most that a GPU may hold here"
-                )
-        self.check_trust_groups(pod_devices, sorted(pod_devices.gpus))
 
     def _check_spread(
         self, pod_devices: PodDevices, devices: ContainerDevices, by_uuid: IdsByGpu, gpus: int
