@@ -177,7 +177,10 @@ class Advertiser:
         if listing is None:
             return False
         await self._read_bound_pods()
-        return not has_unknown_holders(self.state, listing)
+        unknown = (listed for key, listed in listing.items() if key not in self.state.pods)
+        return not any(
+            ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts()
+        )
 
     async def _read_bound_pods(self) -> None:
         """Read the pods that are bound to this node, because the watch may be late.
@@ -214,13 +217,6 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     if state.closed_since is None:
         state.closed_since = now
     return max(0.0, state.closed_since + closed_for - now)
-
-
-def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
-    unknown = (listed for key, listed in listing.items() if key not in state.pods)
-    return any(
-        ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts()
-    )
 
 
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:

@@ -186,17 +186,14 @@ class _Choice:
     available: IdsByGpu
     must: IdsByGpu
 
-    def __post_init__(self) -> None:
-        self.pod = self.caller.pod
-        self.rules = rules_of(self.state)
-
     def options(self) -> Iterator[tuple[str, ...]]:
         """Yield sets of GPUs: the pod's GPUs, its booked GPUs, and then GPUs with enough room.
 
         The first call for a pod prefers GPUs with enough IDs and room for the whole pod. For later
         containers, the kubelet reuses the IDs of an init container, and adds IDs if necessary.
         """
-        pod, request = self.pod, self.pod.request if self.pod else None
+        pod, rules = self.caller.pod, rules_of(self.state)
+        request = pod.request if pod else None
         of_container = pod.booked(self.caller.container) if pod else ()
         of_pod = pod.allocation.gpus if pod and pod.allocation else ()
         known = [tuple({share.uuid: 0 for share in shares}) for shares in (of_container, of_pod)]
@@ -211,7 +208,7 @@ class _Choice:
             mib, percent = request.shape.mib, request.shape.percent
             ids = -(-mib // unit) if memory else percent
             gpus = self.state.node_config.inventory.gpus
-            roomy = {gpu.uuid for gpu in gpus if self._fits(self.rules, gpu, ids, mib, percent)}
+            roomy = {gpu.uuid for gpu in gpus if self._fits(rules, gpu, ids, mib, percent)}
             yield from (uuids for uuids in known if roomy.issuperset(uuids))
             yield from self._fitting(count, ids, mib, percent)
         ids = self.size // count
@@ -244,7 +241,10 @@ class _Choice:
             and pod.allocation is not None
             and state.device_table.get(pod.uid) is None
         )
-        for rules in (rules_of(state, DeviceTable((*state.device_table, *waiting))), self.rules):
+        for rules in (
+            rules_of(state, DeviceTable((*state.device_table, *waiting))),
+            rules_of(state),
+        ):
             order = {
                 gpu.uuid: len(list(rules.device_table.on(gpu.uuid, uid)))
                 if state.node_config.replicated

@@ -148,35 +148,22 @@ def devices(
         return ()
     if resource.startswith(MIG_PREFIX):
         return tuple((i.uuid, i.healthy) for i in node_config.instances if i.resource == resource)
-    return tuple(
-        (device_id, gpu.healthy)
-        for gpu in node_config.inventory.gpus
-        for device_id in _ids(
-            node_config, device_table, expected.get(gpu.uuid, NONE), resource, gpu
-        )
-    )
-
-
-def _ids(
-    node_config: NodeConfig,
-    device_table: DeviceTable,
-    expected: tuple[int, int],
-    resource: str,
-    gpu: Gpu,
-) -> list[str]:
-    if resource == GPU_MEMORY:
-        (more, mib), held = expected, device_table.ids(resource, gpu.uuid)
-        used = device_table.mib(gpu.uuid) + mib
-        free = free_units(gpu.mib, node_config.effective_mode.unit_mib, used) + more
-        lowest = _numbered(gpu, len(held) + free)
-        if held.issubset(lowest):
-            return lowest
-        return in_order(held.union(free_ids(gpu.uuid, held, free)))
-    if resource == GPU_CORE:
-        return _numbered(gpu, CORE_PERCENT)
-    if node_config.replicated:
-        return _numbered(gpu, node_config.effective_mode.replicas)
-    return [gpu.uuid]
+    found: list[Device] = []
+    for gpu in node_config.inventory.gpus:
+        ids = [gpu.uuid]
+        if resource == GPU_MEMORY:
+            more, mib = expected.get(gpu.uuid, NONE)
+            held, used = device_table.ids(resource, gpu.uuid), device_table.mib(gpu.uuid) + mib
+            free = free_units(gpu.mib, node_config.effective_mode.unit_mib, used) + more
+            ids = _numbered(gpu, len(held) + free)
+            if not held.issubset(ids):
+                ids = in_order(held.union(free_ids(gpu.uuid, held, free)))
+        elif resource == GPU_CORE:
+            ids = _numbered(gpu, CORE_PERCENT)
+        elif node_config.replicated:
+            ids = _numbered(gpu, node_config.effective_mode.replicas)
+        found += ((device_id, gpu.healthy) for device_id in ids)
+    return tuple(found)
 
 
 def _numbered(gpu: Gpu, parts: int) -> list[str]:

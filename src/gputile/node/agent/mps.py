@@ -235,13 +235,16 @@ class MpsDaemons:
         for directory in (self.pipes(gpus), logs):
             directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / daemon_name(gpus) / _PROCESS
+        environment = {
+            "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            PIPE_ENV: str(self.pipes(gpus)),
+            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+        }
         daemon = DaemonProcess.left(file)
         if daemon is None:
-            daemon = await DaemonProcess.start(
-                (shutil.which(self._program) or self._program, "-f"),
-                self._environment(gpus, logs),
-                file,
-            )
+            command = (shutil.which(self._program) or self._program, "-f")
+            daemon = await DaemonProcess.start(command, environment, file)
         else:
             log.info(
                 "the MPS control daemon of %s still runs as process %d", ", ".join(gpus), daemon.pid
@@ -270,11 +273,3 @@ class MpsDaemons:
             )
         remedy = "mount a file system there with nosuid (agent.mps and agent.usageMiB in the chart)"
         return unsafe_for_containers(self._directory.resolve(), _PASSED, remedy)
-
-    def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:
-        return {
-            "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
-            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-            PIPE_ENV: str(self.pipes(gpus)),
-            "CUDA_MPS_LOG_DIRECTORY": str(logs),
-        }

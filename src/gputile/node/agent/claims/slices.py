@@ -135,7 +135,9 @@ def _attributes(
     gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bool
 ) -> dict[str, DeviceAttribute]:
     texts = {"uuid": uuid, "model": gpu.model, "architecture": gpu.architecture}
-    texts[BUS_ID] = _bus_id(gpu.bus_id)
+    # nvidia-smi's bus ID is 00000000:3B:00.0, and the kernel's is 0000:3b:00.0.
+    domain, _, rest = gpu.bus_id.lower().partition(":")
+    texts[BUS_ID] = f"{domain[-4:]}:{rest}" if rest else ""
     found = {
         name: DeviceAttribute(string_value=text[:_LONGEST_STRING])
         for name, text in texts.items()
@@ -200,9 +202,3 @@ def _version(text: str) -> str:
     """
     numbers = [int(number) for number in re.findall(r"[0-9]+", text)[:3]]
     return ".".join(map(str, [*numbers, 0, 0][:3])) if any(numbers) else ""
-
-
-def _bus_id(text: str) -> str:
-    """Convert nvidia-smi's bus ID ``00000000:3B:00.0`` to the kernel's ``0000:3b:00.0``."""
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain[-4:]}:{rest}" if rest else ""

@@ -15,6 +15,7 @@ container, the IDs and the response of every allocation, also for init container
 read, the agent uses the kubelet's List instead, which contains no init containers.
 """
 
+import contextlib
 import logging
 import shutil
 from collections.abc import Iterable, Set
@@ -169,17 +170,12 @@ class NodeFiles:
 
     def started(self) -> frozenset[str]:
         """Return the allocation directories whose containers have started since the last boot."""
-        return frozenset(
-            path.name
-            for path in self.allocations.iterdir()
-            if self._is_of_this_boot(path / BOOT_FILE)
-        )
-
-    def _is_of_this_boot(self, mark: Path) -> bool:
-        try:
-            return read_whole(mark, _MOST_BYTES) == self._boot.encode()
-        except OSError:
-            return False
+        found = set()
+        for path in self.allocations.iterdir():
+            with contextlib.suppress(OSError):
+                if read_whole(path / BOOT_FILE, _MOST_BYTES) == self._boot.encode():
+                    found.add(path.name)
+        return frozenset(found)
 
     def write_share(self, directory: str, content: bytes) -> bool:
         """Write the share file of a container. Return False if it has no allocation directory."""

@@ -187,21 +187,17 @@ class UsageFiles:
         """
         path = self.file(name)
         try:
-            return self._is_locked(path)
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                return slots_locked(file, 0, TO_THE_END)
+            finally:
+                os.close(file)
         except PermissionError:
             with contextlib.suppress(OSError):
                 return slots_listed(path)
         except OSError:
             pass
         return False
-
-    @staticmethod
-    def _is_locked(path: Path) -> bool:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            return slots_locked(file, 0, TO_THE_END)
-        finally:
-            os.close(file)
 
     def remove_except(self, names: Iterable[str]) -> None:
         kept = set(names)
