@@ -151,7 +151,8 @@ def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
 def _limits(
     state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int
 ) -> Limits:
-    if devices.directory not in state.started:
+    has_started = devices.directory in state.started
+    if not has_started:
         _wait_for_others(state, held, lambda rules: rules.check_others(held))
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
@@ -162,17 +163,9 @@ def _limits(
         )
     uuids = state.gpus(held, devices.container, own)
     apart = held.container_gpus[devices.container]
-    if (
-        own is not None
-        and own.shared_gpus == 1
-        and len(apart) > 1
-        and devices.directory not in state.started
-    ):
+    if own is not None and own.shared_gpus == 1 and len(apart) > 1 and not has_started:
         names = state.node_config.names(apart)
-        raise NotYet(
-            f"the kubelet chose {names}; the container asks for one GPU: delete the pod, so that "
-            f"it is admitted again"
-        )
+        raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: {ANEW}")
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
     # An agent that was upgraded between two responses mounts another release of the library.

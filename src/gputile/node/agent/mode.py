@@ -58,22 +58,20 @@ def decide_effective_mode(
     """
     if state.node is None and state.saved_mode is not None:
         return state.decided
-    holders = {pod_devices.key for pod_devices in state.device_table}
-    gpu_pods = {
-        pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)
-    }
     labels = state.node.metadata.labels if state.node is not None else {}
     before, configuration = state.saved_mode, state.configuration
-    if before is not None and before.claims:  # prepared claims are in the device table already
-        known = (each.pod for each in state.pods.values())
-        gpu_pods |= {
-            pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"
-        }
+    by_claims = before is not None and before.claims
+    gpu_pods = {pod_devices.key for pod_devices in state.device_table}  # includes prepared claims
+    for pod in state.pods.values():
+        pending = pod.pod.status.phase == "Pending"
+        claiming = by_claims and pending and pod.pod.spec.resource_claims
+        if claiming or (pod.alive and (pod.request or pod.allocation)):
+            gpu_pods.add(pod.key)
     if keep_unit and before is not None:
         configuration = msgspec.structs.replace(
             configuration, gpu_memory_unit=f"{before.unit_mib}MiB"
         )
-    return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
+    return decide_mode(before, labels, configuration, gpus, sorted(gpu_pods), free=free)
 
 
 def decide_mode(

@@ -68,14 +68,12 @@ class ClaimsDriver:
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._store.mine:
             return CallRefused(call.number, "UNAVAILABLE", SERVED_BY_ANOTHER_AGENT)
+        methods = {
+            "NodePrepareResources": self._prepare_all,
+            "NodeUnprepareResources": self._release_all,
+        }
         try:
-            match call.method:
-                case "NodePrepareResources":
-                    return CallAnswer(call.number, await self._prepare_all(call.body))
-                case "NodeUnprepareResources":
-                    return CallAnswer(call.number, await self._release_all(call.body))
-                case unknown:
-                    return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
+            return CallAnswer(call.number, await methods[call.method](call.body))
         except Exception as error:
             log.exception("%s", call.method)
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
