@@ -298,7 +298,8 @@ def allocate(
     state.last_uid = caller.uid or directory
     on = state.gpus(row, caller.container, pod)
     shares = state.shares(row, caller.container)
-    uuids = state.node_config.visible(ids, on)
+    instances = tuple(each.uuid for each in state.node_config.instances if each.uuid in ids)
+    uuids = instances or tuple(gpu.uuid for gpu in state.node_config.gpus(on))
     mib = row.mib(min(on, default=""))
     if pod is not None and pod.request is not None:
         mib = pod.request.shape.mib

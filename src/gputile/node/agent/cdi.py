@@ -17,12 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from gputile.api.quantity import MIB
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
 from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
 
 KIND: Final = "gputile.io/gpu"
+CLAIM_KIND: Final = "gputile.io/claim"
 NVIDIA_KIND: Final = "nvidia.com/gpu"  # nvidia-container-toolkit
 FILE_NAME: Final = "gputile.io-gpu.json"
 VERSION: Final = "0.5.0"
@@ -153,6 +155,28 @@ def _soname(path: str) -> str:
     directory, _, file = path.rpartition("/")
     stem, _, _ = file.partition(".so.")
     return f"{directory}/{stem}.so.1"
+
+
+def cdi_name(uid: str) -> str:
+    """Return the name of the CDI device that adds a claim's limits to containers."""
+    return f"{CLAIM_KIND}={uid}"
+
+
+def cdi_file(uid: str, response: pb.ContainerAllocateResponse) -> bytes:
+    """Return a claim's CDI file, with the environment and the mounts of a response."""
+    edits = {
+        "env": [f"{name}={value}" for name, value in response.envs.items()],
+        "mounts": [
+            {
+                "hostPath": each.host_path,
+                "containerPath": each.container_path,
+                "options": ["rbind", "rprivate", "ro" if each.read_only else "rw"],
+            }
+            for each in response.mounts
+        ],
+    }
+    device = {"name": uid, "containerEdits": edits}
+    return msgspec.json.encode({"cdiVersion": VERSION, "kind": CLAIM_KIND, "devices": [device]})
 
 
 MOST_BYTES = 16 * MIB  # of a file. A machine with many GPUs needs some ten thousand bytes.

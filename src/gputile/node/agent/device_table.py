@@ -236,10 +236,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
             for p in self.devices
             if (p.container, p.resource) != (devices.container, devices.resource)
         )
-        return self.only((*others, devices))
-
-    def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
-        return msgspec.structs.replace(self, devices=devices)
+        return msgspec.structs.replace(self, devices=(*others, devices))
 
 
 CLAIM_DIRECTORY_PREFIX = "claim-"

@@ -73,8 +73,7 @@ class AllocationHandler:
         """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
-            available = asked.available_deviceIDs
-            must = asked.must_include_deviceIDs
+            available, must = asked.available_deviceIDs, asked.must_include_deviceIDs
             size = asked.allocation_size
             ids: tuple[str, ...] = ()
             try:
@@ -103,11 +102,10 @@ class AllocationHandler:
             raise
         if not caller.key:
             log.warning("allocated %d of %s to a pod that is not known yet", len(ids), resource)
-        directory = allocated.directory
         response = self._files.response(state.node_config.mode, allocated)
-        record = record_mounts(state, directory, mounts_of(response))
+        record = record_mounts(state, allocated.directory, mounts_of(response))
         try:
-            self._files.prepare(directory, record)
+            self._files.prepare(allocated.directory, record)
         except OSError as error:  # the record is written again before the container starts
             log.error("the record of an allocation is not written, and is retried: %s", error)
         self._advertiser.allocated()

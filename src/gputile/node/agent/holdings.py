@@ -203,7 +203,8 @@ def _row(
     row = state.new_row(uid, key, pod, since_ns)
     if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
-    made, before = row.only(tuple(devices)), state.device_table.get(uid)
+    made = msgspec.structs.replace(row, devices=tuple(devices))
+    before = state.device_table.get(uid)
     # The previous row has already computed its GPUs.
     return before if before == made and before is not None else made
 

@@ -97,9 +97,6 @@ class NodeConfig:
         gone = sorted(set(uuids) - {gpu.uuid for gpu in there})
         return ", ".join([*(f"GPU {gpu.index}" for gpu in there), *gone])
 
-    def instance(self, resource: str, uuid: str) -> MigDevice | None:
-        return next((i for i in self.instances if i.resource == resource and i.uuid == uuid), None)
-
     def advertises(self, resource: str) -> bool:
         if self.withheld is not None or self.effective_mode.claims:
             return False
@@ -109,11 +106,6 @@ class NodeConfig:
         # smaller unit keep their IDs.
         offered = resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True)
         return offered.get(resource, 0) > 0
-
-    def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
-        """Return the UUIDs of a container's MIG instances, or of its GPUs if it has none."""
-        instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
-        return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))
 
 
 def node_config_of(

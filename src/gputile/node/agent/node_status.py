@@ -242,8 +242,7 @@ def wanted_status(
     state: AllocationState,
     seen: Observation,
     mps_problem: str | None,
-    claims: NodeCondition | None = None,
-    *,
+    *claims: NodeCondition,
     opened: bool = False,
 ) -> Wanted:
     """Return the desired labels, annotations and conditions.
@@ -269,7 +268,7 @@ def wanted_status(
             mps_condition(mps_problem),
             time_condition(state.labels),
             placement_condition(state.labels),
-            *((claims,) if claims is not None else ()),
+            *claims,
         ),
         opened=opened,
         resources=resources,

@@ -121,7 +121,8 @@ class AllocationRules:
     def _check_device(self, resource: str, uuid: str) -> None:
         device: Gpu | MigDevice | None = self.node_config.gpu(uuid)
         if is_mig := resource.startswith(MIG_PREFIX):
-            device = self.node_config.instance(resource, uuid)
+            of_node = self.node_config.instances
+            device = next((i for i in of_node if (i.resource, i.uuid) == (resource, uuid)), None)
         if device is None:
             kind = "MIG instance" if is_mig else "GPU"
             raise AllocationConflict(f"{kind} {uuid[:64]} does not exist on this node")

@@ -23,12 +23,10 @@ from gputile.api.well_known import EventReason, Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.cdi import READABLE, write_changed
+from gputile.node.agent.cdi import READABLE, cdi_file, cdi_name, write_changed
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
-    cdi_file,
-    cdi_name,
     claim_of,
     prepared_claim,
     request_name,
@@ -210,9 +208,7 @@ class ClaimsDriver:
             await self.preparation.start(claim.directory, limits, state)
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        seen = ((each.container_path, each.host_path, each.read_only) for each in response.mounts)
-        content = cdi_file(claim.uid, response.envs, seen)
-        write_changed(self._cdi.claim_file(claim.uid), content, READABLE)
+        write_changed(self._cdi.claim_file(claim.uid), cdi_file(claim.uid, response), READABLE)
 
     async def _release(self, uid: str) -> str:
         """Release a claim, which may be unknown. Return the error, or "" after a success."""

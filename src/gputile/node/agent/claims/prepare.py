@@ -5,8 +5,7 @@ know: a newer claim of the same name, an allocation that is forged or older than
 and GPUs that no longer exist. The kubelet retries a refused claim.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
 
 import msgspec
 
@@ -18,13 +17,10 @@ from gputile.core.devices.inventory import CORE_PERCENT
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation import AllocateAnswer, environment
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.cdi import VERSION
 from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.device_table import Limits, PreparedClaim
 from gputile.node.agent.differences import Correction, annotations_of
 from gputile.node.agent.node_config import MigDevice, NodeConfig
-
-CDI_KIND: Final = "gputile.io/claim"
 
 
 class ClaimRefused(Exception):
@@ -154,30 +150,6 @@ def request_name(result: AllocatedDevice) -> str:
     For the result of an alternative, ``request/alternative``, this is the name of the request.
     """
     return result.request.partition("/")[0]
-
-
-def cdi_name(uid: str) -> str:
-    """Return the name of the CDI device that adds a claim's limits to containers."""
-    return f"{CDI_KIND}={uid}"
-
-
-def cdi_file(
-    uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]
-) -> bytes:
-    """Return a claim's CDI file. A mount has a container path, a host path and a read-only flag."""
-    edits = {
-        "env": [f"{name}={value}" for name, value in variables.items()],
-        "mounts": [
-            {
-                "hostPath": host,
-                "containerPath": inside,
-                "options": ["rbind", "rprivate", "ro" if read_only else "rw"],
-            }
-            for inside, host, read_only in mounts
-        ],
-    }
-    device = {"name": uid, "containerEdits": edits}
-    return msgspec.json.encode({"cdiVersion": VERSION, "kind": CDI_KIND, "devices": [device]})
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:

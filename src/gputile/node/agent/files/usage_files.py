@@ -128,11 +128,11 @@ class UsageFiles:
             # A free place has only its directory. A deleted file counts while it is still in use.
             if inodes.f_files - inodes.f_ffree == 1:
                 return place
-        text = (
+        raise OSError(
+            errno.ENOSPC,
             f"all {len(places)} places for the files of containers are in use: mount more places "
-            "(agent.usageMiB)"
+            "(agent.usageMiB)",
         )
-        raise OSError(errno.ENOSPC, text)
 
     def _places(self) -> dict[Path, str | None]:
         """Return the places, each with the name of its container's file, or None if unused."""

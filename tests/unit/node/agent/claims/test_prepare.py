@@ -10,7 +10,8 @@ from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, cdi_file, prepared_claim, request_name
+from gputile.node.agent.cdi import cdi_file
+from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, prepared_claim, request_name
 from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
 from gputile.node.agent.holdings import replace_prepared_claims
 from gputile.node.agent.known_pods import known_pod
@@ -18,6 +19,7 @@ from gputile.node.agent.metrics import containers_of, instances_of_pod, memory_a
 from gputile.node.agent.node_config import Sharing
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.agent.time_shares import time_shares
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.nvml.probe import MigInstance
 from tests.fakes.agentcluster import NODE
 from tests.fakes.claims import Given, allocated, claiming_pod, claims_node, share
@@ -226,7 +228,11 @@ def test_a_claim_counts_wherever_pods_do() -> None:
 
 
 def test_the_cdi_file_carries_limits_into_containers() -> None:
-    text = json.loads(cdi_file("uid-c", {"A": "1"}, [("/etc/x", "/host/x", True), ("/tmp/y", "/host/y", False)]))
+    mounts = [
+        pb.Mount(container_path="/etc/x", host_path="/host/x", read_only=True),
+        pb.Mount(container_path="/tmp/y", host_path="/host/y"),
+    ]
+    text = json.loads(cdi_file("uid-c", pb.ContainerAllocateResponse(envs={"A": "1"}, mounts=mounts)))
     assert (text["kind"], text["cdiVersion"]) == ("gputile.io/claim", "0.5.0")
     (device,) = text["devices"]
     assert device["name"] == "uid-c"
