@@ -40,8 +40,8 @@ from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import Placeholders
-from gputile.controlplane.controller.rounds import Planners, Rounds
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.controller.rounds import Rounds
+from gputile.controlplane.event_loop import yielding_to_loop
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 
@@ -89,7 +89,7 @@ class Bench:
     def rounds_on(self, server: "_Server") -> Rounds:
         """Return the planning rounds for gangs. They write to ``server``."""
         writer = GangWriter(self.view, self.planner, server, lambda: True, lambda: None)
-        return Rounds(self.view, Planners((self.planner, writer)), lambda: True, lambda: NOW)
+        return Rounds(self.view, (self.planner, writer), None, lambda: True, lambda: NOW)
 
     def new_plan(self) -> str:
         """Return the name of a new plan."""
@@ -167,7 +167,7 @@ async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
             yield Deleted(pod)
 
     async def hear() -> None:
-        async for event in taking_turns(news()):
+        async for event in yielding_to_loop(news()):
             await bench.view.pod_event(event)
 
     with meter.watching():
@@ -270,10 +270,8 @@ async def _node_requests(bench: Bench, meter: LoopMeter) -> None:
     placeholders = Placeholders(
         _Server(), lambda: bench.view.waiting.placeholders, wait_seconds, bench.new_plan
     )
-    planners = Planners(
-        None, (NodeRequestPlanner(configuration, bench.planner, placeholders), placeholders)
-    )
-    rounds = Rounds(bench.view, planners, lambda: True, lambda: NOW)
+    requests = NodeRequestPlanner(configuration, bench.planner, placeholders), placeholders
+    rounds = Rounds(bench.view, None, requests, lambda: True, lambda: NOW)
 
     async def ask() -> None:
         requests = (await rounds.run_round()).requests

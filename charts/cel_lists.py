@@ -24,7 +24,10 @@ def _directories(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{path}/" for path in paths)
 
 
-_WISHES = (*isolation_bypass.WISH_PATHS, *(f"/var{path}" for path in isolation_bypass.WISH_PATHS))
+_TOOLKIT_PATHS = (
+    *isolation_bypass.TOOLKIT_PATHS,
+    *(f"/var{path}" for path in isolation_bypass.TOOLKIT_PATHS),
+)
 POLICIES = {
     "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
     ".filter(k, k in ": review.PROTECTED,
@@ -37,7 +40,7 @@ POLICIES = {
     "a.upperAscii()) in ": isolation_bypass.CAPABILITIES,
     "- name: cardPaths\n    expression: >-\n      ": isolation_bypass.GPU_PATHS,
     "- name: nodePaths\n    expression: >-\n      ": isolation_bypass.NODE_PATHS,
-    "'nvidia-container-devices' in m.parts)) ||\n      ": _directories(_WISHES),
+    "'nvidia-container-devices' in m.parts)) ||\n      ": _directories(_TOOLKIT_PATHS),
     "startsWith('/tmp/nvidia-mps/') ||\n      ": _directories(isolation_bypass.LIMIT_PATHS),
 }
 WEBHOOKS = {

@@ -12,7 +12,8 @@ import yaml
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, NODE_GPU_COUNT_LABEL, GpuTimePolicy, parse_policy
 from gputile.api.workloads import DaemonSet, Deployment, ServiceAccount
-from gputile.tools.views.rollout import missing_components, name_of
+from gputile.tools.views.installation_problems import missing_components
+from gputile.tools.views.rollout import name_of
 from gputile.version import VERSION
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 

@@ -19,11 +19,18 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.allocation import decode_allocation
-from gputile.core.devices.inventory import Gpu, Inventory, decode_inventory, encode_inventory, resources_for_mode
+from gputile.core.devices.inventory import (
+    Gpu,
+    Inventory,
+    decode_inventory,
+    encode_inventory,
+    model_labels,
+    resources_for_mode,
+)
 from gputile.node.agent.device_lists import free_units
 from gputile.node.agent.mode import decide_mode
 from gputile.node.agent.node_config import EffectiveMode
-from gputile.node.agent.node_status import Wanted, mps_condition, node_labels, node_patch
+from gputile.node.agent.node_status import Wanted, mps_condition, node_patch
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 
 LOOK_EVERY_S = 0.1
@@ -104,7 +111,7 @@ class PlayedAgents:
         missing = "" if now.mode is not Mode.MPS or self.mps() else "there is no MPS control daemon"
         gpus = () if missing else inventory.gpus
         wanted = Wanted(
-            labels=node_labels(inventory.gpus),
+            labels=model_labels(inventory.gpus),
             inventory=encode_inventory(
                 msgspec.structs.replace(inventory, gpus=gpus, mode=now.mode.value, unit_mib=now.unit_mib),
             ),

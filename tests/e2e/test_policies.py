@@ -14,8 +14,8 @@ from gputile.core.admission.isolation_bypass import (
     GPU_PATHS,
     LIMIT_PATHS,
     NODE_PATHS,
-    WISH_PATHS,
-    broken_access,
+    TOOLKIT_PATHS,
+    access_refusals,
 )
 from gputile.core.admission.pod_view import PodView
 from tests.localcluster.admission import MANIFESTS, Json, pod, verdict
@@ -24,7 +24,7 @@ from tests.localcluster.controlplane import ControlPlane
 MEM = "aliyun.com/gpu-mem"
 RUNS = 60
 
-PROTECTED = (*GPU_PATHS, *NODE_PATHS, *LIMIT_PATHS, *DAEMON_PATHS, *WISH_PATHS)
+PROTECTED = (*GPU_PATHS, *NODE_PATHS, *LIMIT_PATHS, *DAEMON_PATHS, *TOOLKIT_PATHS)
 OTHERS = {"", ".", "..", "x", "nvidia0", "var", "self", "thread-self", "task", "1", "root", "cwd"}
 PARTS = st.sampled_from(sorted({part for path in PROTECTED for part in path.split("/") if part} | OTHERS))
 # What is protected, with its parents and children, in every spelling, and what only looks like it.
@@ -82,7 +82,7 @@ def with_paths(
 def by_python(body: Json) -> set[str]:
     """Return the fields that the rules in Python refuse."""
     gpu = "resources" in body["spec"]["containers"][0]
-    refusals = broken_access(msgspec.convert(body, PodView), gpu=gpu)
+    refusals = access_refusals(msgspec.convert(body, PodView), gpu=gpu)
     return {refusal.text.split(": ")[0] for refusal in refusals}
 
 

@@ -48,7 +48,8 @@ from gputile.node.agent import cdi
 from gputile.node.agent.files.allocation_files import CHECKPOINT, read_checkpoint
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.arbiter import messages
-from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim, LineError, decode_line, encode_line
+from gputile.node.arbiter.accounts import Share
+from gputile.node.arbiter.messages import Assignment, LineError, decode_line, encode_line
 from gputile.node.isolation.usage_file_reader import read_usage
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_MAGIC
 from gputile.support.yaml_loader import DocumentError, load_document
@@ -372,7 +373,7 @@ TARGETS: Mapping[str, Target] = {
     "arbiter-assignment": Target(
         lambda line: decode_line(line, Assignment),
         (LineError,),
-        (encode_line(Assignment((AssignedContainer("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
+        (encode_line(Assignment({"/d/a": {"GPU-a": Share(1, 0, 100, 0)}}, 30, 1000)),),
     ),
     "checkpoint": Target(
         lambda text: decode(text, CHECKPOINT), (ConversionError,), (b"null", _json({"mode": "share", "unit_mib": 1024}))

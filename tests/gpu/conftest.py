@@ -7,31 +7,32 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pynvml  # type: ignore[import-untyped]
 import pytest
 
-from gputile.node.arbiter.messages import GpuClaim
-from gputile.node.nvml.nvml_probe import RealProbe, open_real
-from gputile.node.nvml.probe import NvmlError
+from gputile.node.arbiter.accounts import Share
+from gputile.node.nvml.errors import problem_of
+from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.gpu.neighbour import RealGpu
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import IsolatedContainer
 
 
 @pytest.fixture
-def nvml() -> Iterator[RealProbe]:
+def nvml() -> Iterator[NvmlSession]:
     """The driver's own account of the machine, with its GPUs listed; without a GPU the test fails."""
     try:
-        probe = open_real()
+        probe = NvmlSession()
         listed = probe.inventory().gpus
-    except NvmlError as error:
-        pytest.fail(f"these tests need an NVIDIA GPU: {error}")
+    except pynvml.NVMLError as error:
+        pytest.fail(f"these tests need an NVIDIA GPU: {problem_of(error.value).message}")
     assert listed, "these tests need an NVIDIA GPU"
     yield probe
     probe.close()
 
 
 @pytest.fixture
-def gpu(nvml: RealProbe) -> RealGpu:
+def gpu(nvml: NvmlSession) -> RealGpu:
     return RealGpu(nvml.inventory().gpus[0].uuid)
 
 
@@ -59,8 +60,8 @@ def beside_a_neighbour(gpu: RealGpu) -> Iterator[Callable[[int], IsolatedContain
     made: list[IsolatedContainer] = []
     directory = Path(tempfile.mkdtemp(prefix="g-"))  # short, as the names of sockets have to be
     with ArbiterProcess(directory) as arbiter:
-        claim = GpuClaim(gpu.uuids[0])
-        program, neighbour = arbiter.assign({"program": [claim], "neighbour": [claim]})
+        shares = {gpu.uuids[0]: Share()}
+        program, neighbour = arbiter.assign({"program": shares, "neighbour": shares})
 
         def make(mib: int) -> IsolatedContainer:
             made.append(IsolatedContainer(neighbour.parent, gpu, {0: 2048}, turn=str(neighbour)))

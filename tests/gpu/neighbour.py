@@ -24,8 +24,8 @@ import pynvml  # type: ignore[import-untyped]
 
 from gputile.node.agent.allocation import PIPE_ENV
 from gputile.node.agent.mps import PROGRAM, MpsDaemons
-from gputile.node.arbiter.messages import GpuClaim
-from gputile.node.nvml.nvml_probe import open_real
+from gputile.node.arbiter.accounts import Share
+from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.localcluster.nosuid import with_pipes
@@ -78,14 +78,14 @@ def rows(gpus: Gpus, seconds: float, scratch: Path) -> Iterator[Row]:
     yield _row("driver", _side_by_side([(service, direct), (batch, direct)]))
     if not isinstance(gpus, FakeGpus) and shutil.which(PROGRAM):
         yield _row("MPS", asyncio.run(_by_mps(gpus.uuids[0], service, batch, direct, scratch)))
-    claims = {"service": [GpuClaim(gpus.uuids[0], 9, priority=100)], "batch": [GpuClaim(gpus.uuids[0], 1)]}
+    shares = {"service": {gpus.uuids[0]: Share(9, priority=100)}, "batch": {gpus.uuids[0]: Share(1)}}
     for quantum in QUANTA_MS:
         directory = scratch / str(quantum)
         directory.mkdir()
         with ArbiterProcess(directory) as arbiter:
             environments = [
                 IsolatedContainer(path.parent, gpus, {0: LIMIT_MIB}, turn=str(path)).environment()
-                for path in arbiter.assign(claims, quantum)
+                for path in arbiter.assign(shares, quantum)
             ]
             yield _row(
                 f"turns of {quantum} ms",
@@ -153,7 +153,7 @@ def main() -> None:
         if arguments.simulated:
             gpus: Gpus = FakeGpus(scratch, copy_bytes_per_us=SIMULATED_BYTES_PER_US)
         else:
-            probe = open_real()
+            probe = NvmlSession()
             gpus = RealGpu(probe.inventory().gpus[0].uuid)
             probe.close()
         found = list(rows(gpus, arguments.seconds, scratch))

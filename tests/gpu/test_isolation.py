@@ -13,7 +13,7 @@ import pytest
 
 from gputile.node.isolation.library import CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE
 from gputile.node.isolation.usage_file_reader import read_usage
-from gputile.node.nvml.nvml_probe import RealProbe
+from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.gpu.neighbour import used_by_pid
 from tests.native.container import IsolatedContainer, Program, library
 
@@ -60,7 +60,7 @@ def run_selftest(*options: str) -> None:
 
 @pytest.mark.requirement("M4", "B1")
 def test_programs_that_are_killed_leave_nothing_and_nobody_has_more_than_the_limit(
-    nvml: RealProbe, on_gpu: Callable[[int], IsolatedContainer]
+    nvml: NvmlSession, on_gpu: Callable[[int], IsolatedContainer]
 ) -> None:
     """By NVIDIA's own count, while six programs of two containers take, give back and die."""
     before = used_now(nvml)
@@ -106,7 +106,7 @@ def used_together(programs: list[Program]) -> int:
             program.send_signal(signal.SIGCONT)
 
 
-def used_now(nvml: RealProbe) -> int:
+def used_now(nvml: NvmlSession) -> int:
     used = nvml.readings()[0].used
     assert used is not None
     return used
@@ -159,7 +159,7 @@ for _ in range(5):
 
 @pytest.mark.requirement("M4")
 def test_a_context_that_has_no_room_is_not_made_even_for_a_moment(
-    nvml: RealProbe, on_gpu: Callable[[int], IsolatedContainer]
+    nvml: NvmlSession, on_gpu: Callable[[int], IsolatedContainer]
 ) -> None:
     """A context takes its memory for a tenth of a second or more, in which NVML is asked many times."""
     container = on_gpu(2048)

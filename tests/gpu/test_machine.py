@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gputile.node.isolation.usage_file_reader import read_usage
-from gputile.node.nvml.gpu_health import Health, XidSeen, after
-from gputile.node.nvml.nvml_probe import RealProbe
+from gputile.node.nvml.gpu_health import Health, XidSeen
+from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.gpu.neighbour import used_by_pid
 from tests.native.container import IsolatedContainer
 
@@ -36,7 +36,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.requirement("L1")
-def test_the_facts_are_those_of_nvidia_smi(nvml: RealProbe) -> None:
+def test_the_facts_are_those_of_nvidia_smi(nvml: NvmlSession) -> None:
     fields = "index,uuid,name,memory.total,pci.bus_id"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -45,7 +45,7 @@ def test_the_facts_are_those_of_nvidia_smi(nvml: RealProbe) -> None:
 
 
 @pytest.mark.requirement("B6")
-def test_a_gpu_that_is_well_reads_well(nvml: RealProbe) -> None:
+def test_a_gpu_that_is_well_reads_well(nvml: NvmlSession) -> None:
     gpu = nvml.inventory().gpus[0]
     assert [sign for sign in nvml.examine() if getattr(sign, "trouble", None)] == []
     reading = next(each for each in nvml.readings() if each.uuid == gpu.uuid)
@@ -66,7 +66,7 @@ def test_nvidia_counts_no_more_for_a_program_than_the_library(on_gpu: Callable[[
 
 @pytest.mark.requirement("B6")
 def test_a_program_that_writes_astray_takes_no_gpu_away(
-    nvml: RealProbe, on_gpu: Callable[[int], IsolatedContainer]
+    nvml: NvmlSession, on_gpu: Callable[[int], IsolatedContainer]
 ) -> None:
     """The driver reports XID 31, and the GPU stays with its node."""
     nvml.watch_health(0)
@@ -76,4 +76,4 @@ def test_a_program_that_writes_astray_takes_no_gpu_away(
         signs = nvml.watch_health(1)
     uuid = nvml.inventory().gpus[0].uuid
     assert XidSeen(uuid, 31) in signs
-    assert after(Health(), signs, 0.0).healthy(uuid)
+    assert Health().after(signs, 0.0).healthy(uuid)

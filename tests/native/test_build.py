@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from hatch_build import SOURCES
 
-from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import GpuClaim
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess, write_share
 from tests.native.container import Container, library, program
@@ -114,14 +113,14 @@ def test_sanitizers_find_nothing_where_no_thread_can_be_started(
     """The program itself waits for each of its submissions, and for the turns of its container."""
     container = one_gpu(256)
     gpu = container.gpus.uuids[0]
-    claim = GpuClaim(gpu, 50, WHOLE // 2, WHOLE // 2)
+    shares = {gpu: Share(50, WHOLE // 2, WHOLE // 2)}
     sanitized = program("threadless", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
     options = {"LD_PRELOAD": "", "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0"}
     with ExitStack() as stack:
         if arbiter:
-            (path,) = stack.enter_context(ArbiterProcess(tmp_path)).assign({"allocation": [claim]})
+            (path,) = stack.enter_context(ArbiterProcess(tmp_path)).assign({"allocation": shares})
         else:
-            write_share(tmp_path, 30, [claim])
+            write_share(tmp_path, 30, shares)
             path = tmp_path / "time.sock"
         container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         for how in ("seccomp", "free"):

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from native.layouts import USAGE
 
-from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import GpuClaim
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.isolation.usage_file_reader import read_usage
 from tests.integration.arbiter.process import ArbiterProcess
@@ -55,7 +54,7 @@ def test_a_destroyed_context_is_never_used(one_gpu: Callable[..., Container], tm
     container = one_gpu(256)
     with ArbiterProcess(tmp_path) as arbiter:
         gpu = container.gpus.uuids[0]
-        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 2, guarantee=WHOLE // 2)]})
+        (path,) = arbiter.assign({"allocation": {gpu: Share(ceiling=WHOLE // 2, guarantee=WHOLE // 2)}})
         container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         assert container.python(CODE) == "done\n"
 

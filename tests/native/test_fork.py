@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.messages import GpuClaim
+from gputile.node.arbiter.accounts import Share
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
@@ -26,7 +26,7 @@ def stack() -> Iterator[ExitStack]:
 def share_time(container: Container, stack: ExitStack, directory: Path) -> ArbiterProcess:
     """Let the container's processes wait for turns of an arbiter."""
     arbiter = stack.enter_context(ArbiterProcess(directory))
-    (path,) = arbiter.assign({"allocation": [GpuClaim(container.gpus.uuids[0])]})
+    (path,) = arbiter.assign({"allocation": {container.gpus.uuids[0]: Share()}})
     container.limits.write_bytes(encode_limits([GpuLimit(container.gpus.uuids[0], 256)], turn=str(path)))
     return arbiter
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import GpuClaim
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from gputile.node.isolation.usage_file_reader import GpuUsage, read_usage
 from gputile.node.native_layouts import USAGE_BYTES
@@ -306,7 +305,7 @@ def test_threads_that_are_cancelled(one_gpu: Maker, tmp_path: Path) -> None:
     assert container.run([program("cancel"), "100"]) == "done\n"
     with ArbiterProcess(tmp_path) as arbiter:
         gpu = container.gpus.uuids[0]
-        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 4, guarantee=WHOLE // 4)]})
+        (path,) = arbiter.assign({"allocation": {gpu: Share(ceiling=WHOLE // 4, guarantee=WHOLE // 4)}})
         container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         assert container.run([program("cancel"), "100"]) == "done\n"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import GpuClaim
+from gputile.node.arbiter.accounts import WHOLE, Share
 from gputile.node.isolation.library import GpuLimit, encode_limits
 from tests.integration.arbiter.busy import until
 from tests.integration.arbiter.process import ArbiterProcess, write_share
@@ -32,13 +31,13 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def claim(container: Container) -> GpuClaim:
-    return GpuClaim(container.gpus.uuids[0], 10, TENTH, TENTH)
+def shares(container: Container) -> dict[str, Share]:
+    return {container.gpus.uuids[0]: Share(10, TENTH, TENTH)}
 
 
 def without_arbiter(container: Container, directory: Path) -> None:
     """Let the container's processes keep to a tenth of the GPU by the file alone."""
-    write_share(directory, QUANTUM_MS, [claim(container)])
+    write_share(directory, QUANTUM_MS, shares(container))
     wait_for(container, directory / "time.sock")
 
 
@@ -48,7 +47,7 @@ def wait_for(container: Container, socket: Path) -> None:
 
 def with_arbiter(container: Container, stack: ExitStack, directory: Path) -> None:
     arbiter = stack.enter_context(ArbiterProcess(directory))
-    (path,) = arbiter.assign({"allocation": [claim(container)]})
+    (path,) = arbiter.assign({"allocation": shares(container)})
     wait_for(container, path)
 
 

@@ -21,11 +21,10 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
-from gputile.kube.client import JSON, MERGE_PATCH, Clock, Connection
+from gputile.kube.client import JSON, MERGE_PATCH, NO_QUERY, Clock, Connection, Query
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, api_error
-from gputile.kube.objects import NO_QUERY, Query
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request, status_body
 from tests.fakes.corebuilders import mib_on_gpus
 from tests.fakes.http import ask, sent

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share, TimesliceMessage
-from gputile.node.arbiter.node_timeslices import KEPT_QUANTA, RECHECK_AFTER, GpuMessages, NodeTimeSlices
-from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS
+from gputile.node.arbiter.node_timeslices import RECHECK_AFTER, RESERVED_QUANTA, GpuMessages, NodeTimeSlices
+from gputile.node.arbiter.timeslice_scheduler import GRACE, MOST_OVERRUN, MOST_OWED, MS
 from tests.conftest import examples
 from tests.unit.node.arbiter.machine import Client, Machine, OneGpu
 
@@ -109,7 +109,7 @@ class Turns(RuleBasedStateMachine):
         self.holds.pop(member, None)
         self.follow(self.turns.leave(member, self.now))
 
-    @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]))
+    @rule(step=st.sampled_from([1, MS // 2, GRACE, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]))
     def wait(self, step: int) -> None:
         until = self.now + step
         while (wake := self.turns.wake_at(self.now)) is not None and wake <= until:
@@ -127,15 +127,17 @@ class Turns(RuleBasedStateMachine):
 
     @invariant()
     def the_gpu_is_not_left_idle(self) -> None:
-        ready = [a for a in self.turns.accounts.values() if a.waiting and (not a.capped or a.ceiling.level > QUANTUM)]
+        waiting = [account for account in self.turns.accounts.values() if account.waiting]
+        ready = [account for account in waiting if not account.has_ceiling or account.ceiling.level > QUANTUM]
         wake = self.turns.wake_at(self.now)
-        assert self.turns.holders or not ready or (wake is not None and wake <= self.now + IDLE_HOLD)
+        assert self.turns.holders or not ready or (wake is not None and wake <= self.now + GRACE)
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:
-        bound = LONGEST_WAIT + (len(NAMES) + 1) * (2 * QUANTUM + MOST_OVERRUN + IDLE_HOLD)
+        bound = LONGEST_WAIT + (len(NAMES) + 1) * (2 * QUANTUM + MOST_OVERRUN + GRACE)
+        owners = {MEMBERS[m] for m in self.turns.holders}
         for account in self.turns.accounts.values():
-            if account.waiting and not account.capped and account.name not in {MEMBERS[m] for m in self.turns.holders}:
+            if account.waiting and not account.has_ceiling and account.name not in owners:
                 since = self.blocked_since.setdefault(account.name, self.now)
                 assert self.now - since <= bound, account.name
             else:
@@ -150,19 +152,19 @@ class Turns(RuleBasedStateMachine):
             last_turn = 2 * QUANTUM + MOST_OVERRUN
             overrun = MOST_OWED * sum(owner == name for owner in MEMBERS.values())
             burst = 2 * QUANTUM + last_turn + overrun
-            if account.capped and not account.overrun:
+            if account.has_ceiling and not account.overrun:
                 assert account.used - before <= (self.now - since) * share.ceiling // WHOLE + burst
 
 
 GPUS = ("A", "B", "C")
 SETS = {"x": ("A", "B"), "y": ("B", "C"), "z": ("A", "B", "C"), "a": ("A",), "b": ("B",)}
 PROCESSES = {1: "x", 2: "y", 3: "y", 4: "z", 5: "a", 6: "b", 7: "x"}
-SPARE, LATE = QUANTUM // 6, KEPT_QUANTA * QUANTUM
+SPARE, LATE = QUANTUM // 6, RESERVED_QUANTA * QUANTUM
 
 
 def tied_in(node: NodeTimeSlices) -> dict[str, set[str]]:
     """Return the GPUs that each container uses together."""
-    return {name: {gpu for gpu in gpus if node.gpu(gpu).accounts[name].tied} for name, gpus in SETS.items()}
+    return {name: {gpu for gpu in gpus if node.gpus[gpu].accounts[name].in_joint_set} for name, gpus in SETS.items()}
 
 
 class Sets(RuleBasedStateMachine):
@@ -193,7 +195,7 @@ class Sets(RuleBasedStateMachine):
         """Return the GPUs on which each container has the turn."""
         found: dict[str, set[str]] = {name: set() for name in SETS}
         for gpu in GPUS:
-            owner = self.node.gpu(gpu).owner
+            owner = self.node.gpus[gpu].owner
             if owner is not None:
                 found[owner.name].add(gpu)
         return found
@@ -209,7 +211,7 @@ class Sets(RuleBasedStateMachine):
             self.asked.discard(key)
             self.holds[key] = instruction.turn
             name = PROCESSES[instruction.member]
-            tied = {c for c in SETS[name] if self.node.gpu(c).accounts[name].tied}
+            tied = {c for c in SETS[name] if self.node.gpus[c].accounts[name].in_joint_set}
             if gpu in tied and not before[name] & tied:
                 assert after[name] >= tied, "whole or not at all"
 
@@ -268,7 +270,7 @@ class Sets(RuleBasedStateMachine):
             self.holds.pop((member, gpu), None)
             self.say(member, lambda node, gpu=gpu: node.leave(gpu, member, self.now))  # type: ignore[misc]
 
-    @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
+    @rule(step=st.sampled_from([1, MS // 2, GRACE, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
     def wait(self, step: int, alive: bool) -> None:
         """With holders that are ``alive`` and say so, turns last as long as they may."""
         until, said_at = self.now + step, self.now
@@ -294,23 +296,23 @@ class Sets(RuleBasedStateMachine):
     @invariant()
     def one_container_holds_each_gpu(self) -> None:
         for gpu in GPUS:
-            holders = self.node.gpu(gpu).holders
+            holders = self.node.gpus[gpu].holders
             assert len({PROCESSES[member] for member in holders}) <= 1
             assert all((member, gpu) in self.holds for member in holders)
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:
         """Each of those before has a round: a turn, its overrun, and once more for each GPU that it joins."""
-        round_ = (1 + len(GPUS)) * (QUANTUM + MOST_OVERRUN + IDLE_HOLD) + 2 * SPARE
+        round_ = (1 + len(GPUS)) * (QUANTUM + MOST_OVERRUN + GRACE) + 2 * SPARE
         bound = LONGEST_WAIT + 2 * len(SETS) * round_
         owned = self.owned()
         for name, gpus in SETS.items():
             for gpu in gpus:
-                account = self.node.gpu(gpu).accounts[name]
+                account = self.node.gpus[gpu].accounts[name]
                 if (
                     account.waiting
                     and not owned[name]
-                    and not any(self.node.gpu(c).accounts[name].overrun for c in gpus)
+                    and not any(self.node.gpus[c].accounts[name].overrun for c in gpus)
                 ):
                     since = self.blocked_since.setdefault((name, gpu), self.now)
                     assert self.now - since <= bound, (name, gpu)
@@ -320,21 +322,21 @@ class Sets(RuleBasedStateMachine):
     def waits_for_long(self, gpu: str) -> bool:
         """Return whether a set that the GPU is of has waited for so long that others are kept off its GPUs."""
         return any(
-            account.asks and account.waits_since is not None and self.now - account.waits_since >= LATE
+            account.wants_joint_turn and account.waits_since is not None and self.now - account.waits_since >= LATE
             for name, gpus in SETS.items()
             if gpu in gpus
-            for account in (self.node.gpu(each).accounts[name] for each in gpus)
+            for account in (self.node.gpus[each].accounts[name] for each in gpus)
         )
 
     @invariant()
     def gpus_are_not_idle(self) -> None:
         for gpu in GPUS:
-            turns = self.node.gpu(gpu)
-            single = any(account.waiting and not account.tied for account in turns.accounts.values())
+            turns = self.node.gpus[gpu]
+            single = any(account.waiting and not account.in_joint_set for account in turns.accounts.values())
             if turns.owner is None and single:
                 since = self.idle_since.setdefault(gpu, self.now)
                 late = LONGEST_WAIT + QUANTUM if self.waits_for_long(gpu) else 0
-                assert self.now - since <= late + 2 * SPARE + IDLE_HOLD + RECHECK_AFTER, gpu
+                assert self.now - since <= late + 2 * SPARE + GRACE + RECHECK_AFTER, gpu
             else:
                 self.idle_since.pop(gpu, None)
 

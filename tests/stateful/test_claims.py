@@ -21,6 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import DRIVER, MPS_THREADS_ANNOTATION, Mode
@@ -34,6 +35,7 @@ from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Li
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import drop_removed
+from gputile.node.agent.known_pods import known_pod
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import TimeShares
@@ -362,6 +364,12 @@ def test_the_next_agent_holds_what_a_claim_has_unless_its_pod_is_gone(node: Clai
     assert node.state.claims == before
     node.each_prepared_claim_has_its_limits()
     node.state.pods.listed = True
+    # The kubelet does not prepare a named claim again if its pod was deleted by force and another pod has it now.
+    next_pod = claiming_pod("next", {"main": ["c"]})
+    node.state.pods[next_pod.key] = known_pod(next_pod, Configuration())
+    node.driver.restore()
+    assert node.state.claims == before
+    del node.state.pods[next_pod.key]
     node.driver.restore()
     assert node.state.claims == {}
 

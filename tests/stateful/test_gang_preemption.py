@@ -14,7 +14,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.core.devices.allocation import reservation_of
-from gputile.core.devices.gang_membership import gated
+from gputile.core.devices.gang_membership import has_gang_gate
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.bind import PodBinding, assume_pod
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -123,7 +123,7 @@ class World(PreemptingBench):
         self.extender.set_time(int(self.now_s * SECOND))
         for each in sorted(self.waiting(), key=lambda one: -(one.spec.priority or 0)):
             held = self.extender.booking(each.metadata.uid)
-            if gated(each) or (held is not None and not held.reserved):
+            if has_gang_gate(each) or (held is not None and not held.reserved):
                 continue
             binding = assume_pod(self.engine, each, "n", int(self.now_s * SECOND), 0.0)
             if not isinstance(binding, PodBinding):
@@ -212,7 +212,7 @@ async def test_no_gpu_holds_too_much_and_nobody_is_evicted_without_a_whole_plan(
     evicted = len(world.cluster.evicted)
     gangs: dict[str, list[Pod]] = {}
     for each in world.waiting():
-        if gated(each):
+        if has_gang_gate(each):
             gangs.setdefault(each.metadata.labels[GANG_NAME_LABEL], []).append(each)
     for members in gangs.values():
         size = int(members[0].metadata.labels["pod-group.scheduling.sigs.k8s.io/min-available"])

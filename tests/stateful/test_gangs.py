@@ -28,9 +28,9 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, POD_GROUP_L
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_writer import GangWriter
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
+from gputile.controlplane.controller.rounds import RoundPlans, Rounds
 from gputile.core.devices.allocation import reservation_of
-from gputile.core.devices.gang_membership import gang_of, gated
+from gputile.core.devices.gang_membership import gang_of, has_gang_gate
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.refusal import Refusal
 from gputile.core.scheduling.bind import PodBinding, decide_pod
@@ -161,7 +161,7 @@ class Meanwhile:
         elif what == "Bindings":
             machine.the_extender_hears(EVERYTHING)
             for uid in sorted(machine.server.pods):
-                if waits(machine.server.pods[uid]) and not gated(machine.server.pods[uid]):
+                if waits(machine.server.pods[uid]) and not has_gang_gate(machine.server.pods[uid]):
                     machine.schedule(uid)
         if what != "deposed":
             self.updates.put_nowait(self._list if what == "list" else self._events)
@@ -216,7 +216,7 @@ class Gangs(RuleBasedStateMachine):
         self.active = True
         self.told_of_round = Told()
         self.view = ClusterState(CONFIGURATION)
-        self.view.tick(self.controller_ns)
+        self.view.set_time(self.controller_ns)
         at_once(self.view.node_event(Replaced(list(self.server.nodes.values()))))
         self.the_controller_lists()
         self.planner = GangPlanner(CONFIGURATION, self.new_plan)
@@ -426,8 +426,8 @@ class Gangs(RuleBasedStateMachine):
         left, ended = iter(fates), ""
         meanwhile, woken = Meanwhile(self, news), list[bool]()
         keeper = GangWriter(self.view, self.planner, self.server, meanwhile.active, lambda: woken.append(True))
-        planners, now = Planners((self.planner, keeper)), lambda: self.controller_ns
-        acting = Rounds(self.view, planners, meanwhile.active, now, meanwhile.compute)
+        gangs, now = (self.planner, keeper), lambda: self.controller_ns
+        acting = Rounds(self.view, gangs, None, meanwhile.active, now, meanwhile.compute)
 
         def fate() -> str:
             nonlocal ended
@@ -482,7 +482,9 @@ class Gangs(RuleBasedStateMachine):
 
     def the_scheduler_tries(self, data: st.DataObject) -> None:
         """Pods in any order, as kube-scheduler's queues and backoffs have it; some not at all."""
-        waiting = sorted(uid for uid, each in self.server.pods.items() if not each.spec.node_name and not gated(each))
+        waiting = sorted(
+            uid for uid, each in self.server.pods.items() if not each.spec.node_name and not has_gang_gate(each)
+        )
         if not waiting:
             return
         how = data.draw(st.dictionaries(st.sampled_from(waiting), st.sampled_from(["fails", "slow"]), max_size=2))
@@ -639,7 +641,7 @@ class Gangs(RuleBasedStateMachine):
             self.the_controller_acts([], 1)
             self.the_extender_hears(EVERYTHING)
             for uid in sorted(self.server.pods):
-                if waits(self.server.pods[uid]) and not gated(self.server.pods[uid]):
+                if waits(self.server.pods[uid]) and not has_gang_gate(self.server.pods[uid]):
                     self.schedule(uid)
             if self.server.version == before:
                 break
@@ -718,7 +720,7 @@ class Gangs(RuleBasedStateMachine):
 
     def rests(self, member: Pod) -> bool:
         gang = gang_of(member)
-        return gang is not None and waits(member) and self.planner.patience.pauses(gang)
+        return gang is not None and waits(member) and self.planner.patience.is_paused(gang)
 
     def is_overdue(self, pods: list[Pod], size: int) -> bool:
         """Return whether the gang may hold others up."""
@@ -734,7 +736,7 @@ class Gangs(RuleBasedStateMachine):
         self.everything_settles()
         self.time_passes(LONGEST_SECONDS)
         self.extender.set_time(self.now_ns)
-        self.view.tick(self.now_ns)
+        self.view.set_time(self.now_ns)
         for ledger in (self.extender, self.view.ledger):
             assert not any(booking.reserved for booking in ledger.bookings()), "a place is kept for ever"
 
@@ -835,7 +837,7 @@ def test_two_controllers_that_both_believe_that_they_lead(written: int, fate: st
     machine.server.late_writes_are_executed()
     one.act(machine, [])
     for uid in sorted(machine.server.pods):
-        if not gated(machine.server.pods[uid]):
+        if not has_gang_gate(machine.server.pods[uid]):
             machine.schedule(uid)
     other.act(machine, [], EVERYTHING)
     one.act(machine, [])
@@ -861,7 +863,7 @@ def test_a_pod_that_is_made_anew_under_its_name_between_two_writes_of_a_plan(wri
     machine.the_controller_acts([], 2)
     machine.the_extender_hears(EVERYTHING)
     for uid in sorted(machine.server.pods):
-        if not gated(machine.server.pods[uid]):
+        if not has_gang_gate(machine.server.pods[uid]):
             machine.schedule(uid)
     machine.everything_settles()
     assert len(bound_of(machine)) == 3

@@ -195,7 +195,8 @@ def with_trouble() -> list[Node | Pod]:
     sick = gpu_node("a", mode="cgpu", sizes=[15 * GIB] * 2, unhealthy=[1], unit_mib=GIB)
     silent = NodeCondition(type=ConditionType.AGENT_SILENT, status="True", reason="NoAgent", message="for 5 minutes")
     sick.status.conditions = (silent,)
-    sick.spec.taints = (Taint(key="dedicated", value="x", effect="NoSchedule"),)
+    usual = Taint(key="nvidia.com/gpu", effect="NoSchedule")
+    sick.spec.taints = (Taint(key="dedicated", value="x", effect="NoSchedule"), usual)
     gpu = share("GPU-a-0", 6 * GIB)
     ends_ns = time.time_ns() + 3600 * 10**9
     kept = Reservation("g/1", 1, 1, "a", ends_ns, Allocation((gpu,), {}, GIB, mode="cgpu"))
@@ -221,6 +222,7 @@ async def test_what_is_wrong_and_what_is_kept_is_told_without_colour(tab: Tab) -
         assert "repeating-linear-gradient" in await tab.run(f"getComputedStyle({kept}).backgroundImage")
         assert await tab.run(f"{kept}.title") == "default/kept: 6 GiB, reserved"
         letters = "[...document.querySelectorAll('[data-pod] .letter')].map((x) => x.textContent).join('')"
+        assert await tab.run(letters) == "AB", "workloads, because there is one namespace"
         for by, shown in (("namespace", "AA"), ("workload", "AB"), ("use", "CC"), ("age", "DA")):
             await tab.run(
                 f"(() => {{ const s = document.getElementById('colour'); s.value = '{by}'; "

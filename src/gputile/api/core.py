@@ -216,66 +216,6 @@ class Pod(StoredObject):
         return next((each.last_transition_time or "" for each in scheduled), "")
 
 
-class ContainerEnd(WireObject):
-    """core/v1 ContainerStateTerminated without its fields. Only its presence is read."""
-
-
-class StartedContainerState(WireObject):
-    """core/v1 ContainerState. ``terminated`` is set while an ended container is not restarted."""
-
-    terminated: ContainerEnd | None = None
-
-
-class StartedContainer(WireObject):
-    """core/v1 ContainerStatus, to find out whether the container has ended."""
-
-    name: str = ""
-    state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
-
-
-class PodStatusOnNode(PodStatus):
-    """A pod's status with the states of the containers, which only the node's agent needs."""
-
-    container_statuses: tuple[StartedContainer, ...] = ()
-    init_container_statuses: tuple[StartedContainer, ...] = ()
-
-
-class HostPathVolume(WireObject):
-    """core/v1 HostPathVolumeSource."""
-
-    path: str = ""
-
-
-class VolumeOnNode(WireObject):
-    """core/v1 Volume, to find out which of the node's directories a pod mounts."""
-
-    host_path: HostPathVolume | None = None
-
-
-class PodSpecOnNode(PodSpec):
-    """A pod's spec with the volumes, which only the node's agent needs."""
-
-    volumes: tuple[VolumeOnNode, ...] = ()
-
-
-class PodOnNode(Pod):
-    """A pod as its node's agent reads it, with the volumes and the states of the containers.
-
-    The control plane stores tens of thousands of pods, and so reads the smaller ``Pod``.
-    """
-
-    spec: PodSpecOnNode = msgspec.field(default_factory=PodSpecOnNode)
-    status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
-
-
-def ended_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the containers that have ended, which only a ``PodOnNode`` records."""
-    if not isinstance(pod, PodOnNode):
-        return frozenset()
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return frozenset(each.name for each in statuses if each.state.terminated is not None)
-
-
 class NodeSpec(WireObject):
     """core/v1 NodeSpec."""
 

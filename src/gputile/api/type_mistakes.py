@@ -142,12 +142,14 @@ def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[FieldMist
         (each, mistakes) for each, mistakes in found if not isinstance(each, inspect.NoneType)
     ]
     likely = [
-        mistakes for each, mistakes in members if len(members) == 1 or _is_of_kind(each, value)
+        mistakes
+        for each, mistakes in members
+        if len(members) == 1 or type(value) is _python_type(each)[0]
     ]
     if likely:
         yield from likely[0]
         return
-    wanted = [_kind_name(each) for each, _ in members]
+    wanted = [_python_type(each)[1] for each, _ in members]
     yield _other_kind(" or ".join(dict.fromkeys(wanted)), value, path)
 
 
@@ -179,15 +181,10 @@ _OF_KIND: Final[dict[type[inspect.Type], tuple[type, str]]] = {
 }
 
 
-def _is_of_kind(kind: inspect.Type, value: Any) -> bool:
+def _python_type(kind: inspect.Type) -> tuple[type, str]:
+    """Return the type of the kind's values, and its name in messages."""
     plain = kind.type if isinstance(kind, inspect.Metadata) else kind
-    expected = _OF_KIND.get(type(plain))
-    return expected is not None and type(value) is expected[0]
-
-
-def _kind_name(kind: inspect.Type) -> str:
-    plain = kind.type if isinstance(kind, inspect.Metadata) else kind
-    return _OF_KIND.get(type(plain), (object, "something else"))[1]
+    return _OF_KIND.get(type(plain), (object, "something else"))
 
 
 def _length(kind: Any, value: Any, path: str, of: str) -> Iterator[FieldMistake]:

@@ -1,4 +1,4 @@
-"""Defines less frequent objects that gputile reads: workloads, Leases, PodGroups and Events."""
+"""Defines objects that only some services read, such as workloads, Leases, PodGroups and Events."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import msgspec
 
 from gputile.api.affinity import LabelSelector
 from gputile.api.conversion import WireObject
-from gputile.api.core import ObjectMeta, ObjectReference, StoredObject
+from gputile.api.core import ObjectMeta, ObjectReference, Pod, PodSpec, PodStatus, StoredObject
 
 
 class WorkloadMeta(ObjectMeta):
@@ -166,6 +166,69 @@ class RunningPod(StoredObject):
             for condition in self.status.conditions
         )
         return up and self.metadata.deletion_timestamp is None
+
+
+class ContainerEnd(WireObject):
+    """core/v1 ContainerStateTerminated without its fields. Only its presence is read."""
+
+
+class StartedContainerState(WireObject):
+    """core/v1 ContainerState. ``terminated`` is set between the end and a restart."""
+
+    terminated: ContainerEnd | None = None
+
+
+class StartedContainer(WireObject):
+    """core/v1 ContainerStatus, with only whether the container has ended.
+
+    Other fields, which the kubelet updates often, would make two versions of the pod differ.
+    """
+
+    name: str = ""
+    state: StartedContainerState = msgspec.field(default_factory=StartedContainerState)
+
+
+class PodStatusOnNode(PodStatus):
+    """A pod's status with the states of the containers, which only the node's agent needs."""
+
+    container_statuses: tuple[StartedContainer, ...] = ()
+    init_container_statuses: tuple[StartedContainer, ...] = ()
+
+
+class HostPathVolume(WireObject):
+    """core/v1 HostPathVolumeSource."""
+
+    path: str = ""
+
+
+class VolumeOnNode(WireObject):
+    """core/v1 Volume, to find out which of the node's directories a pod mounts."""
+
+    host_path: HostPathVolume | None = None
+
+
+class PodSpecOnNode(PodSpec):
+    """A pod's spec with the volumes, which only the node's agent needs."""
+
+    volumes: tuple[VolumeOnNode, ...] = ()
+
+
+class PodOnNode(Pod):
+    """A pod as its node's agent reads it, with the volumes and the states of the containers.
+
+    The control plane stores tens of thousands of pods, and so reads the smaller ``Pod``.
+    """
+
+    spec: PodSpecOnNode = msgspec.field(default_factory=PodSpecOnNode)
+    status: PodStatusOnNode = msgspec.field(default_factory=PodStatusOnNode)
+
+
+def ended_containers(pod: Pod) -> frozenset[str]:
+    """Return the names of the pod's ended containers. Only a ``PodOnNode`` records these."""
+    if not isinstance(pod, PodOnNode):
+        return frozenset()
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return frozenset(each.name for each in statuses if each.state.terminated is not None)
 
 
 class Event(StoredObject):

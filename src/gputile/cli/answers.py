@@ -178,13 +178,13 @@ def _fit(result: SimulationResult) -> FitAnswer | UnsetType:
 
 
 def _decisions(result: SimulationResult) -> list[DecisionAnswer]:
-    from gputile.tools.simulator.outcomes import together
+    from gputile.tools.simulator.outcomes import merged_outcomes
 
-    return [_decision(told) for told in together(result.outcomes)]
+    return [_decision(each) for each in merged_outcomes(result.outcomes)]
 
 
-def _decision(told: "OutcomeText") -> DecisionAnswer:
-    outcome = told.outcome
+def _decision(text: "OutcomeText") -> DecisionAnswer:
+    outcome = text.outcome
     meta = outcome.pod.metadata
     return DecisionAnswer(
         namespace=meta.namespace,
@@ -192,7 +192,7 @@ def _decision(told: "OutcomeText") -> DecisionAnswer:
         node=outcome.node,
         gpus=_gpus(outcome.allocation) if outcome.allocation else [],
         reason=outcome.reason,
-        others=list(told.others) or UNSET,
+        others=list(text.others) or UNSET,
     )
 
 

@@ -27,7 +27,7 @@ class Entry:
     examples: tuple[str, ...] = ()
 
 
-PEOPLE: Mapping[str, Entry] = {
+USER_COMMANDS: Mapping[str, Entry] = {
     "simulate": Entry(
         "simulate",
         "simulate",
@@ -97,10 +97,11 @@ PEOPLE: Mapping[str, Entry] = {
         "documents",
         "schema",
         "Print the JSON Schema of an input file or of a command's JSON output.",
+        ("schema", "schema configuration", "schema simulate > simulate.schema.json"),
     ),
     "version": Entry("documents", "version", "Print the version."),
 }
-NODES_AND_SERVICES: Mapping[str, Entry] = {
+SYSTEM_COMMANDS: Mapping[str, Entry] = {
     "selftest": Entry(
         "selftest", "selftest", "Test on this machine that containers cannot exceed their limits."
     ),
@@ -154,7 +155,7 @@ class _Sections(TyperGroup):
         self._entries = {
             name: each for section in self.sections.values() for name, each in section.items()
         }
-        self._naming = False
+        self._completes = False
         # TyperGroup never writes to this mapping.
         self.commands = _Commands(self._entries)  # type: ignore[assignment]
 
@@ -167,7 +168,7 @@ class _Sections(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command. For shell completion, return a dummy that imports no module."""
-        if self._naming:
+        if self._completes:
             return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
         if cmd_name not in self._entries and get_close_matches(cmd_name, ["help"]):
             # Typer itself suggests only the names of commands, and "help" is not a command.
@@ -180,22 +181,22 @@ class _Sections(TyperGroup):
                 formatter.write_dl([(name, entry.help) for name, entry in section.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        self._naming = True
+        self._completes = True
         try:
             return super().shell_complete(ctx, incomplete)
         finally:
-            self._naming = False
+            self._completes = False
 
 
-class _All(_Sections):
+class _AllCommands(_Sections):
     sections: ClassVar = {
-        "Commands": PEOPLE,
-        "On nodes, and services that the chart runs": NODES_AND_SERVICES,
+        "Commands": USER_COMMANDS,
+        "On nodes, and services that the chart runs": SYSTEM_COMMANDS,
     }
 
 
-class _ForPeople(_Sections):
-    sections: ClassVar = {"Commands": PEOPLE}
+class _UserCommands(_Sections):
+    sections: ClassVar = {"Commands": USER_COMMANDS}
 
 
 def plain(command: Any, name: str, examples: Sequence[str] = ()) -> typer.Typer:
@@ -226,8 +227,8 @@ def _group(kind: type[_Sections], *, completion: bool) -> typer.Typer:
     return group
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"gputile {VERSION}")
         raise typer.Exit
 
@@ -243,5 +244,5 @@ def _root(
     """Share the GPUs of a Kubernetes cluster."""
 
 
-app = _group(_All, completion=True)
-kubectl_app = _group(_ForPeople, completion=False)
+app = _group(_AllCommands, completion=True)
+kubectl_app = _group(_UserCommands, completion=False)

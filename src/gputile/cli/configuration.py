@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gputile.cli.options import Config, Reach, namespace, option
+from gputile.cli.options import ApiOptions, Config, namespace, option
 from gputile.cli.terminal import fail, note
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ ClusterFiles = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSource(Reach):
+class LiveSource(ApiOptions):
     config: Config = None
     installed_in: InstalledIn = INSTALLED_IN
 

@@ -91,7 +91,7 @@ def namespace_option(text: str) -> Any:
     return option("NAMESPACE", text, "--namespace", "-n", callback=namespace)
 
 
-def _time(text: str) -> str:
+def _valid_time_limit(text: str) -> str:
     """Validate ``--request-timeout`` even if the command does not contact an API server."""
     if text != REQUEST_TIMEOUT:
         time_limit_s(text)
@@ -132,13 +132,13 @@ RequestTimeout = Annotated[
         "TIME",
         "How long to wait for each response of the API server, such as 10s or 2m. 0 means no "
         "limit.",
-        callback=_time,
+        callback=_valid_time_limit,
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class ApiOptions:
     kubeconfig: Kubeconfig = None
     context: Context = None
     request_timeout: RequestTimeout = REQUEST_TIMEOUT

@@ -147,7 +147,7 @@ class _Report:
                     workload.owner.namespace,
                     workload_name(workload.owner),
                     f"{workload.placed}/{workload.pods}",
-                    " or ".join(workload.gets) or "-",
+                    " or ".join(workload.allocations) or "-",
                     first_of(nodes, _NAMES_SHOWN) or "-",
                 )
             )
@@ -156,14 +156,14 @@ class _Report:
             write(f"... and {len(self._workloads) - _LISTED} more workloads. -o wide shows all.\n")
 
     def _write_unlimited(self) -> None:
-        from gputile.tools.simulator.node_reports import unlimited_memory
+        from gputile.tools.simulator.node_reports import memory_warning
 
         nodes = [
             each.node
             for each in self._result.outcomes
             if each.node is not None and each.allocation is not None
         ]
-        if text := unlimited_memory(self._result.simulation.ledger, nodes):
+        if text := memory_warning(self._result.simulation.ledger, nodes):
             write("\n")
             write_text(text)
 
@@ -228,18 +228,18 @@ def _write_comparison(result: SimulationResult, other: SimulationResult) -> None
         )
     write_table(rows)
     pods, saved = other.placed - result.placed, _use(result.nodes)[0] - _use(other.nodes)[0]
-    told = []
+    changes = []
     if pods:
-        told.append(
+        changes.append(
             f"{abs(pods)} pod{'' if abs(pods) == 1 else 's'} {'more' if pods > 0 else 'fewer'} "
             f"placed"
         )
     if saved:
-        told.append(
+        changes.append(
             f"{abs(saved)} GPU{'' if abs(saved) == 1 else 's'} {'fewer' if saved > 0 else 'more'} "
             f"in use"
         )
-    write(f"With {other.placement}: {', and '.join(told) or 'as many pods on as many GPUs'}.\n")
+    write(f"With {other.placement}: {', and '.join(changes) or 'as many pods on as many GPUs'}.\n")
 
 
 def _write_modes(
@@ -291,15 +291,15 @@ def _write_count(count: "Fit") -> None:
 
 
 def _write_pods(outcomes: "Sequence[PodOutcome]") -> None:
-    from gputile.tools.simulator.outcomes import together
+    from gputile.tools.simulator.outcomes import merged_outcomes
 
     rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
-    for told in together(outcomes):
-        outcome = told.outcome
+    for text in merged_outcomes(outcomes):
+        outcome = text.outcome
         shares = outcome.allocation.gpus if outcome.allocation else ()
         gpus = ",".join(str(share.index) for share in shares) or "-"
         meta = outcome.pod.metadata
-        name = meta.name + (f" and {len(told.others)} more" if told.others else "")
+        name = meta.name + (f" and {len(text.others)} more" if text.others else "")
         rows.append((meta.namespace, name, outcome.node or "<none>", gpus, outcome.reason))
     write_table(rows)
 
@@ -312,11 +312,11 @@ def simulate_html(result: SimulationResult) -> str:
 
     refused = [outcome for outcome in result.outcomes if outcome.node is None]
     reasons = {outcome.pod.key: outcome.reason for outcome in refused}
-    there = pods_after(result.scenario, result.outcomes, result.simulation)
+    pods = pods_after(result.scenario, result.outcomes, result.simulation)
     state = PageState(result.simulation.configuration)
     state.time_passed(time.time_ns())
     state.nodes_replaced(result.scenario.nodes)
-    state.pods_replaced([*there, *(outcome.pod for outcome in refused)])
+    state.pods_replaced([*pods, *(outcome.pod for outcome in refused)])
     state.next_difference()
     page = state.page
     pending = [

@@ -21,7 +21,7 @@ from gputile.tools.views.terminal_text import aligned, columns_of, inert, shorte
 if TYPE_CHECKING:
     from gputile.api.core import Pod
     from gputile.tools.simulator.remedies import Remedy
-    from gputile.tools.views.gpu_bars import BarGroups, Line, NodeBars, Paper, Span
+    from gputile.tools.views.gpu_bars import BarGroups, Canvas, Line, NodeBars, Span
     from gputile.tools.views.inspect import NodeSummary
 
 # YAML 1.1 treats these characters as line breaks. Only escaping preserves them.
@@ -65,10 +65,10 @@ def coloured(stream: TextIO) -> bool:
     """Return whether to write colours. NO_COLOR and FORCE_COLOR override the default."""
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or obeys_codes(stream)
+    return bool(os.environ.get("FORCE_COLOR")) or supports_escapes(stream)
 
 
-def obeys_codes(stream: TextIO) -> bool:
+def supports_escapes(stream: TextIO) -> bool:
     """Return whether ``stream`` is a terminal that supports escape codes."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
@@ -77,16 +77,16 @@ def fail(message: str, code: ExitCode = BAD_INPUT) -> NoReturn:
     typer.secho(
         "error: ", nl=False, err=True, fg=typer.colors.RED, bold=True, color=coloured(sys.stderr)
     )
-    typer.echo(_harmless(message), err=True)
+    typer.echo(_printable(message), err=True)
     raise typer.Exit(code)
 
 
 def note(message: str) -> None:
     typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW, color=coloured(sys.stderr))
-    typer.echo(_harmless(message), err=True)
+    typer.echo(_printable(message), err=True)
 
 
-def _harmless(message: str) -> str:
+def _printable(message: str) -> str:
     """Remove control characters from a message, because the message may quote untrusted text."""
     return "\n".join(map(inert, message.split("\n")))
 
@@ -161,19 +161,19 @@ def lines() -> int | None:
 
 
 def redraws() -> bool:
-    return obeys_codes(sys.stdout)
+    return supports_escapes(sys.stdout)
 
 
-def paper(*, plain: bool) -> "Paper":
+def canvas(*, plain: bool) -> "Canvas":
     """Return how to draw on stdout. If stdout cannot encode "█░╳", only ASCII is used."""
-    from gputile.tools.views.gpu_bars import Paper
+    from gputile.tools.views.gpu_bars import Canvas
 
     try:
         # ``sys.stdout`` is None if the process was started with a closed stdout.
         "█░╳".encode(sys.stdout.encoding if sys.stdout is not None else "ascii")
     except UnicodeEncodeError:
         plain = True
-    return Paper(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
+    return Canvas(columns() or COLUMNS_OF_A_PIPE, coloured(sys.stdout), plain)
 
 
 def write_table(rows: Sequence[Sequence[str]], most: int | None = None) -> int:
@@ -212,7 +212,7 @@ def write_text(text: str, bullet: str = "") -> None:
     write("".join(f"{indent if number else bullet}{line}\n" for number, line in enumerate(lines)))
 
 
-def write_drawing(lines: Iterable["Line"], on: "Paper") -> None:
+def write_drawing(lines: Iterable["Line"], on: "Canvas") -> None:
     write(
         "".join(
             "".join(_coloured(span) if on.coloured else span.text for span in line).rstrip() + "\n"
@@ -250,7 +250,7 @@ def draw(shown: "Sequence[NodeBars]", groups: "BarGroups", *, plain: bool) -> No
     """Print the bars. ``groups`` defines the letter and the colour of each group of pods."""
     from gputile.tools.views.gpu_bars import draw as drawn
 
-    on = paper(plain=plain)
+    on = canvas(plain=plain)
     write_drawing(drawn(shown, groups, on), on)
 
 
@@ -325,7 +325,7 @@ class Progress:
                 return
 
 
-def counted(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
+def with_progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
     """Yield ``steps``, and show the number of completed steps."""
     with Progress(what, total, piped=SAY_AFTER_PIPED_S) as progress:
         for number, step in enumerate(steps, 1):

@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
+async def yielding_to_loop(items: Iterable[Item]) -> AsyncIterator[Item]:
     """Yield each of many items, and let the event loop run other tasks in between."""
     ends = time.monotonic() + SLICE_SECONDS
     for item in items:
@@ -25,8 +25,8 @@ async def taking_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 
 @contextmanager
-def spared_by_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection, which blocks the event loop. At the end, freeze all objects."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Disable garbage collection, which blocks the event loop. At the end, call ``gc.freeze``."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -56,9 +56,9 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """Why a pod of a gang or with a reservation waits. ``about`` is a GPU, a node or a pod."""
+    """Why a pod of a gang or with a reservation waits. ``{about}`` is a GPU, a node or a pod."""
 
-    NO_PLACE = "no GPUs are reserved for the pod yet"
+    NO_RESERVATION = "no GPUs are reserved for the pod yet"
     PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
     NO_FIRST_POD = "its plan names no pod to bind first"
     OTHER_NODE = "GPUs of node {node} are reserved for the pod"
@@ -68,7 +68,7 @@ class ReservationRule(Enum):
     NODE_CLOSED = "{about} accepts no GPU pods at the moment"
     GPU_GONE = "{about} is gone or unhealthy"
     GPU_TAKEN = "{about} is used by other pods"
-    NOT_LEFT_YET = "{about} is not free yet: the preempted pods have to end first"
+    VICTIMS_REMAIN = "{about} is not free yet: the preempted pods have to end first"
     OTHER_UNIT = "{about} has another memory unit now"
 
 
@@ -142,7 +142,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler reports too little of a GPU resource. ``fit`` explains why."""
+        """Whether the reason is an insufficient GPU resource. ``fit`` explains this in detail."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 

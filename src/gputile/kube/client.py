@@ -12,7 +12,15 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+)
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,21 +36,11 @@ from gputile.kube.credentials import Credential
 from gputile.kube.errors import (
     AnswerLost,
     ConnectionFailed,
-    Gone,
     KubeError,
     ServerError,
     TooManyRequests,
     Unauthorized,
     api_error,
-)
-from gputile.kube.objects import (
-    NO_QUERY,
-    PAGE_SIZE,
-    ObjectDecoder,
-    Query,
-    Replaced,
-    T,
-    UnreadableObject,
 )
 from gputile.version import VERSION
 
@@ -52,6 +50,9 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+
+Query = Mapping[str, str]
+NO_QUERY: Query = {}
 
 _CONNECT_SECONDS = 5.0
 _MOST_CONNECTIONS = 64
@@ -360,53 +361,3 @@ def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     return made
-
-
-async def list_pages(
-    connection: Connection,
-    path: str,
-    decoder: ObjectDecoder[T],
-    query: Query,
-    *,
-    page_size: int = PAGE_SIZE,
-    seconds: float | None = None,
-) -> tuple[str, Replaced[T]]:
-    """Return the resourceVersion of the list and all its objects.
-
-    The list is read from a quorum of etcd, in pages of ``page_size`` objects. ``seconds`` is the
-    time limit of one page. None means the connection's default.
-
-    Raises:
-        KubeError: the list cannot be read.
-    """
-    objects: list[T] = []
-    unreadable: list[UnreadableObject] = []
-    asked = {**query, "limit": str(page_size)}
-    while True:
-        try:
-            body = await connection.get(path, asked, within=seconds)
-        except Gone:
-            if "limit" not in asked:
-                raise
-            # The continue token has expired. A list that is read in one piece needs no token.
-            asked = dict(query)
-            objects, unreadable = [], []
-            continue
-        metadata, page = decoder.page(body)
-        objects += page.objects
-        unreadable += page.unreadable
-        if not metadata.continue_:
-            return metadata.resource_version, Replaced(objects, unreadable)
-        asked = {**asked, "continue": metadata.continue_}
-
-
-async def list_all(
-    connection: Connection, path: str, kind: type[T], query: Query | None = None
-) -> list[T]:
-    """Return all readable objects at ``path`` that match ``query``.
-
-    Raises:
-        KubeError: the list cannot be read.
-    """
-    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), query or {})
-    return list(replaced.objects)

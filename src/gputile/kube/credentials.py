@@ -177,14 +177,14 @@ class ExecCredentials(Credentials):
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         seconds: float = PLUGIN_S,
     ) -> None:
-        self._named = f"exec plugin {config.command}"
+        self._name = f"exec plugin {config.command}"
         if config.api_version not in _VERSIONS:
             raise ConfigError(
-                f"{self._named} uses {config.api_version}; gputile supports "
+                f"{self._name} uses {config.api_version}; gputile supports "
                 f"{' and '.join(_VERSIONS)}"
             )
         if config.interactive_mode == "Always":
-            raise ConfigError(f"{self._named} requires a terminal, which gputile does not provide")
+            raise ConfigError(f"{self._name} requires a terminal, which gputile does not provide")
         self.waits_for = f"the credential plugin {config.command}"
         self._config = config
         self._cluster = cluster
@@ -201,8 +201,8 @@ class ExecCredentials(Credentials):
         Raises:
             ConfigError: the plugin is missing, fails, or returns no valid credential.
         """
-        known = self._known()
-        return known if known is not None else await asyncio.to_thread(self._renewed)
+        cached = self._cached()
+        return cached if cached is not None else await asyncio.to_thread(self._refreshed)
 
     def invalidate(self, credential: Credential) -> bool:
         """Remove ``credential`` from the cache. Return True, because a new run may succeed."""
@@ -210,34 +210,34 @@ class ExecCredentials(Credentials):
             self._credential = None
         return True
 
-    def _known(self) -> Credential | None:
+    def _cached(self) -> Credential | None:
         expired = self._expires is not None and self._now() >= self._expires
         return None if expired else self._credential
 
-    def _renewed(self) -> Credential:
+    def _refreshed(self) -> Credential:
         with self._lock:
-            if (known := self._known()) is not None:
-                return known
-            self._credential = fetched = self._fetch()
+            if (cached := self._cached()) is not None:
+                return cached
+            self._credential = fetched = self._run_plugin()
             return fetched
 
-    def _fetch(self) -> Credential:
-        given = self._status(self._output())
-        self._expires = given.expiration_timestamp
+    def _run_plugin(self) -> Credential:
+        status = self._status(self._plugin_output())
+        self._expires = status.expiration_timestamp
         if self._expires is not None and self._expires.tzinfo is None:
             self._expires = self._expires.replace(tzinfo=UTC)
         try:
-            tls = self._tls(given.client_certificate_data, given.client_key_data)
+            tls = self._tls(status.client_certificate_data, status.client_key_data)
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             why = f": {error}" if isinstance(error, ValueError) else ""
-            said = f"returned a client certificate and key that cannot be used{why}"
-            raise ConfigError(f"{self._named} {said}") from error
+            problem = f"returned a client certificate and key that cannot be used{why}"
+            raise ConfigError(f"{self._name} {problem}") from error
         try:
-            return Credential(bearer(given.token) if given.token else None, tls)
+            return Credential(bearer(status.token) if status.token else None, tls)
         except ValueError as error:
-            raise ConfigError(f"{self._named} returned an invalid token: {error}") from error
+            raise ConfigError(f"{self._name} returned an invalid token: {error}") from error
 
-    def _output(self) -> bytes:
+    def _plugin_output(self) -> bytes:
         """Run the plugin within its time limit, and return its standard output."""
         command = [self._config.command, *(self._config.args or ())]
         spec: dict[str, Any] = {"interactive": False}
@@ -260,27 +260,27 @@ class ExecCredentials(Credentials):
             )
         except subprocess.TimeoutExpired as error:
             raise PluginTimeout(
-                f"{self._named} returned no credential within {self._seconds:g} s and was killed"
+                f"{self._name} returned no credential within {self._seconds:g} s and was killed"
             ) from error
         except OSError as error:
             hint = f"; {self._config.install_hint}" if self._config.install_hint else ""
-            raise ConfigError(f"cannot run the {self._named}: {error.strerror}{hint}") from error
+            raise ConfigError(f"cannot run the {self._name}: {error.strerror}{hint}") from error
         if done.returncode:
-            raise ConfigError(f"{self._named} failed with status {done.returncode}")
+            raise ConfigError(f"{self._name} failed with status {done.returncode}")
         return done.stdout
 
     def _status(self, output: bytes) -> _CredentialStatus:
         try:
             answer = decode(output, msgspec.json.Decoder(_ExecCredential))
         except ConversionError as error:
-            raise ConfigError(f"{self._named} returned no ExecCredential: {error}") from error
+            raise ConfigError(f"{self._name} returned no ExecCredential: {error}") from error
         if answer.api_version != self._config.api_version:
             both = f"{answer.api_version} instead of {self._config.api_version}"
-            raise ConfigError(f"{self._named} answered in {both}")
+            raise ConfigError(f"{self._name} answered in {both}")
         status = answer.status
         if not status.token and not (status.client_certificate_data and status.client_key_data):
             raise ConfigError(
-                f"{self._named} returned neither a token nor a certificate with its key"
+                f"{self._name} returned neither a token nor a certificate with its key"
             )
         return status
 

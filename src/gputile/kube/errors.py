@@ -131,24 +131,24 @@ def api_error(
 ) -> ApiError:
     """Return the error for a response whose ``body`` is a metav1.Status or a proxy's text."""
     try:
-        said = _STATUS.decode(body)
+        found = _STATUS.decode(body)
     except msgspec.MsgspecError:
-        said = Status(message=body[:200].decode(errors="replace").strip())
-    return status_error(method, path, status, said, retry_after)
+        found = Status(message=body[:200].decode(errors="replace").strip())
+    return status_error(method, path, status, found, retry_after)
 
 
 def status_error(
-    method: str, path: str, status: int, said: Status, retry_after: float = 0.0
+    method: str, path: str, status: int, found: Status, retry_after: float = 0.0
 ) -> ApiError:
     """Return the error for the metav1.Status of a failed request or watch."""
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
-    parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
-    if said.message:
-        parts.append(said.message[:_LONGEST_MESSAGE])
+    parts = [f"{method} {path}: {status} {found.reason or kind.__name__}"]
+    if found.message:
+        parts.append(found.message[:_LONGEST_MESSAGE])
     if status == 401:
         parts.append(
             "renew the token, certificate or exec plugin login of the kubeconfig or service account"
         )
     if status < 400:
         parts.append("the server redirects: is this an API server?")
-    return kind(status, said.reason, "; ".join(parts), retry_after, said.message, said.details)
+    return kind(status, found.reason, "; ".join(parts), retry_after, found.message, found.details)

@@ -107,10 +107,10 @@ class EventBuffer:
         Other namespaces are served first, because the API server may limit only this namespace.
         """
         queue = self._waiting.setdefault(key.about.namespace, _Queue())
-        since = queue.get(key)
-        if since is not None:
-            occurrences.count += since.count
-            occurrences.last, occurrences.message = since.last, since.message
+        newer = queue.get(key)
+        if newer is not None:
+            occurrences.count += newer.count
+            occurrences.last, occurrences.message = newer.last, newer.message
         else:
             self._count += 1
         queue[key] = occurrences
@@ -118,10 +118,10 @@ class EventBuffer:
 
     def record_sent(self, key: EventKey, occurrences: Occurrences) -> None:
         """Cache a sent event, so that a repetition only increases the stored event's count."""
-        since = self._waiting.get(key.about.namespace, _Queue()).get(key)
-        if since is not None:
-            since.count += occurrences.count
-            since.first, since.stored_as = occurrences.first, occurrences.stored_as
+        newer = self._waiting.get(key.about.namespace, _Queue()).get(key)
+        if newer is not None:
+            newer.count += occurrences.count
+            newer.first, newer.stored_as = occurrences.first, occurrences.stored_as
             return
         self.recent[key] = occurrences
         if len(self.recent) > self._capacity:

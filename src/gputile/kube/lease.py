@@ -58,7 +58,7 @@ class LeaseStep(Enum):
     """The next step of a replica that wants the Lease."""
 
     CREATE = "create"
-    TAKE = "take"
+    ACQUIRE = "take"
     RENEW = "renew"
     WAIT = "wait"
 
@@ -115,7 +115,7 @@ class LeaseState:
             return LeaseStep.CREATE
         if self.record.holder == self.identity:
             return LeaseStep.RENEW
-        return LeaseStep.TAKE if now >= self.free_at else LeaseStep.WAIT
+        return LeaseStep.ACQUIRE if now >= self.free_at else LeaseStep.WAIT
 
     @property
     def free_at(self) -> float:
@@ -210,12 +210,12 @@ class LeaseHolder:
         """
         async with self._lock:
             await self._read()
-            return await self._claim()
+            return await self._acquire_or_renew()
 
     async def renew(self) -> bool:
         """Renew the Lease without reading it first. Return whether this replica holds it."""
         async with self._lock:
-            return await self._claim()
+            return await self._acquire_or_renew()
 
     def give_up(self) -> None:
         """Stop acting as the holder, and never acquire the Lease again. It expires by itself."""
@@ -235,16 +235,16 @@ class LeaseHolder:
                 record = self._state.record
                 if record is None or record.holder != self._state.identity:
                     return
-                nobody = replace(record, holder="", duration=RELEASED_S)
+                released = replace(record, holder="", duration=RELEASED_S)
                 try:
-                    stored = await self._write(LeaseStep.RENEW, nobody)
+                    stored = await self._write(LeaseStep.RENEW, released)
                 # The cause may be a renewal by this replica whose response was lost.
                 except (Conflict, NotFound):
                     await self._read()
                     continue
                 self._state.observe(stored, self._clock.monotonic())
 
-    async def _claim(self) -> bool:
+    async def _acquire_or_renew(self) -> bool:
         for _ in range(2):
             step = self._state.next_step(self._clock.monotonic())
             if step is LeaseStep.WAIT:

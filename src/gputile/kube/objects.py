@@ -1,11 +1,11 @@
-"""Decodes lists and watch events into typed objects, and isolates malformed objects.
+"""Reads lists, and decodes lists and watch events into typed objects.
 
 One malformed object must not make other objects unreadable. A list is first decoded as a whole. If
 that fails, each object is decoded on its own, and a malformed object becomes an
 ``UnreadableObject``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -13,15 +13,13 @@ import msgspec
 
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import ListMeta, ObjectMeta, Status
-from gputile.kube.errors import BadAnswer, status_error
+from gputile.kube.client import Connection, Query
+from gputile.kube.errors import BadAnswer, Gone, status_error
 
 PAGE_SIZE = 500
 # Errors of msgspec, errors for text that is not UTF-8, and the error for deep nesting.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _STATUS: Final = msgspec.json.Decoder(Status)
-
-Query = Mapping[str, str]
-NO_QUERY: Query = {}
 
 
 class KubeObject(Protocol):
@@ -157,11 +155,11 @@ class ObjectDecoder(Generic[T]):
         try:
             event = decode(line, _RAW_EVENT)
             if event.type == "ERROR":
-                said = decode(event.object, _STATUS)
-                if said.code == 410:
-                    raise status_error("WATCH", request, said.code, said)
+                status = decode(event.object, _STATUS)
+                if status.code == 410:
+                    raise status_error("WATCH", request, status.code, status)
                 raise BadAnswer(
-                    f"the watch of {request} failed: {said.code} {said.reason} {said.message}"
+                    f"the watch of {request} failed: {status.code} {status.reason} {status.message}"
                 )
         except ConversionError as error:
             raise BadAnswer(
@@ -204,3 +202,53 @@ def _text(value: object) -> str:
 
 def _unreadable(identity: ObjectMeta, error: Exception) -> UnreadableObject:
     return UnreadableObject(identity.namespace, identity.name, identity.uid, str(error))
+
+
+async def list_pages(
+    connection: Connection,
+    path: str,
+    decoder: ObjectDecoder[T],
+    query: Query,
+    *,
+    page_size: int = PAGE_SIZE,
+    seconds: float | None = None,
+) -> tuple[str, Replaced[T]]:
+    """Return the resourceVersion of the list and all its objects.
+
+    The list is read from a quorum of etcd, in pages of ``page_size`` objects. ``seconds`` is the
+    time limit of one page. None means the connection's default.
+
+    Raises:
+        KubeError: the list cannot be read.
+    """
+    objects: list[T] = []
+    unreadable: list[UnreadableObject] = []
+    page_query = {**query, "limit": str(page_size)}
+    while True:
+        try:
+            body = await connection.get(path, page_query, within=seconds)
+        except Gone:
+            if "limit" not in page_query:
+                raise
+            # The continue token has expired. A list that is read in one piece needs no token.
+            page_query = dict(query)
+            objects, unreadable = [], []
+            continue
+        metadata, page = decoder.page(body)
+        objects += page.objects
+        unreadable += page.unreadable
+        if not metadata.continue_:
+            return metadata.resource_version, Replaced(objects, unreadable)
+        page_query = {**page_query, "continue": metadata.continue_}
+
+
+async def list_all(
+    connection: Connection, path: str, kind: type[T], query: Query | None = None
+) -> list[T]:
+    """Return all readable objects at ``path`` that match ``query``.
+
+    Raises:
+        KubeError: the list cannot be read.
+    """
+    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), query or {})
+    return list(replaced.objects)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn
 
 from gputile.api.core import is_older
-from gputile.kube.client import Backoff, Connection, list_pages
+from gputile.kube.client import Backoff, Connection, Query
 from gputile.kube.errors import (
     AnswerLost,
     BadAnswer,
@@ -29,12 +29,12 @@ from gputile.kube.errors import (
 from gputile.kube.objects import (
     PAGE_SIZE,
     ObjectDecoder,
-    Query,
     Replaced,
     T,
     UnreadableObject,
     WatchEvent,
     WatchLine,
+    list_pages,
 )
 from gputile.support.telemetry import MetricsRegistry, Values
 
@@ -115,11 +115,11 @@ class Reflector(Generic[T]):
         The list starts after this call and is read from a quorum of etcd. So it contains all
         changes made before the call.
         """
-        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(asked)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
         if self._scope is not None and self._scope.when() is None:
             self._scope.reschedule(asyncio.get_running_loop().time())
-        await asked
+        await future
 
     async def run(self) -> NoReturn:
         try:
@@ -128,9 +128,9 @@ class Reflector(Generic[T]):
                 if pause:
                     await self._until_relist(asyncio.sleep(pause))
         finally:
-            for asked in self._waiting:
-                if not asked.done():
-                    asked.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
+            for future in self._waiting:
+                if not future.done():
+                    future.set_exception(RuntimeError(f"the reflector of {self._path} has stopped"))
 
     async def _list_and_watch(self) -> float:
         """List if necessary, and watch once. Return the seconds until the next attempt."""
@@ -161,7 +161,7 @@ class Reflector(Generic[T]):
         return 0.0
 
     async def _list(self) -> None:
-        answered, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, []
         try:
             version, replaced = await list_pages(
                 self._connection,
@@ -172,7 +172,7 @@ class Reflector(Generic[T]):
                 seconds=self._settings.list_seconds,
             )
         except BaseException:
-            self._waiting = answered + self._waiting
+            self._waiting = waiting + self._waiting
             raise
         self._version = version
         self.counts.lists += 1
@@ -185,9 +185,9 @@ class Reflector(Generic[T]):
         else:
             self._on_event(replaced)
         self.synced, self.last_error = True, None
-        for asked in answered:
-            if not asked.done():
-                asked.set_result(None)
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     async def _watch(self) -> None:
         seconds = random.SystemRandom().randint(*self._settings.watch_seconds)

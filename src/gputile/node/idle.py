@@ -13,7 +13,7 @@ list means no command.
 """
 
 # Importing pathlib would increase the memory of this process by a tenth.
-# ruff: noqa: PTH110, PTH115, PTH118, PTH119, PTH123, PTH208
+# ruff: noqa: PTH110, PTH118, PTH119, PTH123, PTH208
 import json
 import os
 import signal
@@ -29,7 +29,7 @@ _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtu
 def gpu_evidence(root: str = "/") -> str | None:
     """Return where the kernel lists a GPU, or None if the node has no GPU.
 
-    ``root`` is the directory that contains /sys, /proc and /dev. A GPU without a driver counts too,
+    ``root`` is the directory that contains /sys and /dev. A GPU without a driver counts too,
     because the agent must report that the driver is missing (L1). The GPUs of WSL and of a Tegra
     are not on the PCI bus.
     """
@@ -37,16 +37,15 @@ def gpu_evidence(root: str = "/") -> str | None:
     for name in _names(devices):
         device = os.path.join(devices, name)
         ours = _read(device, "vendor") == _VENDOR and _read(device, "class").startswith(_DISPLAY)
-        if ours and os.path.basename(_link(os.path.join(device, "driver"))) != _PASSED_THROUGH:
+        driver = os.path.basename(os.path.realpath(os.path.join(device, "driver")))
+        if ours and driver != _PASSED_THROUGH:
             return f"PCI device {name}"
-    for name in _names(os.path.join(root, "proc/driver/nvidia/gpus")):
-        return f"the driver's GPU {name}"
     for path in ("dev/nvidiactl", "sys/class/misc/dxg"):
         if os.path.exists(os.path.join(root, path)):
             return f"/{path}"
     if _read(root, "sys/devices/soc0/family").lower().startswith(b"tegra"):
         return "a Tegra"
-    return "a Tegra" if b"nvidia,tegra" in _read(root, "proc/device-tree/compatible") else None
+    return None
 
 
 def _names(directory: str) -> list[str]:
@@ -62,13 +61,6 @@ def _read(directory: str, name: str) -> bytes:
             return file.read(4096).strip()
     except OSError:
         return b""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
 
 
 CHECK_EVERY_S = 30.0

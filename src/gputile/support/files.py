@@ -74,11 +74,8 @@ def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
         OSError: the file cannot be written. An existing file is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb", opener=_private) as file:
+    # The file is private until it has its final mode.
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(content)
     temporary.chmod(mode)
     temporary.replace(path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # private until the file has its final mode

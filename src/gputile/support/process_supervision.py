@@ -55,9 +55,9 @@ class RunningProcess(Protocol):
     def kill(self) -> None: ...
 
 
-async def end(process: RunningProcess, ask: Callable[[], None], within: float) -> None:
-    """Call ``ask`` and wait until the process ends. Kill it if ``within`` seconds have passed."""
-    ask()
+async def end(process: RunningProcess, request_end: Callable[[], None], within: float) -> None:
+    """Call ``request_end``. Kill the process if it has not ended within ``within`` seconds."""
+    request_end()
     try:
         async with asyncio.timeout(within):
             await process.wait()

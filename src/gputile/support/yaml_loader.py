@@ -49,9 +49,9 @@ def load_documents(text: str) -> Iterator[Any]:
     """
     text = text.removeprefix("\ufeff")
     end = 0
-    for value, behind in _json_objects(text):
+    for value, object_end in _json_objects(text):
         yield value
-        end = behind
+        end = object_end
     if end and not re.match(r"\s*(\Z|^---)", text[end:], re.MULTILINE):
         raise DocumentError(
             f"line {_line(text, end)}: only another JSON object or a line of --- may follow a JSON "

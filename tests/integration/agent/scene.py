@@ -22,7 +22,7 @@ from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.rules import SHARED_RESOURCES
 from gputile.node.agent.settings import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.gateway import Gateway
-from gputile.node.gateway.link import NodeLock, to_gateway
+from gputile.node.gateway.link import FROM_GATEWAY, MessageChannel, NodeLock
 from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
@@ -144,7 +144,7 @@ class Scene:
             self._tasks = [asyncio.create_task(gateway.run())]
         gateway, claim = self._behind
         ours, theirs = socket.socketpair()
-        link = to_gateway(*await asyncio.open_connection(sock=theirs))
+        link = MessageChannel(*await asyncio.open_connection(sock=theirs), FROM_GATEWAY)
         daemons = MpsDaemons(self.host_paths.state / MPS_DIRECTORY, str(self.mps_program))
         configuration = self.cluster.configuration
         host = Host(NODE, self.host_paths, self.monitor, daemons)

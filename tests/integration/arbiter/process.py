@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import SOCKET, AssignedContainer, Assignment, GpuClaim, encode_line
+from gputile.node.arbiter.accounts import WHOLE, Share
+from gputile.node.arbiter.messages import SOCKET, Assignment, encode_line
 from tests.conftest import HANGS_S
 
 
@@ -30,16 +30,14 @@ class ArbiterProcess:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop()
 
-    def assign(self, containers: Mapping[str, Sequence[GpuClaim]], quantum_ms: int = 30) -> list[Path]:
+    def assign(self, containers: Mapping[str, Mapping[str, Share]], quantum_ms: int = 30) -> list[Path]:
         """Serve these containers; return the paths of their sockets."""
-        allocations = []
-        for name, gpus in containers.items():
-            path = self.directory / name
-            path.mkdir(exist_ok=True)
-            allocations.append(AssignedContainer(str(path), tuple(gpus)))
-            write_share(path, quantum_ms, gpus)
-        self.send(Assignment(tuple(allocations), quantum_ms))
-        self.paths = [Path(allocation.directory) / SOCKET for allocation in allocations]
+        assigned = {str(self.directory / name): dict(gpus) for name, gpus in containers.items()}
+        for path, gpus in assigned.items():
+            Path(path).mkdir(exist_ok=True)
+            write_share(Path(path), quantum_ms, gpus)
+        self.send(Assignment(assigned, quantum_ms))
+        self.paths = [Path(path) / SOCKET for path in assigned]
         self.until_served(self.paths)
         return self.paths
 
@@ -81,12 +79,13 @@ class ArbiterProcess:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(self.directory / "lock")]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=os.environ)
 
 
-def write_share(directory: Path, quantum_ms: int, gpus: Sequence[GpuClaim]) -> None:
+def write_share(directory: Path, quantum_ms: int, gpus: Mapping[str, Share]) -> None:
     """Write the file that a client goes by without an arbiter."""
-    lines = [f"card {gpu.uuid} {gpu.guarantee or gpu.ceiling if gpu.ceiling < WHOLE else WHOLE}" for gpu in gpus]
+    parts = {uuid: share.guarantee or share.ceiling if share.ceiling < WHOLE else WHOLE for uuid, share in gpus.items()}
+    lines = [f"card {uuid} {part}" for uuid, part in parts.items()]
     text = "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""])
     beside = directory / ".share"
     beside.write_text(text)

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.message_queue import AT_ONCE, GUARANTEED, SHARED, WINDOW_S, MessageQueue
+from gputile.node.arbiter.accounts import Share
+from gputile.node.arbiter.message_queue import AT_ONCE, GUARANTEED, SHARED, WINDOW_S
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
-    AssignedContainer,
     Assignment,
-    GpuClaim,
     Message,
     MessageKind,
     decode,
@@ -99,7 +98,7 @@ class Recorder(Arbiter):
         for name in names:
             (directory / name).mkdir()
         directories = [str(directory / name) for name in names]
-        self.assign(Assignment(tuple(AssignedContainer(name, (GpuClaim(GPU),)) for name in directories)))
+        self.assign(Assignment({name: {GPU: Share()} for name in directories}))
         return [Path(name) / SOCKET for name in directories]
 
 
@@ -160,7 +159,7 @@ async def test_a_flood_from_many_connections_gets_no_more_than_there_is_in_each_
 def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tmp_path: Path) -> None:
     """And another container takes its turns meanwhile."""
     with ArbiterProcess(tmp_path) as arbiter:
-        bad, good = arbiter.assign({name: [GpuClaim(GPU)] for name in ("bad", "good")})
+        bad, good = arbiter.assign({name: {GPU: Share()} for name in ("bad", "good")})
         with program(LOOP, str(bad), GREETING.hex()) as loop, socket.socket(socket.AF_UNIX) as peer:
             assert loop.stdout is not None
             assert loop.stdout.readline()
@@ -183,11 +182,11 @@ def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tm
 @pytest.mark.requirement("M4")
 async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
     """Though what it said last was never read."""
-    arbiter, loop = Recorder(), asyncio.get_running_loop()
+    arbiter = Recorder()
     (path,) = arbiter.serve(tmp_path, "one")
     here, there = socket.socketpair()
     here.setblocking(False)
-    connection = ContainerConnection(str(path.parent), 1, here, arbiter, MessageQueue(loop))
+    connection = ContainerConnection(str(path.parent), {uuid_fields(GPU): GPU}, 1, here, arbiter)
     there.sendall(GREETING)
     assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
     connection.pause()

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gputile.node.arbiter.accounts import Share
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
-    AssignedContainer,
     Assignment,
-    GpuClaim,
     Message,
     MessageKind,
     decode,
@@ -39,7 +38,7 @@ async def test_a_directory_that_is_made_anew_has_a_socket_again(tmp_path: Path) 
     directory = tmp_path / "a"
     directory.mkdir()
     arbiter, before, loop = Arbiter(), sockets(), asyncio.get_running_loop()
-    arbiter.assign(Assignment((AssignedContainer(str(directory), (GpuClaim(GPU),)),)))
+    arbiter.assign(Assignment({str(directory): {GPU: Share()}}))
     shutil.rmtree(directory)
     arbiter.listen()
     assert sockets() <= before

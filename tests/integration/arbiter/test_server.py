@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from gputile.node.arbiter.accounts import Share
 from gputile.node.arbiter.messages import (
     SIZE,
     VERSION,
-    AssignedContainer,
     Assignment,
-    GpuClaim,
     Message,
     MessageKind,
     decode,
@@ -74,7 +73,7 @@ def arbiter(tmp_path: Path) -> Iterator[ArbiterProcess]:
 
 
 def serve(arbiter: ArbiterProcess, *names: str, gpu: str = GPU) -> list[Path]:
-    return arbiter.assign({name: [GpuClaim(gpu)] for name in names})
+    return arbiter.assign({name: {gpu: Share()} for name in names})
 
 
 def test_killed_and_silent_holders(arbiter: ArbiterProcess) -> None:
@@ -131,7 +130,7 @@ def test_another_arbiter_waits_for_the_first_to_end(tmp_path: Path) -> None:
         first = ArbiterProcess(tmp_path)
         (path,) = serve(first, "one")
         second = stack.enter_context(ArbiterProcess(tmp_path))
-        second.send(Assignment((AssignedContainer(str(path.parent), (GpuClaim(GPU),)),)))
+        second.send(Assignment({str(path.parent): {GPU: Share()}}))
         Peer(path)
         first.stop()
         second.until_served([path])
@@ -143,13 +142,13 @@ def test_one_that_waits_for_the_first_to_end_ends_with_its_agent(tmp_path: Path)
     with ArbiterProcess(tmp_path) as first:
         (path,) = serve(first, "one")
         second = ArbiterProcess(tmp_path)
-        second.send(Assignment((AssignedContainer(str(path.parent), (GpuClaim(GPU),)),)))
+        second.send(Assignment({str(path.parent): {GPU: Share()}}))
         second.stop()
         Peer(path)
 
 
 def test_lines_that_are_no_assignments(arbiter: ArbiterProcess) -> None:
-    arbiter.send_raw(b'{"allocations": 5}\nnonsense\n{"allocations": [], "more": 1}\n')
+    arbiter.send_raw(b'{"containers": 5}\nnonsense\n{"containers": {}, "more": 1}\n')
     (path,) = serve(arbiter, "one")
     Peer(path)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import GpuClaim
+from gputile.node.arbiter.accounts import WHOLE, Share
 from tests.conftest import HANGS_S
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.busy import Busy, measure, until
@@ -42,12 +41,12 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def percent(gpu: str, part: int) -> GpuClaim:
-    return GpuClaim(gpu, part, part * WHOLE // 100, part * WHOLE // 100)
+def percent(part: int) -> Share:
+    return Share(part, part * WHOLE // 100, part * WHOLE // 100)
 
 
-def start(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, claims: Sequence[GpuClaim]) -> list[Busy]:
-    paths = arbiter.assign({f"c{i}": [claim] for i, claim in enumerate(claims)})
+def start(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, shares: Sequence[Share]) -> list[Busy]:
+    paths = arbiter.assign({f"c{i}": {gpus.uuids[0]: share} for i, share in enumerate(shares)})
     processes = [stack.enter_context(Busy(gpus, path)) for path in paths]
     for process in processes:
         process.begin()
@@ -96,7 +95,7 @@ def keep_to(processes: Sequence[Busy], caps: Sequence[float], more: float = 1.05
 @pytest.mark.requirement("M5", "G4")
 def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
     """1 to 2 within 5 %, under their caps, by the GPU's clock; one submits ahead, one waits for each kernel."""
-    paths = arbiter.assign({f"c{part}": [percent(gpus.uuids[0], part)] for part in (30, 60)})
+    paths = arbiter.assign({f"c{part}": {gpus.uuids[0]: percent(part)} for part in (30, 60)})
     processes = [
         stack.enter_context(Busy(gpus, path, style=style)) for path, style in zip(paths, ("async", "sync"), strict=True)
     ]
@@ -109,7 +108,7 @@ def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: Fake
 @pytest.mark.alone
 def test_the_arbiter_hangs_dies_and_comes_back(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
     """Without one each keeps to its guaranteed share by itself; with a new one all is as before."""
-    processes = start(stack, arbiter, gpus, [percent(gpus.uuids[0], 30), percent(gpus.uuids[0], 60)])
+    processes = start(stack, arbiter, gpus, [percent(30), percent(60)])
     measure(processes, SECOND)
     arbiter.signal(signal.SIGSTOP)
     measure(processes, SECOND)
@@ -126,7 +125,7 @@ def test_one_that_was_alone_goes_on_when_the_arbiter_dies(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
     """At its share, from now on; the time for which nobody else wanted the GPU is not owed."""
-    one, _ = arbiter.assign({name: [GpuClaim(gpus.uuids[0])] for name in ("one", "idle")})
+    one, _ = arbiter.assign({name: {gpus.uuids[0]: Share()} for name in ("one", "idle")})
     (one.parent / "share").write_text(f"gputile-share 1\nquantum 30000\ncard {gpus.uuids[0]} 250000\nend\n")
     process = stack.enter_context(Busy(gpus, one))
     process.begin()
@@ -144,7 +143,7 @@ def test_a_program_that_closes_descriptors_it_does_not_know(
     """It comes back under the arbiter, writes nothing into what has their numbers now, and does not spin."""
     lost = tmp_path / "lost"
     monkeypatch.setenv("LOST", str(lost))
-    one, two = start(stack, arbiter, gpus, [GpuClaim(gpus.uuids[0], weight) for weight in (1, 3)])
+    one, two = start(stack, arbiter, gpus, [Share(weight) for weight in (1, 3)])
 
     def sockets() -> set[str]:
         found = set()
@@ -181,7 +180,7 @@ def test_never_an_arbiter(stack: ExitStack, tmp_path: Path, gpus: FakeGpus) -> N
 
 def test_the_holder_hangs_and_comes_back(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
     """The others go on meanwhile."""
-    one, two = start(stack, arbiter, gpus, [GpuClaim(gpus.uuids[0])] * 2)
+    one, two = start(stack, arbiter, gpus, [Share()] * 2)
     measure([one, two], SECOND // 4)
     for signalled, goes_on in ((signal.SIGSTOP, two), (signal.SIGCONT, one)):
         one.signal(signalled)
@@ -199,9 +198,7 @@ def test_no_races_between_threads(
     monkeypatch.setenv("TSAN_OPTIONS", "exitcode=66")
     gpus = FakeGpus(tmp_path, mib=(16384, 16384))
     first, second = gpus.uuids
-    paths = arbiter.assign(
-        {"one": [percent(first, 30), GpuClaim(second)], "two": [percent(first, 60), GpuClaim(second)]}
-    )
+    paths = arbiter.assign({"one": {first: percent(30), second: Share()}, "two": {first: percent(60), second: Share()}})
     processes = [
         stack.enter_context(Busy(gpus, path, 600.0, 500_000, style, 4, (0, 1), sanitizer="thread"))
         for path, style in zip(paths, ("async", "sync"), strict=True)
@@ -221,7 +218,7 @@ def test_no_races_between_threads(
 def test_kernels_over_two_gpus(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
     """Two containers whose kernels need both GPUs, and one on the first alone: a third of that for each."""
     gpus = FakeGpus(tmp_path, mib=(16384, 16384))
-    both, one = [GpuClaim(uuid) for uuid in gpus.uuids], [GpuClaim(gpus.uuids[0])]
+    both, one = {uuid: Share() for uuid in gpus.uuids}, {gpus.uuids[0]: Share()}
     paths = arbiter.assign({"x": both, "y": both, "z": one})
     x, y = (stack.enter_context(Busy(gpus, path, 600.0, 5_000_000, "joint", 2, (0, 1))) for path in paths[:2])
     z = stack.enter_context(Busy(gpus, paths[2], 600.0, 5_000_000, "sync"))
@@ -243,7 +240,7 @@ def test_a_lone_container_gets_what_it_gets_without_the_library(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
     """More than 98 %, in the best of some rounds; a busy machine slows either down now and then."""
-    (path,) = arbiter.assign({"one": [GpuClaim(gpus.uuids[0])]})
+    (path,) = arbiter.assign({"one": {gpus.uuids[0]: Share()}})
     best = 0.0
     for _ in range(6):
         got = []

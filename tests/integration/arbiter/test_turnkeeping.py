@@ -13,12 +13,11 @@ from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.time_shares import TimeShares
+from gputile.node.arbiter.accounts import Share
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
-    AssignedContainer,
     Assignment,
-    GpuClaim,
     Message,
     MessageKind,
     Spent,
@@ -33,8 +32,8 @@ USED_NS = 40_000_000
 
 
 def shares_of(store: NodeFiles, *names: str) -> TimeShares:
-    allocations = tuple(AssignedContainer(str(store.allocations / name), (GpuClaim(GPU),)) for name in names)
-    return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"), {})
+    containers = {str(store.allocations / name): {GPU: Share()} for name in names}
+    return TimeShares(Assignment(containers), dict.fromkeys(names, b"gputile-share 1\nend\n"), {})
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -92,11 +91,8 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
 
 @pytest.mark.anyio
 @pytest.mark.requirement("G4")
-async def test_what_was_used_is_told_by_each_arbiter_from_its_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_used_is_told_by_each_arbiter_from_its_start(tmp_path: Path) -> None:
     """Who had how much of a GPU can be seen; the counters of a new arbiter start at 0."""
-    monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
     store = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
     store.prepare("one")
     turns = ArbiterProcess(store, lambda _: shares_of(store, "one"))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gputile.cli.app import NODES_AND_SERVICES, PEOPLE, app
+from gputile.cli.app import SYSTEM_COMMANDS, USER_COMMANDS, app
 from gputile.version import VERSION
 from tests.unit.cli.programs import arguments
 
 HEAVY = ("aiohttp", "asyncio", "highspy", "msgspec", "numpy", "pydantic", "rich.console", "ssl", "uvloop", "yaml")
 SERVING = {"aiohttp.web", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console"}
-COMMANDS = [*PEOPLE, *NODES_AND_SERVICES]
+COMMANDS = [*USER_COMMANDS, *SYSTEM_COMMANDS]
 
 
 def imported(program: str, *words: str, fails: bool = False) -> set[str]:
@@ -25,12 +25,16 @@ def imported(program: str, *words: str, fails: bool = False) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["version"], *([name, "--help"] for name in PEOPLE)])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["--help"], ["version"], *([each, "--help"] for each in USER_COMMANDS)]
+)
 def test_help_loads_nothing_of_what_commands_work_with(words: list[str]) -> None:
     found = imported("main", *words)
     assert not found.intersection(HEAVY)
-    own = {f"gputile.cli.commands.{PEOPLE[words[0]].module}"} if words[0] in PEOPLE else set()
-    others = {f"gputile.cli.commands.{each.module}" for each in (*PEOPLE.values(), *NODES_AND_SERVICES.values())} - own
+    own = {f"gputile.cli.commands.{USER_COMMANDS[words[0]].module}"} if words[0] in USER_COMMANDS else set()
+    others = {
+        f"gputile.cli.commands.{each.module}" for each in (*USER_COMMANDS.values(), *SYSTEM_COMMANDS.values())
+    } - own
     assert not found.intersection(others)
     assert own <= found, "the modules are those of the table"
 
@@ -60,7 +64,7 @@ def test_the_short_help_is_that_of_the_command(name: str) -> None:
     import typer.main
 
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    entry = (PEOPLE | NODES_AND_SERVICES)[name]  # type: ignore[operator]
+    entry = (USER_COMMANDS | SYSTEM_COMMANDS)[name]  # type: ignore[operator]
     assert command.name == name
     assert (command.help or "").split()[0] == entry.help.split()[0]
 
@@ -75,8 +79,8 @@ def test_kubectl_gputile_has_the_commands_for_people() -> None:
     done = subprocess.run(arguments("kubectl_gputile", "--help"), capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Usage: kubectl gputile [OPTIONS] COMMAND")
     listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ") and line[2] != " "}
-    assert listed >= set(PEOPLE)
-    assert not listed & set(NODES_AND_SERVICES)
+    assert listed >= set(USER_COMMANDS)
+    assert not listed & set(SYSTEM_COMMANDS)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")

@@ -10,7 +10,7 @@ from gputile.cli.app import app
 from gputile.cli.configuration import ClusterSource
 from gputile.cli.reads import cluster_view
 from gputile.cli.reads.cluster_view import read_state, watched
-from gputile.cli.reads.live_cluster import Unreadable, read_or_leave
+from gputile.cli.reads.live_cluster import Unreadable, read_or_exit
 from gputile.kube.errors import ConnectionFailed
 from tests.localcluster.machine import free_ports
 
@@ -36,7 +36,7 @@ def test_a_cluster_that_goes_away_ends_nothing(
             found = next(looks)
         except StopIteration:
             raise KeyboardInterrupt from None
-        return read_or_leave(away()) if found is None else found
+        return read_or_exit(away()) if found is None else found
 
     with pytest.raises(KeyboardInterrupt):
         watched(1, look, shown.append, redraw=True)
@@ -62,9 +62,9 @@ def test_a_file_that_is_being_written_ends_nothing(monkeypatch: pytest.MonkeyPat
     state = read_state(source)
     file.write_text("{")
     with pytest.raises(Unreadable, match=r"cannot read the cluster: .*cluster.yaml"):
-        state.again(source)
+        state.reread(source)
     file.write_text(text)
-    assert state.again(source) == state
+    assert state.reread(source) == state
 
 
 def test_waiting_and_watching_do_not_go_together() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from gputile.kube import errors
 from gputile.kube.client import Attempts, Clock, Connection
-from gputile.kube.config import Access, Proxy
+from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.errors import api_error
+from gputile.kube.proxy import Proxy
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer
 from tests.localcluster.identities import Authority

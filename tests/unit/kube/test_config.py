@@ -12,9 +12,10 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 
-from gputile.kube.config import Access, Proxy, environment_proxy, load_access
+from gputile.kube.config import Access, load_access
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
+from gputile.kube.proxy import Proxy, environment_proxy
 from tests.localcluster.identities import Authority
 
 V1 = "client.authentication.k8s.io/v1"

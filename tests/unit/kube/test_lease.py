@@ -246,4 +246,4 @@ def test_a_lease_that_was_not_released_is_taken_as_one_whose_holder_died(holder:
     mine = LeaseState("me", 15, 3)
     mine.observe(LeaseRecord("1", holder, duration, uid="u"), 100.0)
     assert mine.next_step(114.9) is LeaseStep.WAIT
-    assert mine.next_step(115.0) is LeaseStep.TAKE
+    assert mine.next_step(115.0) is LeaseStep.ACQUIRE

@@ -15,18 +15,10 @@ import httpx2
 import pytest
 from aiohttp import web
 
-from gputile.controlplane.webhook.certificates import self_made
+from gputile.controlplane.webhook.certificates import self_signed
 from gputile.support import http_server
-from gputile.support.http_server import (
-    LARGEST_HEAD,
-    STANDARD_LIMITS,
-    BodyReader,
-    BodyRefused,
-    Server,
-    ServerLimits,
-    bound_ports,
-    routed,
-)
+from gputile.support.http_requests import BodyReader, BodyRefused, routed
+from gputile.support.http_server import LARGEST_HEAD, STANDARD_LIMITS, Server, ServerLimits, bound_ports
 from gputile.support.listening import TlsFiles
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import until
@@ -162,7 +154,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 @pytest.fixture
 def tls(tmp_path: Path) -> ssl.SSLContext:
-    certificate = self_made(["localhost"], datetime.now(UTC))
+    certificate = self_signed(["localhost"], datetime.now(UTC))
     files = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
     files.certificate.write_bytes(certificate.certificate)
     files.key.write_bytes(certificate.key)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.controlplane.webhook.certificates import ServingCertificate, self_made
+from gputile.controlplane.webhook.certificates import ServingCertificate, self_signed
 from gputile.support.listening import TlsFiles, TlsReloader, UnusableTls, bind_port
 from tests.unit.support.test_http_server import serving
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def pairs() -> tuple[ServingCertificate, ServingCertificate]:
-    first, second = (self_made(("127.0.0.1",), datetime.now(UTC)) for _ in range(2))
+    first, second = (self_signed(("127.0.0.1",), datetime.now(UTC)) for _ in range(2))
     return first, second
 
 

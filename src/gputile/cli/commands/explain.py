@@ -8,7 +8,7 @@ import typer
 
 from gputile.api.wording import broken_label_name, gib_text
 from gputile.cli.configuration import ClusterFiles, ClusterSource
-from gputile.cli.options import Printed, Reach, namespace_option, takes
+from gputile.cli.options import ApiOptions, Printed, namespace_option, takes
 from gputile.cli.reads.cluster_view import read_state
 from gputile.cli.terminal import (
     BAD_INPUT,
@@ -40,7 +40,7 @@ _SHORT = {
 }
 _WORKLOADS = ("deployment", "statefulset", "daemonset", "replicaset", "job", "cronjob")
 _NODES_SHOWN = 10
-_HOLDERS_SHOWN = 4
+_PODS_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +93,13 @@ def explain(options: ExplainOptions) -> None:
     first, _, name = pod.rpartition("/")
     kind = _SHORT.get(first.lower(), first.lower().removesuffix("s"))
     namespace = within if kind in ("", "pod", *_WORKLOADS) else first
-    found = next((each for each in state.pods if each.key in (pod, f"{namespace}/{name}")), None)
+    keys = (pod,) if kind in _WORKLOADS else (pod, f"{namespace}/{name}")
+    found = next((each for each in state.pods if each.key in keys), None)
     if kind not in ("", "pod"):
         found = _of_workload(kind, name, within, state.pods) or found
     if found is None:
         workload = f"{kind}/{name}" if kind in _WORKLOADS else ""
-        _not_there(namespace, name, workload, state.pods, None if options.cluster else options)
+        _fail_missing(namespace, name, workload, state.pods, None if options.cluster else options)
     now_ns = time.time_ns()
     explanation = explain_pod(
         found, state.nodes, state.pods, state.configuration, now_ns, state.claims
@@ -129,8 +130,8 @@ def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") ->
     return chosen
 
 
-def _not_there(
-    namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: Reach | None
+def _fail_missing(
+    namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: ApiOptions | None
 ) -> NoReturn:
     """Exit because the pod does not exist. The message contains the reason or a similar name.
 
@@ -138,18 +139,18 @@ def _not_there(
     """
     from gputile.api.wording import nearest
 
-    alike = sorted(pod.key for pod in pods if pod.metadata.name == name)
+    same_name = sorted(pod.key for pod in pods if pod.metadata.name == name)
     names = [pod.metadata.name for pod in pods if pod.metadata.namespace == namespace]
-    hint = f"; there is {alike[0]}" if alike else nearest(name, names)
-    if live is not None and not alike:
+    hint = f"; there is {same_name[0]}" if same_name else nearest(name, names)
+    if live is not None and not same_name:
         from gputile.cli.reads.live_cluster import read_failed_creations
         from gputile.tools.simulator.explanation import creation_refusal
 
         events = read_failed_creations(live, namespace)
-        makers = {each.involved_object.name for each in events} if workload else ()
+        controllers = {each.involved_object.name for each in events} if workload else ()
         reasons = (
             creation_refusal(each, events)
-            for each in (name, *makers)
+            for each in (name, *controllers)
             if f"{each}-".startswith(f"{name}-")
         )
         hint = next((f": {why}" for why in reasons if why is not None), hint)
@@ -179,8 +180,8 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
     """Print why the nodes do not fit. Nodes with equal rows are merged unless ``every`` is set."""
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
-        alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
-        groups.setdefault(alike, []).append(report)
+        group = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
+        groups.setdefault(group, []).append(report)
     shown = list(groups.values())[: None if every else _NODES_SHOWN]
     rows: list[tuple[str, ...]] = [
         ("NODE", "GPU", "FREE/TOTAL GiB", "COMPUTE FREE", "PODS", "WHY NOT")
@@ -211,8 +212,8 @@ def _ranges(numbers: "Sequence[int]") -> str:
 
 def _gpu_cells(gpu: "GpuReport") -> tuple[str, ...]:
     holders = [f"{holder.namespace}/{holder.name} {gib_text(holder.mib)}" for holder in gpu.pods]
-    shown = ", ".join(holders[:_HOLDERS_SHOWN])
-    if len(holders) > _HOLDERS_SHOWN:
-        shown += f", and {len(holders) - _HOLDERS_SHOWN} more"
+    shown = ", ".join(holders[:_PODS_SHOWN])
+    if len(holders) > _PODS_SHOWN:
+        shown += f", and {len(holders) - _PODS_SHOWN} more"
     free = f"{gib_text(gpu.free_mib)}/{gib_text(gpu.total_mib)}"
     return free, f"{gpu.free_percent}%", shown or "-", gpu.lacks

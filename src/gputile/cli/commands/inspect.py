@@ -66,12 +66,12 @@ def inspect(options: InspectOptions) -> None:
     from gputile.api.wording import nearest
     from gputile.cli.answers import InspectAnswer
     from gputile.cli.terminal import bars, columns, draw
-    from gputile.tools.simulator.what_if import nearly_selected
+    from gputile.tools.simulator.what_if import selector_hint
     from gputile.tools.views import inspect as tables
 
     is_data = options.output in (InspectFormat.JSON, InspectFormat.YAML)
 
-    def show(found: _Shown) -> None:
+    def show(found: _Selection) -> None:
         nodes, unit = found.nodes, found.unit_mib
         if is_data:
             write_data(InspectAnswer(unit, nodes), options.output)
@@ -86,28 +86,28 @@ def inspect(options: InspectOptions) -> None:
             write(tables.summary(nodes, unit, columns()))
 
         for name in found.missing:
-            note(f"{_nowhere(name)} any more")
+            note(f"{_no_node_text(name)} any more")
 
     state = read_state(options)
-    first = _shown(state, options)
+    first = _select(state, options)
     if first.missing:
-        others = [node.name for node in _shown(state, replace(options, names=None)).nodes]
-        fail(f"{_nowhere(first.missing[0])}{nearest(first.missing[0], others)}")
+        others = [node.name for node in _select(state, replace(options, names=None)).nodes]
+        fail(f"{_no_node_text(first.missing[0])}{nearest(first.missing[0], others)}")
     if options.selector and not first.nodes:
-        hint = nearly_selected(options.selector, state.nodes)
+        hint = selector_hint(options.selector, state.nodes)
         note(f"no GPU node has the labels {options.selector[:80]!r}{hint}")
     if options.watch:
-        watched(first, lambda: _shown(state.again(options), options), show, redraw=not is_data)
+        watched(first, lambda: _select(state.reread(options), options), show, redraw=not is_data)
     else:
         show(first)
 
 
-def _nowhere(name: str) -> str:
+def _no_node_text(name: str) -> str:
     return f"no GPU node is named {name or repr(name)}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _Selection:
     """The nodes to show. ``missing`` contains the requested names that match no node."""
 
     nodes: "list[NodeSummary]"
@@ -116,7 +116,7 @@ class _Shown:
     pods: "list[Pod]" = field(compare=False)
 
 
-def _shown(state: "ClusterObjects", options: InspectOptions) -> _Shown:
+def _select(state: "ClusterObjects", options: InspectOptions) -> _Selection:
     from gputile.core.kube_predicates.node_fit import selects
     from gputile.tools.simulator.what_if import SelectorError, parse_selector
     from gputile.tools.views.inspect import node_summaries, of_namespace, unit_of
@@ -139,4 +139,4 @@ def _shown(state: "ClusterObjects", options: InspectOptions) -> _Shown:
         ]
     unit = unit_of(shown, state.configuration.unit_mib)
     namespace = "" if options.all_namespaces else options.namespace
-    return _Shown([of_namespace(node, namespace) for node in shown], unit, missing, state.pods)
+    return _Selection([of_namespace(node, namespace) for node in shown], unit, missing, state.pods)

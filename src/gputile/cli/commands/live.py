@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from gputile.cli.reads.cluster_view import ClusterObjects
     from gputile.kube.client import Connection
-    from gputile.tools.web.questions import Moment
+    from gputile.tools.web.questions import ClusterSnapshot
     from gputile.tools.web.records import NodeTile, NodeUsage
     from gputile.tools.web.top_rows import TopAnswer
 
 PORT = 8420
 HEALTH_PORT = 8086
-_LINES_BESIDE = 3  # the number of hidden rows, a note on read errors, and the cursor
+_OTHER_LINES = 3  # the number of hidden rows, a note on read errors, and the cursor
 
 
 class TopOrder(StrEnum):
@@ -92,13 +92,13 @@ def top(options: TopOptions) -> None:
     if live:
         watched(
             found,
-            lambda: shown.answer(state.again(options), twice=False),
+            lambda: shown.answer(state.reread(options), twice=False),
             lambda answer: shown.write(answer, lines() if redraws() else None),
             redraw=True,
         )
     elif options.output.is_data:
         write_data(found, options.output)
-        shown.write_why()
+        shown.write_unknown_usage()
     else:
         shown.write(found, None)
 
@@ -134,13 +134,13 @@ class _Top:
         usage = self._usage
         if usage is None:
             return {}
-        from gputile.cli.reads.live_cluster import connected, read_or_leave
+        from gputile.cli.reads.live_cluster import connected, read_or_exit
 
         async def read() -> "Mapping[str, NodeUsage]":
             async with connected(self._options) as connection:
                 return await usage.read(connection, tiles, twice=twice)
 
-        return read_or_leave(read())
+        return read_or_exit(read())
 
     def write(self, found: "TopAnswer", most: int | None) -> None:
         """Print the rows in at most ``most`` lines, or all rows if ``most`` is None."""
@@ -153,7 +153,7 @@ class _Top:
                 rows = table_of(GPU_COLUMNS, found.gpus)
             case TopOf.PODS:
                 rows = table_of(POD_COLUMNS, found.pods)
-        notes = _LINES_BESIDE + (lines_of_note(self._why) if self._why else 0)
+        notes = _OTHER_LINES + (lines_of_note(self._unknown_usage) if self._unknown_usage else 0)
         if left := write_table(rows, most - notes if most is not None else None):
             write(f"... and {left} more {self._options.of.value}\n")
         if len(rows) == 1:
@@ -167,15 +167,15 @@ class _Top:
                 if self._options.of is TopOf.GPUS
                 else f"no {self._options.of.value} have GPUs{within}"
             )
-        self.write_why()
+        self.write_unknown_usage()
 
     @property
-    def _why(self) -> str:
+    def _unknown_usage(self) -> str:
         return self._usage.unknown if self._usage is not None else ""
 
-    def write_why(self) -> None:
-        if self._why:
-            note(self._why)
+    def write_unknown_usage(self) -> None:
+        if self._unknown_usage:
+            note(self._unknown_usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,12 +257,12 @@ def _serving(address: str) -> None:
     note(f"serving at {address}; viewers log in with a token of the cluster")
 
 
-async def _complete(connection: "Connection", moment: "Moment") -> "Moment":
+async def _complete(connection: "Connection", snapshot: "ClusterSnapshot") -> "ClusterSnapshot":
     from gputile.cli.reads.live_cluster import read_budgets, read_groups, read_unsafe_namespaces
 
     groups, _ = await read_groups(connection)
     return replace(
-        moment,
+        snapshot,
         groups=groups,
         unsafe=await read_unsafe_namespaces(connection),
         budgets=await read_budgets(connection),

@@ -136,13 +136,15 @@ def _temporary_root() -> Iterator[None]:
 
 def _first_gpu() -> tuple[str, dict[str, str]]:
     """Return the UUID of the first GPU, and an environment in which processes see only this GPU."""
-    from gputile.node.nvml.nvml_probe import open_real
-    from gputile.node.nvml.probe import NvmlError
+    from pynvml import NVMLError  # type: ignore[import-untyped]
+
+    from gputile.node.nvml.errors import problem_of
+    from gputile.node.nvml.nvml_probe import NvmlSession
 
     try:
-        gpus = open_real().inventory().gpus
-    except NvmlError as error:
-        fail(f"no GPU was found ({error}): run this test on a GPU node")
+        gpus = NvmlSession().inventory().gpus
+    except NVMLError as error:
+        fail(f"no GPU was found ({problem_of(error.value).message}): run this test on a GPU node")
     if not gpus:
         fail("no GPU was found: run this test on a GPU node")
     return gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}

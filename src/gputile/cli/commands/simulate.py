@@ -16,9 +16,9 @@ from gputile.cli.terminal import (
     SAY_AFTER_PIPED_S,
     DecisionFormat,
     Progress,
-    counted,
     fail,
     note,
+    with_progress,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gputile.api.core import Pod
     from gputile.cli.answers import SimulationResult
     from gputile.cli.configuration import GivenConfiguration
-    from gputile.cli.reads.live_cluster import Live
+    from gputile.cli.reads.live_cluster import LiveCluster
     from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Simulation
@@ -73,16 +73,16 @@ def simulate(options: SimulateOptions) -> None:
     elif options.validate is not Validation.SERVER:
         options.not_used()
     scenario = _read(options, live, given)
-    configuration = _as_asked(_configuration(scenario, live, given), options)
+    configuration = _with_options(_configuration(scenario, live, given), options)
     _add_nodes(options, scenario, configuration)
     intake = _intake(options, configuration)
     if live is not None:
-        intake = _as_in_cluster(intake, live)
+        intake = _with_cluster_admission(intake, live)
     if live is not None or options.validate is Validation.SERVER:
-        intake = _judged_by_server(options, scenario, intake)
+        intake = _validated_by_server(options, scenario, intake)
     more = _make_pods(options, scenario, intake, live)
-    before = _as_it_is(scenario, configuration) if options.mode is not None else None
-    _imagine(options, scenario, configuration)
+    before = _current_nodes(scenario, configuration) if options.mode is not None else None
+    _apply_what_if(options, scenario, configuration)
     result, other = _simulated(configuration, scenario, more), None
     if options.compare is not None:
         import msgspec
@@ -94,7 +94,8 @@ def simulate(options: SimulateOptions) -> None:
     write_result(options.output, result, other, plain=options.plain)
     for text in merged_notes(scenario.notes):
         note(text)
-    if _is_unplaced(result):
+    nothing_fits = result.count is not None and not result.count.copies
+    if result.placed < len(result.outcomes) or nothing_fits:
         raise typer.Exit(NOT_PLACED)
 
 
@@ -109,7 +110,7 @@ def _check(options: SimulateOptions) -> None:
         fail("-o html cannot be used with --compare or --fit: the page shows only one result")
 
 
-def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "Live":
+def _live(options: SimulateOptions, given: "GivenConfiguration | None") -> "LiveCluster":
     """Read the objects of kubectl's current cluster. Exit if an object cannot be decoded."""
     from gputile.cli.reads.live_cluster import read_cluster
 
@@ -132,12 +133,6 @@ def _add_nodes(
         fail(str(error), BAD_INPUT)
 
 
-def _is_unplaced(result: "SimulationResult") -> bool:
-    return result.placed < len(result.outcomes) or (
-        result.count is not None and not result.count.copies
-    )
-
-
 def _simulated(
     configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]"
 ) -> "SimulationResult":
@@ -147,7 +142,7 @@ def _simulated(
 
     simulation = Simulation(configuration)
     outcomes = list(
-        counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending))
+        with_progress(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending))
     )
     return SimulationResult(
         simulation, scenario, outcomes, _count(simulation, more) if more else None
@@ -155,7 +150,7 @@ def _simulated(
 
 
 def _read(
-    options: SimulateOptions, live: "Live | None", given: "GivenConfiguration | None"
+    options: SimulateOptions, live: "LiveCluster | None", given: "GivenConfiguration | None"
 ) -> "Scenario":
     """Build the scenario from the files, and from the nodes, PodGroups and claims in ``live``."""
     from gputile.tools.simulator.manifests import ManifestError
@@ -192,13 +187,16 @@ def _intake(options: SimulateOptions, configuration: "Configuration") -> "Intake
         fail(str(error), BAD_INPUT)
     enforced = options.admission is Switch.ON
     admission = Admission(configuration, enforced=enforced, installed_in=options.installed_in)
-    ways = {Validation.WARN: UnknownFields.NOTED, Validation.IGNORE: UnknownFields.IGNORED}
+    treatments = {Validation.WARN: UnknownFields.NOTED, Validation.IGNORE: UnknownFields.IGNORED}
     return Intake(
-        admission, table, ways.get(options.validate, UnknownFields.REFUSED), options.ignore_unknown
+        admission,
+        table,
+        treatments.get(options.validate, UnknownFields.REFUSED),
+        options.ignore_unknown,
     )
 
 
-def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
+def _with_cluster_admission(intake: "Intake", live: "LiveCluster") -> "Intake":
     """Make admission use the live cluster's PriorityClasses and the labels of its namespaces."""
     from gputile.cli.reads.live_cluster import unsafe_namespaces
 
@@ -208,13 +206,15 @@ def _as_in_cluster(intake: "Intake", live: "Live") -> "Intake":
     return dataclasses.replace(intake, admission=admission)
 
 
-def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "Intake") -> "Intake":
+def _validated_by_server(
+    options: SimulateOptions, scenario: "Scenario", intake: "Intake"
+) -> "Intake":
     """Have the API server validate the objects. Exit if the API server refuses an object."""
     from gputile.cli.reads.dry_run import ask_server
 
-    ways = {Validation.WARN: "Warn", Validation.IGNORE: "Ignore"}
+    treatments = {Validation.WARN: "Warn", Validation.IGNORE: "Ignore"}
     verdict = ask_server(
-        options, scenario.manifests, intake.kinds, ways.get(options.validate, "Strict")
+        options, scenario.manifests, intake.kinds, treatments.get(options.validate, "Strict")
     )
     if refused := verdict.refused:
         more = (
@@ -228,39 +228,39 @@ def _judged_by_server(options: SimulateOptions, scenario: "Scenario", intake: "I
 
 
 def _make_pods(
-    options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "Live | None"
+    options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "LiveCluster | None"
 ) -> "list[Pod]":
     """Add the pods of the files and of the live cluster. Return the pods of ``--fit``."""
-    from gputile.tools.simulator.foreign_cluster import adopted
+    from gputile.tools.simulator.foreign_cluster import adopted_cluster
     from gputile.tools.simulator.manifests import ManifestError, Note
-    from gputile.tools.simulator.scenario import load_pods, make_pods, recognise
+    from gputile.tools.simulator.scenario import load_pods, make_pods, match_live_pods
 
     try:
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
             more = load_pods(options.fit, scenario, expansion.intake) if options.fit else []
         # With these options, running pods are placed again.
-        leaving = (
+        removed = (
             options.without_node or options.without_nodes is not None or options.mode is not None
         )
-        if not expansion.pods and not more and not (leaving and not options.files):
+        if not expansion.pods and not more and not (removed and not options.files):
             if not options.files:
                 raise ManifestError(_NO_WORKLOADS)
             scenario.notes.append(Note("the files create no pods, so there is nothing to place"))
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
     if live is not None:
-        recognise(scenario, live.pods, expansion)
+        match_live_pods(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
     unit_mib = intake.admission.configuration.unit_mib
-    found = adopted(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
+    found = adopted_cluster(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
     return more
 
 
 def _configuration(
-    scenario: "Scenario", live: "Live | None", given: "GivenConfiguration | None"
+    scenario: "Scenario", live: "LiveCluster | None", given: "GivenConfiguration | None"
 ) -> "Configuration":
     """Return the configuration for the scenario. Print what is assumed about a live cluster."""
     from gputile.core.ledger.node_info import unit_in_force
@@ -274,7 +274,7 @@ def _configuration(
     return configuration
 
 
-def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Configuration":
+def _with_options(configuration: "Configuration", options: SimulateOptions) -> "Configuration":
     import msgspec
 
     from gputile.api.config.section import ConfigurationError
@@ -289,7 +289,7 @@ def _as_asked(configuration: "Configuration", options: SimulateOptions) -> "Conf
         fail(f"--unit {options.unit}: {error}", BAD_INPUT)
 
 
-def _imagine(
+def _apply_what_if(
     options: SimulateOptions, scenario: "Scenario", configuration: "Configuration"
 ) -> None:
     """Apply the what-if options ``--without-node(s)``, ``--unit``, ``--mode`` and ``--need``."""
@@ -298,7 +298,7 @@ def _imagine(
     from gputile.tools.simulator.what_if import (
         SelectorError,
         UnknownNode,
-        selected,
+        selected_nodes,
         with_mode,
         with_unit,
         without_nodes,
@@ -307,11 +307,11 @@ def _imagine(
 
     selector = options.without_nodes
     try:
-        leaving = {
+        removed = {
             *(options.without_node or ()),
-            *(selected(scenario.nodes, selector) if selector is not None else ()),
+            *(selected_nodes(scenario.nodes, selector) if selector is not None else ()),
         }
-        without_nodes(scenario, leaving)
+        without_nodes(scenario, removed)
     except SelectorError as error:
         fail(f"--without-nodes: {error}", BAD_INPUT)
     except UnknownNode as error:
@@ -350,7 +350,7 @@ def _needs(options: SimulateOptions) -> "MemoryNeeds":
     return MemoryNeeds(of_workload, of_workload.pop("", 0))
 
 
-def _as_it_is(scenario: "Scenario", configuration: "Configuration") -> "list[NodeSummary]":
+def _current_nodes(scenario: "Scenario", configuration: "Configuration") -> "list[NodeSummary]":
     from gputile.tools.views.inspect import node_summaries
 
     return node_summaries(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN
-from gputile.cli.options import Printed, Reach, duration_s, namespace, option, takes
+from gputile.cli.options import ApiOptions, Printed, duration_s, namespace, option, takes
 from gputile.cli.reads.cluster_view import Watch, refreshed, watched
 from gputile.cli.terminal import (
     NOT_PLACED,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from gputile.tools.views.status import Installation
 
 NOT_DEPLOYED = NOT_PLACED
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusOptions(Reach):
+class StatusOptions(ApiOptions):
     installed_in: Annotated[
         str, option("NAMESPACE", "The namespace in which gputile is installed.", callback=namespace)
     ] = INSTALLED_IN
@@ -70,22 +70,22 @@ def status(options: StatusOptions) -> None:
     if options.watch:
         watched(read(), read, show, redraw=not options.output.is_data)
 
-    def is_well(found: "Installation") -> bool:
-        outside = (
+    def is_deployed(found: "Installation") -> bool:
+        runs_outside = (
             found.phase is RolloutPhase.OUTSIDE_OF_PODS
             and not options.release
             and not found.problems
         )
-        return outside or found.phase is RolloutPhase.DEPLOYED
+        return runs_outside or found.phase is RolloutPhase.DEPLOYED
 
     deadline = time.monotonic() + wait_s
     with Progress("waiting for gputile to be deployed", piped=SAY_AFTER_PIPED_S):
         installation, why = read(), ""
-        while (why or not is_well(installation)) and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY_S)
+        while (why or not is_deployed(installation)) and time.monotonic() < deadline:
+            time.sleep(POLL_EVERY_S)
             installation, why = refreshed(read, installation)
     show(installation)
     if why:
         note(why)
-    if not is_well(installation):
+    if not is_deployed(installation):
         raise typer.Exit(NOT_DEPLOYED)

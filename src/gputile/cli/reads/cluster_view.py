@@ -45,7 +45,7 @@ class ClusterObjects:
     namespace: str
     claims: "Sequence[ResourceClaim]" = ()
 
-    def again(self, source: "ClusterSource") -> "ClusterObjects":
+    def reread(self, source: "ClusterSource") -> "ClusterObjects":
         """Read the cluster again, but reuse the configuration. Exit if the cluster is unreadable.
 
         Raises:
@@ -67,13 +67,13 @@ def read_state(
     """
     from gputile.core.ledger.node_info import unit_in_force
 
-    looked_before = given is not None
+    is_reread = given is not None
     given = given or read_given(source.config)
     if not source.cluster:
         from gputile.cli.reads.live_cluster import read_cluster
 
         live = read_cluster(source, given, source.installed_in)
-        if not looked_before:
+        if not is_reread:
             for each in live.unread:
                 note(each)
             if (why := live.unlisted.get("ResourceClaims")) is not None:
@@ -84,8 +84,8 @@ def read_state(
         found = ClusterObjects(
             live.nodes, live.pods, live.in_force(), live.namespace, live.claims or ()
         )
-        return _adopted(found, print_notes=not looked_before)
-    if not looked_before:
+        return _adopted(found, print_notes=not is_reread)
+    if not is_reread:
         source.not_used()
     from gputile.tools.simulator.manifests import ManifestError, merged_notes
     from gputile.tools.simulator.scenario import load_scenario
@@ -96,7 +96,7 @@ def read_state(
                 source.cluster, configured_mib=given.unit_mib if given is not None else None
             )
     except ManifestError as error:
-        if looked_before:  # another process may be writing the file
+        if is_reread:  # another process may be writing the file
             from gputile.cli.reads.live_cluster import Unreadable
 
             raise Unreadable(f"cannot read the cluster: {error}") from error
@@ -110,14 +110,14 @@ def read_state(
     found = ClusterObjects(
         scenario.nodes, pods, configuration, "default", [*scenario.claims.claims.values()]
     )
-    return _adopted(found, print_notes=not looked_before)
+    return _adopted(found, print_notes=not is_reread)
 
 
 def _adopted(state: ClusterObjects, *, print_notes: bool) -> ClusterObjects:
     """Add the GPUs of nodes that gputile does not serve. Print notes if ``print_notes`` is set."""
-    from gputile.tools.simulator.foreign_cluster import adopted
+    from gputile.tools.simulator.foreign_cluster import adopted_cluster
 
-    found = adopted(state.nodes, state.pods, state.configuration.unit_mib)
+    found = adopted_cluster(state.nodes, state.pods, state.configuration.unit_mib)
     for each in found.notes if print_notes else ():
         note(str(each))
     return replace(state, nodes=found.nodes, pods=found.pods)

@@ -19,8 +19,8 @@ import msgspec
 from gputile.api.conversion import ConversionError, decode
 from gputile.api.wording import shown
 from gputile.api.workloads import ServedKind, ServedKinds
-from gputile.cli.options import Reach
-from gputile.cli.reads.live_cluster import connected, read_or_leave
+from gputile.cli.options import ApiOptions
+from gputile.cli.reads.live_cluster import connected, read_or_exit
 from gputile.cli.terminal import SAY_AFTER_PIPED_S, Progress
 from gputile.kube.errors import (
     ApiError,
@@ -58,7 +58,7 @@ _NOT_FOUND: Final = re.compile(r"not found|was found")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DryRun:
     """The object of a dry run: the manifest itself, or a pod of the pod template at ``path``."""
 
     manifest: Manifest
@@ -77,10 +77,10 @@ class Question:
         return "" if self.path else self.manifest.namespaced_name[1]
 
 
-def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Question]:
+def dry_runs(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[DryRun]:
     """Yield the dry runs. Skip manifests that describe the cluster, and pods that already run."""
     for manifest in manifests:
-        if manifest.described or manifest.runs:
+        if manifest.described or manifest.is_bound_pod:
             continue
         body, metadata = manifest.body, manifest.body.get("metadata")
         if isinstance(metadata, dict) and "managedFields" in metadata:  # clients must not send it
@@ -88,9 +88,9 @@ def questions(manifests: Iterable[Manifest], kinds: "PodKinds") -> Iterator[Ques
                 **body,
                 "metadata": {key: metadata[key] for key in metadata if key != "managedFields"},
             }
-        yield Question(manifest, manifest.api_version, manifest.kind, body)
+        yield DryRun(manifest, manifest.api_version, manifest.kind, body)
         for path, template in _templates(manifest, kinds):
-            yield Question(manifest, "v1", "Pod", _pod(manifest, template), path)
+            yield DryRun(manifest, "v1", "Pod", _pod(manifest, template), path)
 
 
 def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Json]]:
@@ -121,7 +121,7 @@ def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
     """Build the pod of a template as a controller does, with a volume per claim template."""
     metadata, spec = template.get("metadata"), template["spec"]
     given = metadata if isinstance(metadata, dict) else {}
-    kept = {key: given[key] for key in ("labels", "annotations") if key in given}
+    copied = {key: given[key] for key in ("labels", "annotations") if key in given}
     claims = [
         name
         for each in template.get(_CLAIMS, ())
@@ -134,34 +134,34 @@ def _pod(manifest: Manifest, template: Json) -> dict[str, Any]:
             for each in volumes or ()
             if not isinstance(each, dict) or each.get("name") not in claims
         ]
-        made = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
-        spec = {**spec, "volumes": [*others, *made]}
+        added = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+        spec = {**spec, "volumes": [*others, *added]}
     prefix = f"{manifest.namespaced_name[1] or manifest.kind.lower()}-"
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**kept, "generateName": prefix},
+        "metadata": {**copied, "generateName": prefix},
         "spec": spec,
     }
 
 
-def lacks_right(said: str) -> bool:
+def is_denied_by_rbac(message: str) -> bool:
     """Return whether RBAC refused the request. In this case the object may still be valid."""
-    return _NO_RIGHT.search(said) is not None
+    return _NO_RIGHT.search(message) is not None
 
 
-def comes_with_files(said: str, names: Mapping[str, Sequence[str]]) -> bool:
+def is_object_in_files(message: str, names: Mapping[str, Sequence[str]]) -> bool:
     """Return whether the refusal is due to a missing object that the files define (``names``)."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
-    return _NOT_FOUND.search(said) is not None and any(
-        re.search(rf"\b{re.escape(name)}\b", said) for name in found
+    return _NOT_FOUND.search(message) is not None and any(
+        re.search(rf"\b{re.escape(name)}\b", message) for name in found
     )
 
 
-def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
+def refusal_lines(dry_run: DryRun, message: str, details: Any) -> list[str]:
     """Return a line for each cause of a refusal. ``details`` comes from the API server's Status."""
-    before = f"{question.path}." if question.path else ""
-    origin = question.manifest.origin
+    before = f"{dry_run.path}." if dry_run.path else ""
+    origin = dry_run.manifest.origin
     causes = details.get("causes") if isinstance(details, dict) else None
     found = [each for each in causes or () if isinstance(each, dict) and each.get("message")]
     named = [each for each in found if each.get("field")]
@@ -170,9 +170,9 @@ def refusal_lines(question: Question, said: str, details: Any) -> list[str]:
             str(origin.error(f"{before}{each['field']}", _shortened(str(each["message"]))))
             for each in named
         ]
-    if unknown := _UNKNOWN_FIELD.findall(said):
+    if unknown := _UNKNOWN_FIELD.findall(message):
         return [str(origin.error(f"{before}{field}", f"{what} field")) for what, field in unknown]
-    return [str(origin.error(question.path, _PREAMBLE.sub("", said)))]
+    return [str(origin.error(dry_run.path, _PREAMBLE.sub("", message)))]
 
 
 def _shortened(message: str) -> str:
@@ -193,16 +193,16 @@ class ServerVerdict:
 
 
 @dataclass(slots=True)
-class _Inquiry:
-    """The state of the dry runs. ``unjudged`` explains why objects were not validated."""
+class _DryRuns:
+    """The state of the dry runs. ``skipped`` explains why objects were not validated."""
 
     connection: "Connection"
     strictness: str
     names: Mapping[str, Sequence[str]]
     served: dict[str, Mapping[str, ServedKind] | None] = field(default_factory=dict)
-    unjudged: dict[Origin, str] = field(default_factory=dict)
+    skipped: dict[Origin, str] = field(default_factory=dict)
 
-    async def learn(self, version: str) -> None:
+    async def read_kinds(self, version: str) -> None:
         """Record in ``served`` which kinds the API server serves in an API version."""
         path = "/".join(
             (
@@ -223,7 +223,7 @@ class _Inquiry:
                 each.kind: each for each in found.resources if "/" not in each.name
             }
 
-    async def answer(self, question: Question) -> list[str]:
+    async def validate(self, dry_run: DryRun) -> list[str]:
         """Return the reasons why the API server refuses an object.
 
         The result is empty if the object is accepted or cannot be validated.
@@ -231,53 +231,52 @@ class _Inquiry:
         Raises:
             KubeError: the API server fails.
         """
-        origin, kinds = question.manifest.origin, self.served[question.api_version]
-        served = (kinds or {}).get(question.kind)
+        origin, kinds = dry_run.manifest.origin, self.served[dry_run.api_version]
+        served = (kinds or {}).get(dry_run.kind)
         if kinds is None:
-            self.unjudged[origin] = f"you may not list the kinds of {question.api_version}"
+            self.skipped[origin] = f"you may not list the kinds of {dry_run.api_version}"
             return []
         if served is None:
-            if question.kind in self.names["CustomResourceDefinition"]:
-                self.unjudged[origin] = "its CustomResourceDefinition is in the files"
+            if dry_run.kind in self.names["CustomResourceDefinition"]:
+                self.skipped[origin] = "its CustomResourceDefinition is in the files"
                 return []
-            said = (
-                f"no matches for kind {shown(question.kind)} in version "
-                f"{shown(question.api_version)}"
+            message = (
+                f"no matches for kind {shown(dry_run.kind)} in version {shown(dry_run.api_version)}"
             )
-            return [str(origin.error("", f"{said}: the cluster does not serve it"))]
+            return [str(origin.error("", f"{message}: the cluster does not serve it"))]
         try:
-            await self._dry_run(question, served)
+            await self._dry_run(dry_run, served)
         except (Unauthorized, TooManyRequests, ServerError):
             raise
         except ApiError as error:
-            if isinstance(error, Forbidden) and lacks_right(error.server_message):
-                self.unjudged[origin] = error.server_message
-            elif comes_with_files(error.server_message, self.names):
-                self.unjudged[origin] = f"it needs an object in the files ({error.server_message})"
+            if isinstance(error, Forbidden) and is_denied_by_rbac(error.server_message):
+                self.skipped[origin] = error.server_message
+            elif is_object_in_files(error.server_message, self.names):
+                self.skipped[origin] = f"it needs an object in the files ({error.server_message})"
             else:
-                return refusal_lines(question, error.server_message, error.details)
+                return refusal_lines(dry_run, error.server_message, error.details)
         return []
 
-    async def _dry_run(self, question: Question, served: ServedKind) -> None:
-        version, body = question.api_version, question.body
+    async def _dry_run(self, dry_run: DryRun, served: ServedKind) -> None:
+        version, body = dry_run.api_version, dry_run.body
         metadata = body.get("metadata")
         if not served.namespaced and isinstance(metadata, dict):
             body = {
                 **body,
                 "metadata": {key: metadata[key] for key in metadata if key != "namespace"},
             }
-        where = f"/namespaces/{quote(question.namespace, safe='')}" if served.namespaced else ""
+        where = f"/namespaces/{quote(dry_run.namespace, safe='')}" if served.namespaced else ""
         path = f"{'/apis' if '/' in version else '/api'}/{version}{where}/{served.name}"
         query = {"dryRun": "All", "fieldValidation": self.strictness, "fieldManager": _MANAGER}
-        named = f"{path}/{quote(question.name, safe='')}" if question.name else ""
+        named = f"{path}/{quote(dry_run.name, safe='')}" if dry_run.name else ""
         data = msgspec.json.encode(body)
-        if named and await self._is_there(named):
+        if named and await self._exists(named):
             query["force"] = "true"
             await self.connection.patch(f"{named}?{urlencode(query)}", data, content_type=_APPLY)
         else:
             await self.connection.post(f"{path}?{urlencode(query)}", data)
 
-    async def _is_there(self, path: str) -> bool:
+    async def _exists(self, path: str) -> bool:
         try:
             await self.connection.get(path)
         except NotFound:
@@ -286,54 +285,52 @@ class _Inquiry:
 
 
 def ask_server(
-    reach: Reach, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
+    api: ApiOptions, manifests: Sequence[Manifest], kinds: "PodKinds", strictness: str
 ) -> ServerVerdict:
     """Have the API server validate manifests and their pod templates. Exit if requests fail.
 
     ``strictness`` is the value of the query parameter ``fieldValidation``.
     """
-    asked = list(questions(manifests, kinds))
+    requests = list(dry_runs(manifests, kinds))
     return (
-        read_or_leave(_ask(reach, asked, _names(manifests), strictness))
-        if asked
+        read_or_exit(_validate(api, requests, _names(manifests), strictness))
+        if requests
         else ServerVerdict()
     )
 
 
-async def _ask(
-    reach: Reach, asked: Sequence[Question], names: Mapping[str, Sequence[str]], strictness: str
+async def _validate(
+    api: ApiOptions, requests: Sequence[DryRun], names: Mapping[str, Sequence[str]], strictness: str
 ) -> ServerVerdict:
-    async with connected(reach) as connection:
-        inquiry = _Inquiry(connection, strictness, names)
-        turn = asyncio.Semaphore(_AT_A_TIME)
+    async with connected(api) as connection:
+        state = _DryRuns(connection, strictness, names)
+        slots = asyncio.Semaphore(_AT_A_TIME)
         done = 0
-        await asyncio.gather(*map(inquiry.learn, {question.api_version for question in asked}))
+        await asyncio.gather(*map(state.read_kinds, {dry_run.api_version for dry_run in requests}))
         with Progress(
-            "Validating objects by dry runs:", len(asked), piped=SAY_AFTER_PIPED_S
+            "Validating objects by dry runs:", len(requests), piped=SAY_AFTER_PIPED_S
         ) as progress:
 
-            async def one(question: Question) -> list[str]:
+            async def validate(dry_run: DryRun) -> list[str]:
                 nonlocal done
-                async with turn:
-                    refused = await inquiry.answer(question)
+                async with slots:
+                    refused = await state.validate(dry_run)
                 done += 1
                 progress.at(done)
                 return refused
 
-            answers = await asyncio.gather(*map(one, asked))
+            answers = await asyncio.gather(*map(validate, requests))
     refused = [line for lines in answers for line in lines]
-    origins = dict.fromkeys(question.manifest.origin for question in asked)
-    unjudged = {
-        origin: inquiry.unjudged[origin] for origin in origins if origin in inquiry.unjudged
-    }
-    return ServerVerdict(refused, frozenset(origins.keys() - unjudged.keys()), _notes(unjudged))
+    origins = dict.fromkeys(dry_run.manifest.origin for dry_run in requests)
+    skipped = {origin: state.skipped[origin] for origin in origins if origin in state.skipped}
+    return ServerVerdict(refused, frozenset(origins.keys() - skipped.keys()), _notes(skipped))
 
 
-def _notes(unjudged: Mapping[Origin, str]) -> list[Note]:
+def _notes(skipped: Mapping[Origin, str]) -> list[Note]:
     """Return one note about all objects that were not validated, or no note if there are none."""
-    if not unjudged:
+    if not skipped:
         return []
-    (origin, why), *others = unjudged.items()
+    (origin, why), *others = skipped.items()
     more = f" and {len(others):,} more are" if others else " is"
     return [Note(f"{origin}{more} not validated by the API server: {why}")]
 

@@ -22,11 +22,12 @@ from gputile.cli.configuration import (
     UnknownConfiguration,
     installed_configuration,
 )
-from gputile.cli.options import Reach
-from gputile.cli.reads.live_cluster import INSTALLED, connected, read_or_leave, readable
-from gputile.kube.client import Connection, list_all
+from gputile.cli.options import ApiOptions
+from gputile.cli.reads.live_cluster import INSTALLED, connected, read_or_exit, readable
+from gputile.kube.client import Connection
 from gputile.kube.errors import ApiError, KubeError
-from gputile.tools.views.rollout import (
+from gputile.kube.objects import list_all
+from gputile.tools.views.installation_problems import (
     OTHER_EXTENDERS,
     RELEASE_LABEL,
     InstallationProblem,
@@ -45,14 +46,14 @@ from gputile.tools.views.status import (
 )
 
 
-def read_installation(reach: Reach, namespace: str, release: str) -> Installation:
+def read_installation(api: ApiOptions, namespace: str, release: str) -> Installation:
     """Read the installation's state. If ``release`` is "", read all releases. Exit on errors."""
 
     async def read() -> Installation:
-        async with connected(reach) as connection:
+        async with connected(api) as connection:
             return await _installation(connection, namespace, release)
 
-    return read_or_leave(read())
+    return read_or_exit(read())
 
 
 async def _installation(connection: Connection, namespace: str, release: str) -> Installation:
@@ -75,25 +76,15 @@ async def _installation(connection: Connection, namespace: str, release: str) ->
     scheduler_name, unit_mib = (
         (known.scheduler_name, known.unit_mib) if known is not None else ("", 0)
     )
-    said, problems = await asyncio.gather(
+    probes, problems = await asyncio.gather(
         unready_reasons(connection, namespace, pods),
         installation_problems(connection, namespace, workloads, release, selector, scheduler_name),
     )
-    found = with_problems(
-        assess(workloads, pods, events, nodes, unit_mib, said),
-        [*problems, *_unread_configuration(given, maps)],
-    )
+    is_set = any(CONFIG_MAP_KEY in each.data for each in maps)
+    if isinstance(given, UnknownConfiguration) and is_set:
+        problems.append(refused_configuration(given.why))
+    found = with_problems(assess(workloads, pods, events, nodes, unit_mib, probes), problems)
     return found if found.components else with_traces(found, await _traces(connection, namespace))
-
-
-def _unread_configuration(
-    given: GivenConfiguration | UnknownConfiguration, maps: Iterable[ConfigMap]
-) -> Iterable[InstallationProblem]:
-    """Yield a problem if the installed configuration is invalid."""
-    if isinstance(given, UnknownConfiguration) and any(
-        CONFIG_MAP_KEY in each.data for each in maps
-    ):
-        yield refused_configuration(given.why)
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
@@ -108,7 +99,7 @@ async def _traces(connection: Connection, namespace: str) -> Traces:
 
 # The Secret in which Helm records a revision contains the whole chart. If all revisions are
 # complete, no Secret matches this selector.
-_NOT_ENDED = "owner=helm,status notin (deployed,superseded,uninstalled)"
+_INCOMPLETE = "owner=helm,status notin (deployed,superseded,uninstalled)"
 _DEPLOYED = "owner=helm,status=deployed"
 
 
@@ -158,7 +149,7 @@ async def installation_problems(
 
 async def _revisions(connection: Connection, path: str) -> list[HelmRevision]:
     """Return incomplete Helm revisions. If there are any, also return the deployed revisions."""
-    found = await readable(connection, path, HelmRevision, {"labelSelector": _NOT_ENDED})
+    found = await readable(connection, path, HelmRevision, {"labelSelector": _INCOMPLETE})
     return (
         [*found, *await readable(connection, path, HelmRevision, {"labelSelector": _DEPLOYED})]
         if found
@@ -177,18 +168,18 @@ async def unready_reasons(
     The reason is the response of the pod's /readyz, which is read through the API server's proxy. A
     pod without a response has no entry, for example if the user may not use the proxy.
     """
-    asked = [
-        (pod.metadata.name, port) for pod in pods if _waits(pod) for port in _health_ports(pod)
+    ports = [
+        (pod.metadata.name, port) for pod in pods if _is_unready(pod) for port in _health_ports(pod)
     ]
     answers = await asyncio.gather(
-        *(_reason(connection, namespace, name, port) for name, port in asked)
+        *(_reason(connection, namespace, name, port) for name, port in ports)
     )
     return {
-        name: answer for (name, _), answer in zip(asked, answers, strict=True) if answer is not None
+        name: answer for (name, _), answer in zip(ports, answers, strict=True) if answer is not None
     }
 
 
-def _waits(pod: RunningPod) -> bool:
+def _is_unready(pod: RunningPod) -> bool:
     return (
         pod.status.phase == "Running" and not pod.ready and pod.metadata.deletion_timestamp is None
     )

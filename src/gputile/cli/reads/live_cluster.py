@@ -29,10 +29,10 @@ from gputile.cli.configuration import (
     in_force,
     installed_configuration,
 )
-from gputile.cli.options import Reach, time_limit_s
+from gputile.cli.options import ApiOptions, time_limit_s
 from gputile.cli.terminal import BAD_INPUT, SAY_AFTER_PIPED_S, ExitCode, Progress, fail
 from gputile.core.ledger.node_info import unit_in_force
-from gputile.kube.client import Attempts, Connection, list_all, list_pages
+from gputile.kube.client import NO_QUERY, Attempts, Connection, Query
 from gputile.kube.config import Access, load_access
 from gputile.kube.errors import (
     AnswerLost,
@@ -43,7 +43,7 @@ from gputile.kube.errors import (
     NotFound,
     PluginTimeout,
 )
-from gputile.kube.objects import NO_QUERY, ObjectDecoder, Query, Replaced, T, UnreadableObject
+from gputile.kube.objects import ObjectDecoder, Replaced, T, UnreadableObject, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
@@ -61,14 +61,14 @@ class Unreadable(Exception):
 
 
 @asynccontextmanager
-async def connected(reach: Reach) -> AsyncIterator[Connection]:
+async def connected(api: ApiOptions) -> AsyncIterator[Connection]:
     """Open a connection to the API server, and show a progress line if the server is slow.
 
     Raises:
         KubeError: there is no usable kubeconfig or credential.
     """
-    seconds = time_limit_s(reach.request_timeout)
-    access = _access(reach.kubeconfig, reach.context, seconds)
+    seconds = time_limit_s(api.request_timeout)
+    access = _access(api.kubeconfig, api.context, seconds)
     if access.credentials.waits_for:
         with Progress(
             f"waiting for {access.credentials.waits_for}", after=_SAY_AFTER_S, piped=_SAY_AFTER_S
@@ -116,7 +116,7 @@ async def readable(
     return found.objects if found is not None else ()
 
 
-def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
+def read_or_exit(reading: Coroutine[Any, Any, Read]) -> Read:
     """Run ``reading``, and return its result. If the cluster is unreadable, exit with the reason.
 
     Raises:
@@ -141,7 +141,7 @@ def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
 
 @contextmanager
 def rereading() -> Iterator[None]:
-    """Make ``read_or_leave`` raise ``Unreadable`` instead of exiting, for refreshed output."""
+    """Make ``read_or_exit`` raise ``Unreadable`` instead of exiting, for refreshed output."""
     before = _rereading.set(True)
     try:
         yield
@@ -151,7 +151,7 @@ def rereading() -> Iterator[None]:
 
 _MOST_NAMED: Final = 20  # unreadable objects of a kind
 # The user may not read the objects, or the API server does not serve their kind.
-_NOT_FOR_US: Final = (Forbidden, NotFound)
+_UNAVAILABLE: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
 _BUDGETS: Final = "/apis/policy/v1/poddisruptionbudgets"
@@ -160,7 +160,7 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveCluster:
     """The objects of a live cluster and its configuration, as read by a command."""
 
     nodes: list[Node]
@@ -192,8 +192,8 @@ class Live:
 
 
 def read_cluster(
-    reach: Reach, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False
-) -> Live:
+    api: ApiOptions, given: GivenConfiguration | None, installed_in: str, *, groups: bool = False
+) -> LiveCluster:
     """Read the objects of the cluster. Exit if the cluster cannot be read.
 
     The configuration is ``given``, or is read from the namespace ``installed_in`` if ``given`` is
@@ -201,8 +201,8 @@ def read_cluster(
     PodDisruptionBudgets.
     """
 
-    async def read() -> Live:
-        async with connected(reach) as connection:
+    async def read() -> LiveCluster:
+        async with connected(api) as connection:
             (_, nodes), (_, pods), (claims, no_claims), found = await asyncio.gather(
                 list_pages(connection, "/api/v1/nodes", ObjectDecoder(Node), {}),
                 list_pages(connection, "/api/v1/pods", ObjectDecoder(Pod), {}),
@@ -211,7 +211,7 @@ def read_cluster(
             )
             unread = [*_unread("node", nodes.unreadable), *_unread("pod", pods.unreadable)]
             unread += _unread("ResourceClaim", claims.unreadable if claims is not None else ())
-            read = Live(
+            read = LiveCluster(
                 list(nodes.objects),
                 list(pods.objects),
                 found,
@@ -219,14 +219,14 @@ def read_cluster(
                 unread=tuple(unread),
                 claims=claims.objects if claims is not None else None,
             )
-            if no_claims is not None and _concern_claims(read.nodes, read.pods):
+            if no_claims is not None and _may_use_claims(read.nodes, read.pods):
                 read = replace(read, unlisted={"ResourceClaims": no_claims})
             return await _with_groups(connection, read) if groups else read
 
-    return read_or_leave(read())
+    return read_or_exit(read())
 
 
-async def _with_groups(connection: Connection, read: Live) -> Live:
+async def _with_groups(connection: Connection, read: LiveCluster) -> LiveCluster:
     """Read the objects that only a simulation needs, and add them to ``read``."""
     from gputile.tools.simulator.admission import listed_classes
 
@@ -251,17 +251,17 @@ async def _with_groups(connection: Connection, read: Live) -> Live:
     )
 
 
-def read_failed_creations(reach: Reach, namespace: str) -> Sequence[Event]:
+def read_failed_creations(api: ApiOptions, namespace: str) -> Sequence[Event]:
     """Return Events about pods that could not be created, or none if listing is forbidden."""
 
     async def read() -> Sequence[Event]:
-        async with connected(reach) as connection:
+        async with connected(api) as connection:
             failed = {"fieldSelector": "reason=FailedCreate"}
             return await readable(
                 connection, f"/api/v1/namespaces/{namespace}/events", Event, failed
             )
 
-    return read_or_leave(read())
+    return read_or_exit(read())
 
 
 def _unread(kind: str, objects: Sequence[UnreadableObject]) -> list[str]:
@@ -289,7 +289,7 @@ async def _configuration(
         maps = await list_all(
             connection, f"/api/v1/namespaces/{namespace}/configmaps", ConfigMap, INSTALLED
         )
-    except _NOT_FOR_US as error:
+    except _UNAVAILABLE as error:
         return UnknownConfiguration(str(error))
     found = installed_configuration(maps)
     if isinstance(found, UnknownConfiguration):
@@ -297,7 +297,7 @@ async def _configuration(
     return found
 
 
-def _concern_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
+def _may_use_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
     """Return whether claims may use GPUs, so that a missing right to list claims matters."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
         pod.spec.resource_claims for pod in pods

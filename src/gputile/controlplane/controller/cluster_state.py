@@ -22,7 +22,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.controlplane.controller.waiting_pods import GangMembers, WaitingPods
-from gputile.controlplane.event_loop import spared_by_garbage_collection, taking_turns
+from gputile.controlplane.event_loop import garbage_collection_paused, yielding_to_loop
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.allocation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
@@ -48,12 +48,13 @@ class ClusterState:
     """The state of the cluster. Only one event loop may change it.
 
     ``changed`` is called after changes that may let a gang start. Rounds are planned on a
-    ``snapshot`` in another thread. A snapshot copies maps and arrays, whose contents are immutable.
+    ``snapshot`` in another thread. A snapshot copies the maps and arrays, but not the objects in
+    them, which are immutable.
 
-    ``placement`` contains all pods. ``empty_placement`` contains only static pods and pods of
-    DaemonSets. A pod that does not fit there needs other nodes. Placeholder pods are recognized
-    only in ``namespace``. Memory is bounded by the nodes, the PodGroups, the versions of all pods,
-    the running pods, and the pods of unfinished gangs.
+    ``placement`` contains all pods. ``empty_placement`` describes the empty cluster, which has only
+    static pods and pods of DaemonSets. A pod that does not fit there can start only on new nodes.
+    Placeholder pods are recognized only in ``namespace``. Memory is bounded by the nodes, the
+    PodGroups, the versions of all pods, the running pods, and the pods of unfinished gangs.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ClusterState:
         changed: Callable[[], None] = lambda: None,
         namespace: str = "",
     ) -> None:
-        self.listing = asyncio.Lock()  # locked while a list is applied, which lets other tasks run
+        self.listing = asyncio.Lock()  # locked while a list is applied; other tasks run meanwhile
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
@@ -77,12 +78,12 @@ class ClusterState:
         self.waiting = WaitingPods(configuration, namespace)
         self._pods: dict[str, Pod] = {}  # by UID: unfinished pods with a node or a reservation
         self._versions: dict[str, int] = {}
-        self._reservation_ends: dict[str, int] = {}  # by UID of unbound pods, Unix ns; may be past
+        self._reservation_ends: dict[str, int] = {}  # by UID of unbound pods, Unix ns; may be over
         self.placement = ClusterPlacement(PlacementEngine(self.ledger), Predicates(()))
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
     def snapshot(self) -> "ClusterState":
-        """Return a copy for planning. An ``expect`` on the copy does not change this state."""
+        """Return a copy for planning. ``assume_write`` on the copy does not change this state."""
         twin: ClusterState = copy(self)
         twin.nodes = self.nodes.copy()
         twin.groups = self.groups.copy() if self.groups is not None else None
@@ -109,7 +110,7 @@ class ClusterState:
         )
 
     def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
-        """Return the input of a victim search. The nodes in ``closed`` are not searched."""
+        """Return what a search for victims reads. The nodes in ``closed`` are not searched."""
         placement, empty = self.placement, self.empty_placement.predicates
         return VictimSearchInput(placement.engine, placement.predicates, empty, self._pods, closed)
 
@@ -127,7 +128,7 @@ class ClusterState:
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return when an unbound pod's reservation ends or ended (Unix ns), or 0 without one."""
+        """Return when an unbound pod's reservation ends or ended (Unix ns), or 0 if it has none."""
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -146,25 +147,25 @@ class ClusterState:
         if not isinstance(event, Replaced):
             self.pod_changed(event)
             return
-        kept = {pod.metadata.uid for pod in event.objects} | {each.uid for each in event.unreadable}
+        listed = {pod.metadata.uid for pod in event.objects} | {
+            each.uid for each in event.unreadable
+        }
         async with self.listing:
-            with spared_by_garbage_collection():
-                async for uid in taking_turns(self._versions.keys() - kept):
+            with garbage_collection_paused():
+                async for uid in yielding_to_loop(self._versions.keys() - listed):
                     self._forget(uid)
                 # Unfinished pods are applied first, because a finished pod is stored only if other
                 # pods of its gang have not finished.
                 for finished in (False, True):
-                    async for pod in taking_turns(event.objects):
-                        if pod.finished is finished:
-                            self._apply_listed(pod)
+                    async for pod in yielding_to_loop(event.objects):
+                        if pod.finished is not finished:
+                            continue
+                        # A listed version may be older than the known one after a restore of etcd.
+                        if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
+                            self._forget(pod.metadata.uid)
+                        self._apply(pod)
                 self.freed_counter += 1
         self._changed()
-
-    def _apply_listed(self, pod: Pod) -> None:
-        """Apply a listed pod even if its version is older, as after a restore of etcd."""
-        if version_of(pod) < self._versions.get(pod.metadata.uid, 0):
-            self._forget(pod.metadata.uid)
-        self._apply(pod)
 
     def node_changed(self, event: WatchEvent[Node]) -> None:
         match event:
@@ -180,14 +181,14 @@ class ClusterState:
         if not isinstance(event, Replaced):
             self.node_changed(event)
             return
-        kept = {node.metadata.name for node in event.objects} | {
+        listed = {node.metadata.name for node in event.objects} | {
             each.name for each in event.unreadable
         }
         async with self.listing:
-            with spared_by_garbage_collection():
-                async for name in taking_turns(self.nodes.keys() - kept):
+            with garbage_collection_paused():
+                async for name in yielding_to_loop(self.nodes.keys() - listed):
                     self._forget_node(name)
-                async for node in taking_turns(event.objects):
+                async for node in yielding_to_loop(event.objects):
                     self._apply_node(node)
         self._changed()
 
@@ -216,7 +217,7 @@ class ClusterState:
         self._forget(pod.metadata.uid)
         self._changed()
 
-    def tick(self, now_ns: int) -> None:
+    def set_time(self, now_ns: int) -> None:
         """Set the current Unix time, and expire reservations. The time may also go back."""
         before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
@@ -227,16 +228,16 @@ class ClusterState:
         for uid in [
             uid for uid, ends_ns in self._reservation_ends.items() if first < ends_ns <= last
         ]:
-            self._occupy(self._pods[uid])
+            self._count_on_node(self._pods[uid])
 
     # -- the controller's own writes
 
     def has_changed(self, pod: Pod) -> bool:
-        """Return whether the pod is gone, or has another version than ``pod``."""
+        """Return whether the pod is gone, or has changed since ``pod`` was read."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
-    def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """Apply the write of a reservation before it is executed. Return the expected pod.
+    def assume_write(self, pod: Pod, reservation: Reservation | None) -> Pod:
+        """Change this state as if the reservation had been written. Return the changed pod.
 
         If ``reservation`` is None, the reservation is removed.
         """
@@ -255,12 +256,12 @@ class ClusterState:
         self._store(expected)
         return expected
 
-    def written(self, pod: Pod) -> None:
+    def confirm_write(self, pod: Pod) -> None:
         if pod.metadata.uid in self._versions:
             self._apply(pod)
 
-    def not_written(self, pod: Pod) -> None:
-        """Undo ``expect`` for ``pod``, unless a newer version is known."""
+    def revert_write(self, pod: Pod) -> None:
+        """Undo ``assume_write`` for ``pod``, unless a newer version is known."""
         if not self.has_changed(pod):
             self.freed_counter += 1
             self._store(pod)
@@ -290,7 +291,7 @@ class ClusterState:
         ended = pod.finished and old is not None and not old.finished
         if ended or frees(before, after):
             self.freed_counter += 1
-        self._occupy(pod)
+        self._count_on_node(pod)
 
     def _forget(self, uid: str) -> None:
         self.ledger.remove_pod(uid)
@@ -305,8 +306,8 @@ class ClusterState:
         self.placement.predicates.remove(uid)
         self._update_empty_cluster(uid)
 
-    def _occupy(self, pod: Pod) -> None:
-        """Count the pod on its node, or on its reserved node."""
+    def _count_on_node(self, pod: Pod) -> None:
+        """Count the pod on the node to which it is bound, or on which it has a reservation."""
         uid = pod.metadata.uid
         reservation = None if pod.spec.node_name or pod.finished else reservation_of(pod)
         node = pod.spec.node_name
@@ -323,7 +324,7 @@ class ClusterState:
         )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Set the state of the pod with this UID in the empty cluster, or remove the pod."""
+        """Store ``pod`` in ``empty_placement``. If it is None, remove the pod with this UID."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -364,8 +365,8 @@ def _schedulable(node: Node) -> tuple[object, ...]:
 def _is_on_every_node(pod: Pod) -> bool:
     """Return whether this is a static pod or a pod of a DaemonSet.
 
-    A label is no proof, because any tenant may write it. An owner reference is a proof, because
-    Kubernetes deletes pods whose owner does not exist.
+    Labels are not trusted, because any tenant may write them. An owner reference is trusted,
+    because Kubernetes deletes pods whose owner does not exist.
     """
     meta = pod.metadata
     daemon = any(

@@ -23,8 +23,8 @@ from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.controlplane.controller.node_reconciler import NodeReconciler, SilentNodes
 from gputile.controlplane.controller.node_request_planner import NodeRequestPlanner
 from gputile.controlplane.controller.placeholders import Placeholders
-from gputile.controlplane.controller.rounds import Planners, Rounds
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.controller.rounds import Rounds
+from gputile.controlplane.event_loop import yielding_to_loop
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
@@ -32,7 +32,8 @@ from gputile.kube.events import EventRecorder
 from gputile.kube.lease import LeaseHolder, LeaseState
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
-from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
+from gputile.support.http_requests import monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports
 from gputile.support.telemetry import LoopLag, MetricsRegistry
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of this process."""
+    """The settings of a controller process."""
 
     namespace: str
     lease: str
@@ -53,7 +54,7 @@ class ControllerSettings:
 
 
 class Controller:
-    """A controller with one configuration."""
+    """A controller that runs with one configuration."""
 
     def __init__(
         self, connection: Connection, configuration: Configuration, settings: ControllerSettings
@@ -88,10 +89,8 @@ class Controller:
         plans = configuration.admission.gangs or configuration.preemption.enabled
         self.rounds = Rounds(
             self.cluster_state,
-            Planners(
-                (self._planner, self.gangs) if plans else None,
-                (self._requests, self._placeholders) if self._scales else None,
-            ),
+            (self._planner, self.gangs) if plans else None,
+            (self._requests, self._placeholders) if self._scales else None,
             active,
             time.time_ns,
         )
@@ -230,7 +229,7 @@ class Controller:
 
     async def _nodes_listed(self, event: Replaced[Node]) -> None:
         await self.cluster_state.node_event(event)
-        async for node in taking_turns(event.objects):
+        async for node in yielding_to_loop(event.objects):
             self.nodes.queue.add(node.metadata.name)
 
     async def _catch_up(self, _: bool) -> None:

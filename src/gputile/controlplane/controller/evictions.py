@@ -2,12 +2,13 @@
 
 Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server
 also refuses evictions for reasons that no budget shows, such as an admission webhook. A refused
-eviction is retried after some seconds. Other preemptors do not choose the pod for ``REFUSED_S``.
+eviction is retried after some seconds. For ``REFUSED_S`` seconds, other preemptors do not choose
+the pod as a victim.
 
-A gang that must leave as a whole leaves even if some evictions are refused and the preemptor's
-reservation is given up. The evictions of its remaining pods are retried. The retries stop if no pod
-of the gang has left, or if enough pods of the gang run again. A new leader does not know of these
-evictions.
+If a preemptor's victims include all remaining pods of a gang, the gang must leave as a whole. Its
+pods are then evicted even if some evictions are refused and the preemptor gives up its reservation.
+The retries stop if no pod of the gang has left, or if enough pods of the gang run again. A new
+leader does not continue these evictions.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,10 +32,10 @@ _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # the pause after a refused eviction
 # An accepted eviction counts as failed if the watch has not shown it after this time.
 _EVICTED_NS = 60 * _SECOND
-REFUSED_S = 60  # the time for which a pod is not chosen after its eviction was refused
-# the time for which the rest of a gang is evicted after the last preemptor has given up
-_LASTS_NS = 900 * _SECOND
-_OF_THE_SERVER = (401, 503, 504)  # statuses that concern the server, not the pod
+REFUSED_S = 60  # how long a pod is not chosen as a victim after its eviction was refused
+# how long the rest of a gang is evicted after the last preemptor has given up
+_RETRIES_END_NS = 900 * _SECOND
+_SERVER_STATUSES = (401, 503, 504)  # statuses that concern the server, not the pod
 
 
 class Eviction(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +56,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class PreemptorVictims:
-    """The victims of one preemptor."""
+    """The victims of one preemptor, and the results of their evictions."""
 
     uids: tuple[str, ...] = ()
     why: str = ""  # the reason for their eviction
@@ -66,11 +67,11 @@ class PreemptorVictims:
 
 @dataclass(slots=True)
 class _LeavingGang:
-    """A gang that must leave as a whole, unless ``needed`` of its pods run.
+    """A gang that must leave as a whole, unless at least ``needed`` of its pods run.
 
-    ``uids`` contains the pods that have not left. ``leave_for_others`` contains pods that were
-    evicted for other preemptors, with the time of the eviction. The watch has not shown these
-    evictions yet.
+    ``uids`` contains the pods that have not left. ``leave_for_others`` contains the pods that leave
+    because of other preemptors, with the time at which this was recorded. The watch has not shown
+    their evictions yet.
     """
 
     name: GangName
@@ -93,8 +94,8 @@ class _Eviction:
 class Evictions:
     """The evictions for all preemptors. A preemptor is a gang, or a single pod as a gang of one.
 
-    ``accepted`` counts evictions since the start. Memory is bounded by the preemptors and the bound
-    pods.
+    ``accepted`` is the number of accepted evictions. Memory is bounded by the preemptors and the
+    bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -117,14 +118,15 @@ class Evictions:
     def rules(
         self, preemptor: GangName | None = None, *, refused_too: bool = False
     ) -> EvictionRules:
-        """Return the rules of evictions.
+        """Return the rules for the choice of victims.
 
         The victims of preemptors other than ``preemptor`` count as gone. Terminating pods count as
-        gone if they end within ``SOON_S``. If ``preemptor`` is set, its GPUs are already reserved,
-        and the limit is ``MOST_GRACE_S``. ``refused_too`` allows recently refused evictions.
+        gone if they end within ``SOON_S`` seconds, or within ``MOST_GRACE_S`` seconds if
+        ``preemptor`` is set, because its GPUs are already reserved. With ``refused_too``, pods
+        whose eviction was refused recently may be chosen.
         """
         bound = self._state.evictable
-        evicted = {uid for uid in self._evicted if self._was_evicted(uid)}
+        evicted = {uid for uid in self._evicted if self._is_evicted(uid)}
         for other, victims in self._victims.items():
             if other != preemptor:
                 evicted.update(victims.uids)
@@ -152,11 +154,11 @@ class Evictions:
         groups = self._state.groups or {}
         return max(0, groups.get((name.namespace, name.name), 0)) if name.by_object else 0
 
-    def _was_evicted(self, uid: str) -> bool:
+    def _is_evicted(self, uid: str) -> bool:
         known = self._evicted.get(uid)
         return known is not None and 0 <= self._state.now_ns - known.at_ns < _EVICTED_NS
 
-    def _stays(self, uid: str) -> bool:
+    def _is_staying(self, uid: str) -> bool:
         facts = self._state.evictable.facts.get(uid)
         return facts is not None and not facts.leaves_at
 
@@ -169,7 +171,7 @@ class Evictions:
             facts, rules = self._state.evictable.facts, self.rules(preemptor)
             gangs = (facts[uid].gang for uid in uids if uid in facts)
             for name in dict.fromkeys(gang for gang in gangs if gang is not None):
-                self._leaves_whole(name, frozenset(uids), rules, why)
+                self._record_leaving_gang(name, frozenset(uids), rules, why)
         victims.uids, victims.why = tuple(uids), why
 
     def victims(self, preemptor: GangName) -> PreemptorVictims:
@@ -190,11 +192,11 @@ class Evictions:
         return [
             Eviction(preemptor, uid, facts[uid].namespace, facts[uid].name, victims.why, about)
             for uid in sorted(victims.uids, key=lambda uid: uid not in self._refused_at)
-            if self._stays(uid) and not self._was_evicted(uid)
+            if self._is_staying(uid) and not self._is_evicted(uid)
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return the times at which the terminating pods on GPUs of a node must be gone.
+        """Return when the grace periods of the terminating pods on these GPUs of a node end.
 
         The times are in Unix seconds. ``gpus`` contains the UUIDs of the GPUs. If ``below`` is set,
         only pods with a lower priority than ``below`` are considered.
@@ -209,18 +211,21 @@ class Evictions:
             and (below is None or booking.priority < below)
         ]
 
-    def named(self, uids: Sequence[str], most: int = 5) -> str:
+    def pod_names(self, uids: Sequence[str], most: int = 5) -> str:
         facts = self._state.evictable.facts
         known = [facts[uid] for uid in uids if uid in facts]
         more = f" and {len(known) - most} more" if len(known) > most else ""
         return ", ".join(f"{each.namespace}/{each.name}" for each in known[:most]) + more
 
-    # -- gangs that leave whole
+    # -- gangs that leave as a whole
 
-    def _leaves_whole(
+    def _record_leaving_gang(
         self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str
     ) -> None:
-        """Record that the whole gang must leave, if ``chosen`` has all its remaining pods."""
+        """Record that the gang must leave as a whole, if ``chosen`` has all its remaining pods.
+
+        A pod remains if it is neither being deleted nor being evicted.
+        """
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
         staying = [uid for uid in members if not rules.is_being_removed(uid)]
@@ -234,17 +239,21 @@ class Evictions:
         needed = min(size, len(staying)) if size > 0 else len(staying)
         gang = self._leaving.setdefault(name, _LeavingGang(name, needed, why, now_ns))
         gang.why, gang.since_ns, gang.needed = why, now_ns, max(gang.needed, needed)
-        evicted = [uid for uid in members if uid not in staying and self._stays(uid)]
+        evicted = [uid for uid in members if uid not in staying and self._is_staying(uid)]
         gang.leave_for_others = {uid: gang.leave_for_others.get(uid, now_ns) for uid in evicted}
         gang.uids |= dict.fromkeys([*staying, *evicted])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
-        """Return the due evictions of gangs that must leave as a whole, as a list for each gang.
+        """Return the due evictions of gangs that must leave as a whole, grouped by gang.
 
-        Gangs that contain a preemptor's victim are excluded, because they are evicted as victims.
+        A gang is excluded while one of its pods is a preemptor's victim, because ``due`` returns
+        the evictions of victims.
         """
         leaving = {
-            uid for victims in self._victims.values() for uid in victims.uids if self._stays(uid)
+            uid
+            for victims in self._victims.values()
+            for uid in victims.uids
+            if self._is_staying(uid)
         }
         now_ns, facts = self._state.now_ns, self._state.evictable.facts
         found: list[list[Eviction]] = []
@@ -254,7 +263,7 @@ class Evictions:
             if evicted_for_others or 0 <= now_ns - gang.refused_ns < _RETRY_NS:
                 continue
             rest = self._rest_of(gang, leaving)
-            if rest is None or now_ns - gang.since_ns > _LASTS_NS:
+            if rest is None or now_ns - gang.since_ns > _RETRIES_END_NS:
                 del self._leaving[gang.name]
             elif rest:
                 found.append(
@@ -270,16 +279,16 @@ class Evictions:
 
         The pods in ``leaving`` are victims of preemptors, and do not count as running.
         """
-        gang.uids = dict.fromkeys(uid for uid in gang.uids if self._stays(uid))
+        gang.uids = dict.fromkeys(uid for uid in gang.uids if self._is_staying(uid))
         members = self._state.evictable.gangs.get(gang.name, ())
         running = [
             uid
             for uid in members
-            if self._stays(uid) and uid not in leaving and not self._has_left(uid, gang)
+            if self._is_staying(uid) and uid not in leaving and not self._has_left(uid, gang)
         ]
         if len(running) >= gang.needed:
-            # No pod has left, or others have started. Evictions with lost responses are repeated to
-            # learn their result.
+            # No pod has left, or new pods have started. Evictions with lost responses are repeated
+            # to learn their result.
             return [
                 uid for uid in gang.uids if uid in self._evicted and not self._evicted[uid].certain
             ] or None
@@ -287,23 +296,23 @@ class Evictions:
         return sorted(rest, key=lambda uid: self._refused_at.get(uid, 0)) if gang.uids else None
 
     def _has_left(self, uid: str, gang: _LeavingGang) -> bool:
-        if self._was_evicted(uid):
+        if self._is_evicted(uid):
             return self._evicted[uid].certain
         return 0 <= self._state.now_ns - gang.leave_for_others.get(uid, -_EVICTED_NS) < _EVICTED_NS
 
     # -- results of evictions
 
-    def was_evicted(self, eviction: Eviction) -> None:
+    def record_accepted(self, eviction: Eviction) -> None:
         self.accepted += 1
         self._accept(eviction, certain=True)
 
-    def was_gone(self, eviction: Eviction) -> None:
+    def record_gone(self, eviction: Eviction) -> None:
         """Record that the pod no longer exists. The watch will show the deletion."""
         self._evicted[eviction.uid] = _Eviction(self._state.now_ns, certain=True)
 
-    def was_refused(self, eviction: Eviction, why: str, error: KubeError) -> None:
+    def record_refusal(self, eviction: Eviction, why: str, error: KubeError) -> None:
         now_ns, uid = self._state.now_ns, eviction.uid
-        if isinstance(error, ApiError) and error.status not in _OF_THE_SERVER:
+        if isinstance(error, ApiError) and error.status not in _SERVER_STATUSES:
             self._refused_at[uid] = now_ns
         if error.may_have_been_executed:
             self.accepted += 1

@@ -18,15 +18,21 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_queue import (
     Gang,
     GangPatience,
-    reservation_lasts,
+    has_lasting_reservation,
     waiting_gangs,
 )
-from gputile.controlplane.controller.gang_round import GangReports, GangRound, GangTurns
+from gputile.controlplane.controller.gang_round import GangReports, GangRound, RoundBuilder
 from gputile.controlplane.controller.gang_searches import GangSearches, reachable_nodes
 from gputile.controlplane.controller.pod_preemption import PodPreemption
 from gputile.controlplane.controller.preemption import Preemption, PreemptionState
 from gputile.core.devices.allocation import reservation_of
-from gputile.core.devices.gang_membership import GangName, gang_of, gated, in_line, too_few_text
+from gputile.core.devices.gang_membership import (
+    GangName,
+    gang_of,
+    has_gang_gate,
+    scheduling_order,
+    too_few_text,
+)
 from gputile.core.devices.request import RequestError
 from gputile.core.ledger.ledger import LedgerError
 from gputile.core.scheduling.gang_plan import GangPlan
@@ -34,7 +40,7 @@ from gputile.core.scheduling.gang_plan import GangPlan
 _SECOND = 10**9
 _REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
 _NODES_NAMED = 10
-# the time in which a gang's pods may be created before missing pods are reported
+# how long a gang may be incomplete before its missing pods are reported
 _SETTLING_SECONDS = 5.0
 
 
@@ -53,12 +59,12 @@ class GangPlanner:
         # why and when (Unix ns) the API server refused a reservation
         self._refused: dict[GangName, tuple[str, int]] = {}
         self._now_ns = 0
-        # the pods without room in the latest round; of each gang, as many as must start together
+        # the pods without room in the latest round (``GangSearches.without_room``)
         self.without_room: list[Pod] = []
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
-        """Plan a round on the snapshot ``state``, apply the writes to it, and return them."""
+        """Plan a round on the snapshot ``state``, and apply the planned writes to ``state``."""
         gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._now_ns = state.now_ns
@@ -67,155 +73,168 @@ class GangPlanner:
         self.patience.begin(names, state.now_ns)
         for name in self._refused.keys() - names:
             del self._refused[name]
-        turn = GangTurns(
+        builder = RoundBuilder(
             state, self._new_plan_name, several_started=sum(gang.started for gang in gangs) > 1
         )
-        result = turn.result
+        result = builder.result
         self.preemption.begin(state, names, result)
         self.starting_on = set()
         for gang in gangs:
-            if gang.reserved_since_ns and _has_reservation(gang, state):
-                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
-            turn.renew(gang)
-            result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
+            pods = *gang.reserved, *gang.unreserved
+            if gang.reserved_since_ns and any(
+                state.reservation_end(pod.metadata.uid) > state.now_ns for pod in pods
+            ):
+                self.patience.record_unused_reservation(gang.name, gang.reserved_since_ns)
+            builder.renew(gang)
+            result.gates += sorted(
+                (pod for pod in gang.reserved if has_gang_gate(pod)), key=scheduling_order
+            )
             self.starting_on.update(
                 each.node for pod in gang.reserved if (each := reservation_of(pod)) is not None
             )
             if gang.name.by_object and state.groups is None:
                 continue  # The gang's size is not known yet, so only started plans continue.
             try:
-                advanced = not gang.unreserved or self._advance(gang, turn)
+                advanced = not gang.unreserved or self._advance(gang, builder)
             except LedgerError as error:  # an error of one gang must not block the others
                 result.contradictions.append(f"gang {gang.name}: {error}")
                 continue
-            if not (advanced or turn.head or result.unfinished) and self._is_starved(gang, turn):
-                turn.head, turn.closed = gang, reachable_nodes(gang, state)
-                self.patience.reserved_in_vain(gang.name, gang.reserved_since_ns)
+            if not (advanced or builder.head or result.unfinished) and self._is_starved(
+                gang, builder
+            ):
+                builder.head, builder.closed = gang, reachable_nodes(gang, state)
+                self.patience.record_unused_reservation(gang.name, gang.reserved_since_ns)
         if self._configuration.preemption.enabled:
             self._pod_preemption.plan(state, result)
             result.evictions += self.evictions.rest_of_gangs()
-        # Gangs for which victims free GPUs are excluded.
+        # Gangs that preempt are excluded, because their victims will free GPUs.
         self.without_room = self.searches.without_room(state, self.preemption.plan_of)
         if not result.unfinished:
             self.searches.end_pass()
         return result
 
     def abandon(self) -> None:
-        """Record that a round is not written, so that the next round records its events again."""
+        """Record that this round is not written. The next round reports all events again."""
         self.reports.forget()
 
-    def refused(self, pod: Pod, why: str) -> None:
+    def record_refusal(self, pod: Pod, why: str) -> None:
         """Record that the API server refused the reservation of ``pod``. Its gang backs off."""
         if (gang := gang_of(pod)) is not None:
             self._refused[gang] = why, self._now_ns
 
-    def _advance(self, gang: Gang, turn: GangTurns) -> bool:
+    def _advance(self, gang: Gang, builder: RoundBuilder) -> bool:
         """Reserve GPUs for the unreserved pods of a gang if they fit. Return whether they fit."""
-        state, result = turn.state, turn.result
-        if not self._is_complete(gang, turn):
+        state, result = builder.state, builder.result
+        if not self._is_complete(gang, builder):
             if self.preemption.plan_of(gang.name) is not None:
                 self.preemption.give_up(gang, "some of its pods are gone")
-            turn.remove(gang)
+            builder.remove(gang)
             return False
         preempting = self.preemption.plan_of(gang.name)
         if preempting is not None:
-            progress = self.preemption.advance(gang, preempting, turn)
+            progress = self.preemption.advance(gang, preempting, builder)
             if progress is PreemptionState.FREE:
-                self._start(gang, preempting.plan, turn)
+                self._start(gang, preempting.plan, builder)
                 return True
             if progress is not PreemptionState.LOST:
                 return False
         why, refused_ns = self._refused.get(gang.name, ("", 0))
         if why and 0 <= state.now_ns - refused_ns < _REFUSED_NS:
-            turn.remove(gang)
+            builder.remove(gang)
             text = f"{gang.together} wait: the API server refused a reservation: {why}"
             self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
-        if gang.unbegun and self.patience.pauses(gang.name):
+        if gang.unbegun and self.patience.is_paused(gang.name):
             # Expired reservations stay on the pods, so that a new leader knows since when GPUs have
             # been reserved.
-            text = _unbegun(gang, self._configuration.gangs.keep_seconds)
+            text = _not_bound_text(gang, self._configuration.gangs.keep_seconds)
             self.reports.report(gang, EventReason.GANG_WAITING, text, result)
             return False
-        starved = turn.head is None and self._is_starved(gang, turn)
-        kept = sum(reservation_lasts(state, pod) for pod in gang.unreserved) if starved else None
+        starved = builder.head is None and self._is_starved(gang, builder)
+        reserved_count = (
+            sum(has_lasting_reservation(state, pod) for pod in gang.unreserved) if starved else None
+        )
         try:
-            plan = self.searches.find(gang, turn.closed, state, kept)
+            plan = self.searches.find(gang, builder.closed, state, reserved_count)
         except RequestError as error:
             self.reports.report(
                 gang, EventReason.INVALID_GPU_REQUEST, f"gang {gang.name.name}: {error}", result
             )
-            turn.remove(gang)
+            builder.remove(gang)
             return False
         if plan is None:
             result.unfinished = True
             return False
         if plan.fits:
-            self._start(gang, plan, turn)
+            self._start(gang, plan, builder)
             return True
         if (most := self.searches.too_large(gang)) is not None:
             text = f"{gang.together} do not fit: even an empty cluster has room for {most.room}"
             self.reports.report(
                 gang, EventReason.GANG_TOO_LARGE, f"{text}; add nodes, or request less", result
             )
-            turn.remove(gang)
+            builder.remove(gang)
             return False
-        found = self.preemption.find(gang, turn.closed)
+        found = self.preemption.find(gang, builder.closed)
         if found is not None:
-            plan = self.preemption.reserve(gang, found, turn)
+            plan = self.preemption.reserve(gang, found, builder)
             awaited = (
-                f"the eviction of {self.evictions.named(found.evicted)}"
+                f"the eviction of {self.evictions.pod_names(found.evicted)}"
                 if found.evicted
                 else "terminating pods"
             )
             text = f"{gang.together} have GPUs reserved on {_nodes(plan)}, and wait for {awaited}"
             self.reports.report(gang, EventReason.GANG_PREEMPTING, text, result, warning=False)
             return False
-        self._wait(gang, plan, turn)
+        self._wait(gang, plan, builder)
         return False
 
-    def _wait(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
+    def _wait(self, gang: Gang, plan: GangPlan, builder: RoundBuilder) -> None:
         """Report why a gang waits. If it has waited too long, reserve the GPUs that are free."""
-        if turn.head is not None and not turn.closed.isdisjoint(self.searches.nodes_alone(gang)):
+        if builder.head is not None and not builder.closed.isdisjoint(
+            self.searches.nodes_alone(gang)
+        ):
             text = (
-                f"{gang.together} wait for gang {turn.head.name}, which has waited longer than "
+                f"{gang.together} wait for gang {builder.head.name}, which has waited longer than "
                 f"gangs.patienceSeconds"
             )
-            self.reports.report(gang, EventReason.GANG_BEHIND, text, turn.result)
+            self.reports.report(gang, EventReason.GANG_BEHIND, text, builder.result)
         else:
             text = f"{gang.together} wait: there is room for {plan.room}"
-            self.reports.report(gang, EventReason.GANG_WAITING, text, turn.result)
-        if turn.head is None and self._is_starved(gang, turn):
-            turn.reserve_what_fits(gang, plan)
+            self.reports.report(gang, EventReason.GANG_WAITING, text, builder.result)
+        if builder.head is None and self._is_starved(gang, builder):
+            builder.reserve_what_fits(gang, plan)
         else:
-            turn.remove(gang)
+            builder.remove(gang)
 
-    def _start(self, gang: Gang, plan: GangPlan, turn: GangTurns) -> None:
+    def _start(self, gang: Gang, plan: GangPlan, builder: RoundBuilder) -> None:
         """Write the reservations of a plan that may start."""
-        turn.plan(gang, plan, len(plan.places), starts=True)
+        builder.plan(gang, plan, len(plan.places), starts=True)
         text = (
             f"gang {gang.name.name}: GPUs are reserved for {len(plan.places)} pods on "
             f"{_nodes(plan)}"
         )
-        self.reports.report(gang, EventReason.GANG_PLANNED, text, turn.result, warning=False)
+        self.reports.report(gang, EventReason.GANG_PLANNED, text, builder.result, warning=False)
 
     # -- whether a gang may start
 
-    def _is_complete(self, gang: Gang, turn: GangTurns) -> bool:
+    def _is_complete(self, gang: Gang, builder: RoundBuilder) -> bool:
         if not gang.size:
             problem = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more"
             text = f"gang {gang.name.name}: {problem}; create it, or name the gang by labels"
-            self.reports.report(gang, EventReason.GANG_INCOMPLETE, text, turn.result)
+            self.reports.report(gang, EventReason.GANG_INCOMPLETE, text, builder.result)
             return False
         if len(gang.unreserved) >= gang.needed:
             return True
-        if turn.state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
-            there = gang.size - gang.needed + len(gang.unreserved)
-            text = f"{too_few_text(gang.name, gang.size, there)}; {_remedy(gang)}"
-            self.reports.report(gang, EventReason.GANG_INCOMPLETE, text, turn.result, warning=False)
+        if builder.state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
+            existing = gang.size - gang.needed + len(gang.unreserved)
+            text = f"{too_few_text(gang.name, gang.size, existing)}; {_remedy(gang)}"
+            self.reports.report(
+                gang, EventReason.GANG_INCOMPLETE, text, builder.result, warning=False
+            )
         return False
 
-    def _is_starved(self, gang: Gang, turn: GangTurns) -> bool:
+    def _is_starved(self, gang: Gang, builder: RoundBuilder) -> bool:
         """Return whether GPUs must be reserved for a gang that has waited too long.
 
         The gang must be complete, and must fit an empty cluster.
@@ -223,7 +242,7 @@ class GangPlanner:
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that have lost pods could deadlock if one of them reserved GPUs that it cannot use
         # yet.
-        may_reserve = gang.below_min_member and not (gang.started and turn.several_started)
+        may_reserve = gang.below_min_member and not (gang.started and builder.several_started)
         may_reserve = (
             may_reserve
             and gang.name not in self._refused
@@ -233,13 +252,8 @@ class GangPlanner:
         return may_reserve and complete and waited and self.searches.too_large(gang) is None
 
 
-def _has_reservation(gang: Gang, state: ClusterState) -> bool:
-    ends = (state.reservation_end(pod.metadata.uid) for pod in (*gang.reserved, *gang.unreserved))
-    return any(end_ns > state.now_ns for end_ns in ends)
-
-
 def _remedy(gang: Gang) -> str:
-    """Return the advice for a gang with missing pods, which may never be created."""
+    """Return advice for the owner of a gang whose missing pods may never be created."""
     fewer = (
         "lower spec.minMember of the PodGroup"
         if gang.name.by_object
@@ -251,7 +265,7 @@ def _remedy(gang: Gang) -> str:
     )
 
 
-def _unbegun(gang: Gang, seconds: int) -> str:
+def _not_bound_text(gang: Gang, seconds: int) -> str:
     return (
         f"{gang.together} wait: GPUs were reserved for {seconds} s, but kube-scheduler bound none "
         "of the pods; see the events of kube-scheduler for the pods, for example about volumes; "

@@ -12,14 +12,14 @@ from gputile.core.devices.allocation import Reservation, reservation_of
 from gputile.core.devices.gang_membership import (
     GangName,
     gang_size,
-    gated,
+    has_gang_gate,
+    is_waiting,
     needed_members,
     queue_priority,
-    started,
+    started_pods,
     together_text,
-    waits,
 )
-from gputile.core.devices.request import is_decided
+from gputile.core.devices.request import requests_gputile_gpu
 from gputile.core.refusal import ReservationRule
 from gputile.core.scheduling.reservation_rules import lost_reservation, plan_problem
 
@@ -38,8 +38,8 @@ class Gang:
     priority: int
     oldest: str
     complete_at: float = 0.0  # when the newest unbound pod was created, Unix seconds
-    running: int = 0  # the number of pods that have started (``gang_membership.started``)
-    # whether running pods use GPUs; pods without GPUs start without the extender
+    running: int = 0  # the number of pods that have started (``gang_membership.started_pods``)
+    # whether a running pod requests GPUs; other pods start without the extender
     begun: bool = False
     reserved: tuple[Pod, ...] = ()  # unbound pods with a usable reservation
     # reserved pods of a started plan whose reservations must be extended or corrected
@@ -60,7 +60,7 @@ class Gang:
 
     @property
     def together(self) -> str:
-        """A noun phrase for messages that describes the unreserved pods that start together."""
+        """A phrase for messages, such as "gang a: 4 pods that start together"."""
         return together_text(self.name, self.needed, self.running + len(self.reserved))
 
     @property
@@ -81,13 +81,16 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs first, surplus pods last, and then by priority and age."""
+        """The sort key of the queue: by stage, then by priority and age.
+
+        Started gangs that have lost pods come first. Gangs that have enough pods come last.
+        """
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
 
 def gang_of_one(pod: Pod) -> Gang:
-    """Return a ``Gang`` for a single preempting pod. The gang's namespace is empty."""
+    """Return a ``Gang`` for a single preempting pod. Its ``name.namespace`` is empty."""
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
@@ -104,17 +107,17 @@ def waiting_gangs(state: ClusterState) -> list[Gang]:
 
 
 def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> Gang | None:
-    waiting = [pod for pod in pods if waits(pod)]
-    if not any(gated(pod) or is_decided(pod) for pod in waiting):
+    waiting = [pod for pod in pods if is_waiting(pod)]
+    if not any(has_gang_gate(pod) or requests_gputile_gpu(pod) for pod in waiting):
         return None  # pods without GPUs are left to kube-scheduler and its plugins
-    running = started(pods)
+    running = started_pods(pods)
     plans = _started_plans(cluster_state, waiting, running)
     size = gang_size(name, pods, cluster_state.groups or {}) or _planned_size(
         [*running, *waiting], plans
     )
     alone = Counter(_plan_of(pod) for pod in running)
     reserved = _reserved(cluster_state, waiting, plans, alone) if size else set()
-    begun = any(map(is_decided, running))
+    begun = any(map(requests_gputile_gpu, running))
     # If the gang has grown since it was planned, or has lost all its running pods, only started
     # plans count.
     if not begun and len(running) + len(reserved) < size:
@@ -169,9 +172,9 @@ def _started_plans(
 ) -> set[str]:
     """Return the plans of a gang that have begun.
 
-    A plan begins when the extender binds one of its pods. Pods without GPUs start without the
-    extender. The ledger is checked as well, because the first pod of a plan may have lost its gang
-    labels since then.
+    A plan with GPUs begins when the extender binds one of its pods. Pods without GPUs do not count,
+    because they start without the extender. The ledger is checked as well, because the bound pod
+    may have lost its gang labels after the Binding.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -192,7 +195,7 @@ def _plan_of(pod: Pod) -> str:
 def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
     """Return the size with which a gang started, or 0 if it has not started.
 
-    This size applies if the PodGroup is gone or not known yet. Without it, a partly started gang
+    This size applies if the PodGroup is gone or not known yet. Otherwise, a partly started gang
     could never become complete.
     """
     reservations = (reservation_of(pod) for pod in pods)
@@ -209,10 +212,10 @@ def _reserved(
 ) -> set[str]:
     """Return the UIDs of the pods that may use their reservations.
 
-    ``running`` contains the number of running pods by plan. As in the extender (``reserved_node``),
-    all reservations of a plan must be usable unless the plan has started. A started plan cannot be
-    planned again, so each of its reservations is used while it is valid. The reservation is also
-    used if its node temporarily accepts no pods. Otherwise other pods would get the GPUs.
+    ``running`` contains the number of running pods by plan. If a plan has not started, all its
+    reservations must be usable, as in the extender (``reserved_node``). A started plan cannot be
+    planned again, so each valid reservation of the plan is used, even if the reserved node
+    temporarily accepts no pods. Otherwise other pods would get the GPUs.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -236,8 +239,8 @@ def _reserved(
     return reserved
 
 
-def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a reservation is usable, and expires neither soon nor implausibly late."""
+def has_lasting_reservation(cluster_state: ClusterState, pod: Pod) -> bool:
+    """Return whether the pod has a usable reservation that ends neither soon nor too late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _is_available(cluster_state, pod, reservation)
 
@@ -278,7 +281,7 @@ def _is_available(cluster_state: ClusterState, pod: Pod, reservation: Reservatio
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
     """Return whether the pod may use its reservation now.
 
-    In a started plan, the reservation is also usable if its only problem is a closed node.
+    In a started plan, the reservation stays usable while its node temporarily accepts no pods.
     """
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if _is_available(cluster_state, pod, reservation):
@@ -291,10 +294,10 @@ def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) 
 
 
 @dataclass(slots=True)
-class _ReservedInVain:
-    """The times at which GPUs were reserved for a gang that did not start, in Unix nanoseconds."""
+class _UnusedReservation:
+    """The times at which GPUs were reserved for a gang that did not start (Unix ns)."""
 
-    since_ns: int | None = None  # the start of the reservation that still lasts
+    since_ns: int | None = None  # the start of the reservation that is in force, or None
     ended_ns: int = 0  # the end of the last reservation, or 0
 
 
@@ -302,17 +305,17 @@ class GangPatience:
     """Limits how long later gangs may overtake a gang, and how long GPUs are reserved in vain.
 
     A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's
-    first pod in time. After ``gangs.keepSeconds``, the gang loses its reservations and pauses. The
-    pause lasts ``gangs.keepSeconds`` or ``gangs.patienceSeconds``, whichever is longer. A
-    reservation contains the time since which GPUs have been reserved, so a new leader continues
-    with that time. Times are Unix time in nanoseconds.
+    first pod in time. If the gang has not started after ``gangs.keepSeconds``, it loses its
+    reservations and pauses. The pause lasts ``gangs.keepSeconds`` or ``gangs.patienceSeconds``,
+    whichever is longer. A reservation contains the time since which GPUs have been reserved, so a
+    new leader continues with that time. Times are Unix time in nanoseconds.
     """
 
     def __init__(self, settings: GangConfiguration) -> None:
         self._patience_ns = settings.patience_seconds * _SECOND
         self._keep_ns = settings.keep_seconds * _SECOND
         self._pause_ns = max(self._patience_ns, self._keep_ns)
-        self._accounts: dict[GangName, _ReservedInVain] = {}
+        self._accounts: dict[GangName, _UnusedReservation] = {}
         self._noted: set[GangName] = set()
         self._now_ns = 0
 
@@ -328,7 +331,7 @@ class GangPatience:
                 account.since_ns, account.ended_ns = None, now_ns
         self._noted = set()
 
-    def pauses(self, gang: GangName) -> bool:
+    def is_paused(self, gang: GangName) -> bool:
         """Return whether a gang pauses. A clock that is set back ends the pause."""
         account = self._accounts.get(gang)
         return (
@@ -341,14 +344,14 @@ class GangPatience:
 
         ``complete_at`` is the time at which the gang became complete, in Unix seconds.
         """
-        return not self.pauses(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
+        return not self.is_paused(gang) and self._now_ns - complete_at * _SECOND > self._patience_ns
 
-    def reserved_in_vain(self, gang: GangName, since_ns: int) -> None:
+    def record_unused_reservation(self, gang: GangName, since_ns: int) -> None:
         """Record that GPUs are reserved for a gang that does not start. Call this in each round.
 
         ``since_ns`` is the time since which GPUs have been reserved, or 0 if it is unknown.
         """
-        account = self._accounts.setdefault(gang, _ReservedInVain())
+        account = self._accounts.setdefault(gang, _UnusedReservation())
         known = [each for each in (account.since_ns, since_ns) if each and each > account.ended_ns]
         account.since_ns = min([self._now_ns, *known])
         self._noted.add(gang)

@@ -11,9 +11,9 @@ from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION, EventReason
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
-from gputile.controlplane.controller.gang_queue import Gang, reservation_lasts
+from gputile.controlplane.controller.gang_queue import Gang, has_lasting_reservation
 from gputile.core.devices.allocation import Reservation, reservation_of
-from gputile.core.devices.gang_membership import GangName, in_line
+from gputile.core.devices.gang_membership import GangName, scheduling_order
 from gputile.core.scheduling.gang_plan import GangPlan
 
 _SECOND = 10**9
@@ -21,7 +21,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ReservationPatch:
-    """A write of a pod's reservation."""
+    """A change to a pod's reservation."""
 
     pod: Pod
     reservation: Reservation | None  # None removes the reservation
@@ -42,13 +42,13 @@ class GangEvent:
 class GangRound:
     """The result of a round.
 
-    ``gates`` contains pods that lose their scheduling gates, because an earlier round stored their
-    reservations. ``evictions`` likewise follow from earlier rounds. They are grouped by preemptor,
-    or by gang if the gang has partly left.
+    ``gates`` contains the pods whose scheduling gates are removed, because an earlier round has
+    stored their reservations. ``evictions`` contains the evictions that are due after earlier
+    rounds. They are grouped by preemptor, or by gang if the gang must leave as a whole.
 
-    If ``unfinished`` is True, another round must follow at once: the search for some gangs or pods
-    was postponed, or victims will be due. ``contradictions`` names gangs that were skipped because
-    the known states of their pods contradict each other.
+    If ``unfinished`` is True, another round must follow at once, because searches were postponed or
+    the victims of a new reservation must be evicted. ``contradictions`` names gangs that were
+    skipped because the known states of their pods contradict each other.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class GangRound:
 
 
 @dataclass(slots=True)
-class GangTurns:
+class RoundBuilder:
     """A round in progress. Each write is added to ``result`` and immediately applied to ``state``.
 
     ``new_plan_name`` returns a unique name. ``several_started`` is True if more than one gang has
@@ -124,10 +124,10 @@ class GangTurns:
     def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
         """Reserve the available GPUs for a gang that has waited too long.
 
-        Reservations are written only if their number grows, or if stored reservations expire.
+        Reservations are written only if their number grows, or if stored reservations expire soon.
         """
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
-        valid = sum(reservation_lasts(self.state, pod) for pod in gang.unreserved)
+        valid = sum(has_lasting_reservation(self.state, pod) for pod in gang.unreserved)
         if len(plan.places) > valid or reserved > valid:
             self.plan(gang, plan, gang.needed, starts=False)
 
@@ -149,17 +149,17 @@ class GangTurns:
         if writes:
             self.result.reservations.append(list(writes))
         for patch in writes:
-            self.state.expect(patch.pod, patch.reservation)
+            self.state.assume_write(patch.pod, patch.reservation)
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the GPU pod that kube-scheduler tries first, or "" without GPU pods."""
+    """Return the UID of the GPU pod that kube-scheduler tries first, or "" if there is none."""
     with_gpus = [
         pod
         for pod in pods
         if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None
     ]
-    return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""
+    return min(with_gpus, key=scheduling_order).metadata.uid if with_gpus else ""
 
 
 _LACKS_GPUS: Final = (
@@ -191,7 +191,7 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return when the longest-waiting gang began to wait (Unix seconds), or 0 for no gang."""
+        """Return when the longest-waiting gang began to wait (Unix seconds), or 0 if none waits."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:

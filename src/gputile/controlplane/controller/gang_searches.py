@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterPlacement, ClusterState
 from gputile.controlplane.controller.gang_queue import Gang
-from gputile.core.devices.gang_membership import GangName, in_line
+from gputile.core.devices.gang_membership import GangName, scheduling_order
 from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, kinds_of, plan_gang
 
@@ -18,14 +18,14 @@ MOST_SEARCHES = 256
 _ROOM_VALID_NS = 10 * 10**9
 NOWHERE: frozenset[str] = frozenset()
 # the UIDs of a gang's pods, and the number of pods that start together
-_Question = tuple[frozenset[str], int]
+_SearchInput = tuple[frozenset[str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedSearch:
     """A search that found too few GPUs, with its input."""
 
-    question: _Question
+    search_input: _SearchInput
     closed: frozenset[str]
     freed_counter: int  # ``freed_counter`` of the cluster
     pass_number: int  # the number of the pass over all gangs
@@ -36,8 +36,8 @@ class _FailedSearch:
     def is_valid(self, now_ns: int) -> bool:
         """Return whether the result is still valid.
 
-        If ``room`` has GPUs for all needed pods, the result expires after ``_ROOM_VALID_NS``,
-        because other pods may use these GPUs.
+        If the gang would fit with the nodes in ``closed`` (``room``), the result expires after
+        ``_ROOM_VALID_NS``, because other pods may use the GPUs of these nodes.
         """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_VALID_NS
 
@@ -47,8 +47,8 @@ class GangSearches:
 
     def __init__(self) -> None:
         self._failed: dict[GangName, _FailedSearch] = {}
-        # searches in the empty cluster: the question, the cluster's ``grown_counter``, the result
-        self._alone: dict[GangName, tuple[_Question, int, GangPlan]] = {}
+        # searches in the empty cluster: the input, the cluster's ``grown_counter``, the result
+        self._alone: dict[GangName, tuple[_SearchInput, int, GangPlan]] = {}
         self._freed_counter, self._left, self._pass_number = 0, 0, 0
 
     def begin(self, names: Collection[GangName], state: ClusterState) -> None:
@@ -61,22 +61,23 @@ class GangSearches:
         self._pass_number += 1
 
     def find(
-        self, gang: Gang, closed: frozenset[str], state: ClusterState, kept: int | None
+        self, gang: Gang, closed: frozenset[str], state: ClusterState, reserved_count: int | None
     ) -> GangPlan | None:
         """Return the plan for a gang, or None if the search is left to a later round.
 
-        Nodes in ``closed`` are excluded. ``kept`` is the number of pods that keep their
-        reservations while the gang does not fit, or None if no pod may have a reservation.
+        Nodes in ``closed`` are excluded. ``reserved_count`` is the number of lasting reservations
+        if the gang may have some before it fits, or None otherwise. If a remembered plan has
+        another number of pods, the search is repeated.
 
         Raises:
             RequestError: the GPU request of a pod can never be served.
         """
-        question = frozenset(pod.metadata.uid for pod in gang.unreserved), gang.needed
+        search_input = frozenset(pod.metadata.uid for pod in gang.unreserved), gang.needed
         failed = self._failed.get(gang.name)
         if (
             failed is not None
-            and kept in (None, len(failed.plan.places))
-            and (failed.question, failed.closed) == (question, closed)
+            and reserved_count in (None, len(failed.plan.places))
+            and (failed.search_input, failed.closed) == (search_input, closed)
             and (
                 failed.pass_number == self._pass_number
                 or (failed.freed_counter == self._freed_counter and failed.is_valid(state.now_ns))
@@ -101,36 +102,40 @@ class GangSearches:
             return plan
         room = search(state.placement) if closed else plan
         self._failed[gang.name] = _FailedSearch(
-            question, closed, self._freed_counter, self._pass_number, state.now_ns, plan, room
+            search_input, closed, self._freed_counter, self._pass_number, state.now_ns, plan, room
         )
-        if self._alone.get(gang.name, ())[:2] != (question, state.grown_counter):
-            self._alone[gang.name] = question, state.grown_counter, search(state.empty_placement)
+        if self._alone.get(gang.name, ())[:2] != (search_input, state.grown_counter):
+            self._alone[gang.name] = (
+                search_input,
+                state.grown_counter,
+                search(state.empty_placement),
+            )
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:
-        """Return the incomplete plan in the empty cluster, or None if the gang fits there."""
+        """Return the incomplete plan if the gang would not fit even on empty nodes, or None."""
         alone = self._alone.get(gang.name)
         return alone[-1] if alone is not None and not alone[-1].fits else None
 
     def nodes_alone(self, gang: Gang) -> set[str]:
-        """Return the nodes that the gang would use in the empty cluster."""
+        """Return the nodes that the gang would use if all nodes were empty."""
         alone = self._alone.get(gang.name)
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
         """Return the pods for which the latest searches found no room.
 
-        Of each gang, the result has only as many pods as the gang lacks room for. A gang is
-        excluded if ``served`` returns anything other than None for it.
+        If a gang lacks room for n pods, the result has only n of its pods. A gang is excluded if
+        ``served`` does not return None for the gang.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():
             if served(name) is not None:
                 continue
-            uids, needed = failed.question
+            uids, needed = failed.search_input
             lacking = uids - failed.room.places.keys()
             pods = [pod for pod in state.members.pods(name) if pod.metadata.uid in lacking]
-            found += sorted(pods, key=in_line)[: max(0, needed - len(failed.room.places))]
+            found += sorted(pods, key=scheduling_order)[: max(0, needed - len(failed.room.places))]
         return found
 
     def nodes_with_room(self, name: GangName) -> set[str]:
@@ -147,7 +152,7 @@ def reachable_nodes(gang: Gang, state: ClusterState) -> frozenset[str]:
         members = [GangCandidate(pod, empty.engine.request(pod)) for pod in gang.unreserved]
     except RequestError:
         return NOWHERE  # no node accepts the pod
-    for each in kinds_of(members, ()).asking:
+    for each in kinds_of(members, ()).candidates:
         names = empty.predicates.open_alone(each.pod)
         found.update(
             names if each.request is None else empty.engine.best_first(each.request, names)

@@ -23,7 +23,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.evictions import Eviction
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_round import GangRound, ReservationPatch
-from gputile.controlplane.event_loop import AT_ONCE, for_each, taking_turns
+from gputile.controlplane.event_loop import AT_ONCE, for_each, yielding_to_loop
 from gputile.core.devices.allocation import encode_reservation, reservation_of
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
@@ -62,7 +62,7 @@ class GangWriter:
         current = [patches for patches in result.reservations if await self._expect(patches)]
         for event in result.events:
             log.info(event.message, extra={"reason": event.reason, "pods": len(event.pods)})
-            async for pod in taking_turns(event.pods):
+            async for pod in yielding_to_loop(event.pods):
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
         await asyncio.gather(
             for_each(self._write_gang, current),
@@ -71,13 +71,13 @@ class GangWriter:
         )
 
     async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
-        """Apply a gang's writes to the state. Return False if a pod has changed since the plan."""
+        """Apply a gang's writes to the state. If a pod has changed meanwhile, return False."""
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
-        async for patch in taking_turns(patches):
+        async for patch in yielding_to_loop(patches):
             if not self._cluster_state.has_changed(patch.pod):
-                self._cluster_state.expect(patch.pod, patch.reservation)
+                self._cluster_state.assume_write(patch.pod, patch.reservation)
         return True
 
     async def _evict_all(self, evictions: Sequence[Eviction]) -> None:
@@ -92,16 +92,16 @@ class GangWriter:
                 async with self._slots:
                     await self._writer.evict(each.namespace, each.name, each.uid, each.why)
             except (NotFound, Conflict):
-                memory.was_gone(each)
+                memory.record_gone(each)
                 continue
             except KubeError as error:
                 why = f"the eviction of pod {each.namespace}/{each.name} was refused: {error}"
-                memory.was_refused(each, why, error)
+                memory.record_refusal(each, why, error)
                 self._changed()  # other victims may be chosen, or the reservations given up
                 for pod in each.about or [victim]:
                     self._writer.record(pod, EventReason.PREEMPTION_REFUSED, why, warning=True)
                 return
-            memory.was_evicted(each)
+            memory.record_accepted(each)
             self._writer.record(victim, EventReason.PREEMPTED, each.why, warning=False)
 
     async def _write_gang(self, writes: Sequence[ReservationPatch]) -> None:
@@ -110,23 +110,23 @@ class GangWriter:
             if executed:
                 executed = all(await for_each(self._write_reservation, stage))
                 continue
-            async for write in taking_turns(stage):
-                self._cluster_state.not_written(write.pod)
+            async for write in yielding_to_loop(stage):
+                self._cluster_state.revert_write(write.pod)
 
     async def _write_reservation(self, write: ReservationPatch) -> bool:
         """Write a reservation, and return whether the API server confirmed the write."""
         text = encode_reservation(write.reservation) if write.reservation is not None else None
         async with self._slots:
             if not self._active():
-                self._cluster_state.not_written(write.pod)
+                self._cluster_state.revert_write(write.pod)
                 return False
             try:
-                self._cluster_state.written(
+                self._cluster_state.confirm_write(
                     await self._writer.reserve(write.pod, text, write.nominated)
                 )
             except KubeError as error:
                 if isinstance(error, ApiError) and error.refused_for_good:
-                    self._planner.refused(write.pod, str(error))
+                    self._planner.record_refusal(write.pod, str(error))
                 self._failed(write.pod, error)
                 return False
             return True
@@ -141,18 +141,18 @@ class GangWriter:
             if not self._active():
                 return
             try:
-                self._cluster_state.written(await self._writer.ungate(pod))
+                self._cluster_state.confirm_write(await self._writer.ungate(pod))
             except KubeError as error:
                 self._failed(pod, error)
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Revert to a pod's known version. If the write was executed, the watch will show it."""
+        """Undo a failed write in the state. If the write was executed, the watch will show it."""
         self.failures += 1
         log.info("a write to a gang's pod failed", extra={"pod": pod.key, "why": str(error)})
         if isinstance(error, NotFound):
             self._cluster_state.pod_gone(pod)
             return
-        self._cluster_state.not_written(pod)
+        self._cluster_state.revert_write(pod)
         if not isinstance(error, Conflict):  # after a conflict, the watch starts the next round
             self._changed()
 

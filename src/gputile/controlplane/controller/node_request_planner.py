@@ -4,9 +4,9 @@ This planner only decides, without I/O and without a clock. ``placeholders`` wri
 it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
 A node is requested for a pod that fits no GPU, or that has no room when its gang is planned. The
-pod must also fit an empty node of a type that the autoscaler can add. If a pod without a scheduling
-gate requests more than the free total of every node, the autoscaler adds a node by itself. Nodes
-are requested only for the other pods.
+pod must also fit an empty node of a type that the autoscaler can add. The autoscaler adds a node by
+itself if a pod has no scheduling gate, and no node has enough free resources in total for the pod.
+So nodes are requested only for the other pods.
 """
 
 from collections import Counter
@@ -27,8 +27,8 @@ from gputile.controlplane.controller.placeholders import (
     TypeNodes,
     nodes_by_type,
 )
-from gputile.core.devices.gang_membership import gang_of, in_line
-from gputile.core.devices.node_type import node_types_of, worded
+from gputile.core.devices.gang_membership import gang_of, scheduling_order
+from gputile.core.devices.node_type import node_types_of, refusals_text
 from gputile.core.devices.request import RequestError
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 from gputile.core.scheduling.gang_plan import GangCandidate
@@ -38,17 +38,17 @@ from gputile.core.scheduling.new_nodes import (
     as_described,
     expected_nodes,
     new_nodes,
-    nodes_added_unasked,
+    nodes_added_by_autoscaler,
 )
 
 _SECOND: Final = 10**9
-# the time in which kube-scheduler and preemption may still place a pod
+# how long a pod is left to kube-scheduler and preemption before a node is requested
 SETTLING_SECONDS: Final = 5.0
 MOST_PODS: Final = 256  # per round, plus the remaining pods of the last gang
 _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
-_LONGEST_PAUSE_NS: Final = 3600 * _SECOND
+_LONGEST_BACKOFF_NS: Final = 3600 * _SECOND
 _REPEATED_NS: Final = 1800 * _SECOND  # the API server forgets an event after an hour
-_LEFT: Final = (
+_ADDED_ANYWAY: Final = (
     "the pod requests more than any node has free, so the autoscaler adds a node by itself; if no "
     "node appears, see the events and the log of the autoscaler"
 )
@@ -63,21 +63,21 @@ class _NodeAttempt:
     """A period in which nodes of a type are requested without a break."""
 
     since_ns: int
-    newest_ns: int  # the latest creation of a node
+    newest_ns: int  # when the newest node was created
     joined: int = 0  # nodes that have joined
     wanted: int = 0  # pods that have wanted a node
-    uids: set[str] = field(default_factory=set)  # the pods among them that still exist
+    uids: set[str] = field(default_factory=set)  # the pods that have wanted a node and still exist
 
 
 class NodeBackoff:
-    """Remembers how often nodes of a type were requested for a waiting pod.
+    """Limits how often nodes of a type are requested for a waiting pod.
 
-    Times are Unix time in nanoseconds. An attempt lasts while nodes of a type are requested without
-    interruption, for any pods. An attempt also ends when a node has joined for each pod that wanted
-    a node. The second attempt may follow at once. After the second attempt, the pod backs off for
-    ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt in which
-    no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried. An
-    attempt that is interrupted before any node joined does not count.
+    Times are Unix time in nanoseconds. An attempt begins when nodes of a type are requested, for
+    any pods. The attempt ends when no more nodes are requested, when a node has joined for each pod
+    that wanted one, or when no node has joined for ``wait_ns``. In the last case, it counts as two
+    attempts, so that another type is tried next. An attempt does not count if the requests ended
+    before any node joined. The second attempt may follow at once. After it, the pod backs off for
+    ``wait_ns``. The back-off doubles with each further attempt, up to an hour.
     """
 
     def __init__(self, wait_ns: int) -> None:
@@ -86,14 +86,12 @@ class NodeBackoff:
         # the number of attempts and their latest end, by UID and type
         self._ended: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def pauses(self, uid: str, type_name: str, now_ns: int) -> bool:
+    def is_backing_off(self, uid: str, type_name: str, now_ns: int) -> bool:
         times, at_ns = self._ended.get((uid, type_name), (0, 0))
-        pause_ns = (
-            min(self._wait_ns << min(times - 2, 10), max(self._wait_ns, _LONGEST_PAUSE_NS))
-            if times > 1
-            else 0
-        )
-        return 0 <= now_ns - at_ns < pause_ns
+        if times < 2:
+            return False
+        longest_ns = max(self._wait_ns, _LONGEST_BACKOFF_NS)
+        return 0 <= now_ns - at_ns < min(self._wait_ns << min(times - 2, 10), longest_ns)
 
     def advance(
         self, type_name: str, uids: Set[str], created_ns: Sequence[int], now_ns: int
@@ -151,21 +149,21 @@ class NodeRequestPlanner:
         """Plan a round on the snapshot ``state``."""
         self._state = state
         result = NodeRequestRound(state.now_ns)
-        there = self._placeholders.by_type(state.waiting.placeholders, state.now_ns)
-        if not (state.waiting.refused or there or self._gangs.without_room or self.requested):
+        existing = self._placeholders.by_type(state.waiting.placeholders, state.now_ns)
+        if not (state.waiting.refused or existing or self._gangs.without_room or self.requested):
             self.refused, self._covered = 0, set()
             return result
         nodes = nodes_by_type(state, self._types, self._wait_seconds * _SECOND)
-        pods = self._in_line()
+        pods = self._pods_without_room()
         found, wanted = self._wanted(pods, nodes)
         covered = self._covered_by_type(found, wanted, nodes)
         for kind in self._types:
-            jobs = there.pop(kind.name, [])
+            jobs = existing.pop(kind.name, [])
             target = wanted[kind.name] + min(len(covered[kind.name]), _MOST_IDLE)
             result.deleted += jobs[: max(0, len(jobs) - target)]
             result.created += [kind] * (target - len(jobs))
         # Delete Jobs of types that are no longer configured.
-        result.deleted += (job for jobs in there.values() for job in jobs)
+        result.deleted += (job for jobs in existing.values() for job in jobs)
         self._covered = set[str]().union(*covered.values())
         self.refused, self.requested = len(found.refused), wanted.total()
         before = {
@@ -191,40 +189,38 @@ class NodeRequestPlanner:
 
     # -- pods without room
 
-    def _waits(self, pod: Pod) -> float:
+    def _waited_seconds(self, pod: Pod) -> float:
         return self._state.now_ns / _SECOND - unix_seconds(pod.metadata.creation_timestamp)
 
-    def _candidate(self, pod: Pod) -> GangCandidate | None:
-        try:
-            return GangCandidate(pod, self._state.placement.engine.request(pod))
-        except RequestError:
-            return None  # the extender reports the error
-
-    def _in_line(self) -> list[GangCandidate]:
+    def _pods_without_room(self) -> list[GangCandidate]:
         """Return the pods that no node has room for, by priority and age.
 
-        Pods that no node type accepted come last. Among these, the pod that was tried longest ago
+        Pods that no node type accepted come last. Among these, the pod whose refusal is oldest
         comes first. The pods of a gang stay together.
         """
-        units: dict[Hashable, list[Pod]] = {}
+        groups: dict[Hashable, list[Pod]] = {}
         for pod in self._gangs.without_room:
-            units.setdefault(gang_of(pod), []).append(pod)
+            groups.setdefault(gang_of(pod), []).append(pod)
         for pod in self._state.waiting.refused.values():
-            if self._waits(pod) >= SETTLING_SECONDS:
-                units[pod.metadata.uid] = [pod]
+            if self._waited_seconds(pod) >= SETTLING_SECONDS:
+                groups[pod.metadata.uid] = [pod]
 
-        def order(unit: Sequence[Pod]) -> tuple[int, object]:
-            return max(self._refused_at.get(pod.metadata.uid, 0) for pod in unit), in_line(unit[0])
+        def order(pods: Sequence[Pod]) -> tuple[int, object]:
+            refused_ns = max(self._refused_at.get(pod.metadata.uid, 0) for pod in pods)
+            return refused_ns, scheduling_order(pods[0])
 
         found: list[GangCandidate] = []
-        for unit in sorted(units.values(), key=order):
+        for pods in sorted(groups.values(), key=order):
             if len(found) >= MOST_PODS:
                 break
-            candidates = [
-                each for pod in unit[:MOST_PODS] if (each := self._candidate(pod)) is not None
-            ]
-            alone = unit[0].metadata.uid in units
-            found += [each for each in candidates if not alone or self._has_no_feasible_node(each)]
+            is_single = pods[0].metadata.uid in groups
+            for pod in pods[:MOST_PODS]:
+                try:
+                    each = GangCandidate(pod, self._state.placement.engine.request(pod))
+                except RequestError:
+                    continue  # the extender reports the error
+                if not is_single or self._has_no_feasible_node(each):
+                    found.append(each)
         return found
 
     def _has_no_feasible_node(self, each: GangCandidate) -> bool:
@@ -241,11 +237,11 @@ class NodeRequestPlanner:
     def _wanted(
         self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]
     ) -> tuple[NewNodes, Counter[str]]:
-        """Return the plan, and how many nodes of each type to request.
+        """Return the plan of new nodes, and how many nodes of each type to request.
 
         Nodes that the autoscaler adds by itself are not counted. If ``autoscaling.mostNodes`` is
-        too low for all pods, the first pods get nodes. Nodes on which pods are expected are removed
-        from ``TypeNodes.idle``.
+        too low for all pods, the first pods get nodes. Nodes that pods are expected to use soon are
+        removed from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -261,7 +257,7 @@ class NodeRequestPlanner:
         def plan(part: Sequence[GangCandidate]) -> tuple[NewNodes, Counter[str]]:
             found = new_nodes(part, self._types, starting, self._configuration, barred)
             unasked = [each for each in unplaced if each.pod.metadata.uid in found.types]
-            return found, found.counts - nodes_added_unasked(
+            return found, found.counts - nodes_added_by_autoscaler(
                 unasked, self._types, self._configuration, barred
             )
 
@@ -272,7 +268,7 @@ class NodeRequestPlanner:
         late = {
             _equivalence_key(each)
             for each in expected_of_it
-            if self._waits(each.pod) >= self._wait_seconds
+            if self._waited_seconds(each.pod) >= self._wait_seconds
         }
         others = [
             each
@@ -309,41 +305,41 @@ class NodeRequestPlanner:
         """Return why no node of a type is requested for a pod, by UID and type.
 
         A type is barred for a pod if the existing nodes of the type would not accept the pod. A
-        type is also barred while the pod backs off.
+        type is also barred while the pod backs off from requests for the type.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:
             usable = nodes[kind.name].usable
             for each in pods:
                 key = each.pod.metadata.uid, kind.name
-                if usable and (lacking := self._lacking(each, usable)) is not None:
-                    barred[key] = lacking
-                elif self._backoff.pauses(*key, self._state.now_ns):
+                if usable and (why := self._obstacle(each, usable)) is not None:
+                    barred[key] = why
+                elif self._backoff.is_backing_off(*key, self._state.now_ns):
                     barred[key] = refusal_by(NodeTypeRule.PAUSED)
         return barred
 
-    def _lacking(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
+    def _obstacle(self, each: GangCandidate, usable: Sequence[str]) -> Refusal[NodeTypeRule] | None:
         """Return why the ``usable`` nodes of a type would reject the pod even if empty, or None."""
         empty = self._state.empty_placement
         if each.request is None:
             return None
         open_nodes = set(empty.predicates.open_alone(each.pod))
-        taking = [name for name in usable if name in open_nodes]
-        if not taking:
+        accepting = [name for name in usable if name in open_nodes]
+        if not accepting:
             why = empty.predicates.reason(each.pod, usable[0])
             return refusal_by(
                 NodeTypeRule.TOO_LITTLE, node=usable[0], wanted=why.text if why else ""
             )
-        if empty.engine.filter(each.request, taking).feasible:
+        if empty.engine.filter(each.request, accepting).feasible:
             return None
-        return refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=taking[0])
+        return refusal_by(NodeTypeRule.NOT_AS_DESCRIBED, node=accepting[0])
 
     # -- placeholders for idle nodes
 
     def _covered_by_type(
         self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
     ) -> dict[str, set[str]]:
-        """Return the idle nodes by type. Each of these nodes needs an additional placeholder.
+        """Return, by type, the idle nodes that each need an additional placeholder.
 
         An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders,
         the autoscaler would also remove idle nodes on which a waiting gang has room.
@@ -351,14 +347,14 @@ class NodeRequestPlanner:
         hopeful = {
             gang_of(pod) for pod in self._gangs.without_room if pod.metadata.uid in found.types
         }
-        kept = {
+        with_room = {
             node
             for gang in hopeful
             if gang is not None
             for node in self._gangs.searches.nodes_with_room(gang)
         }
         return {
-            name: each.idle if wanted[name] or each.idle & kept else set()
+            name: each.idle if wanted[name] or each.idle & with_room else set()
             for name, each in nodes.items()
         }
 
@@ -369,11 +365,12 @@ class NodeRequestPlanner:
     ) -> None:
         """Record an event about a pod, unless the event repeats a recent one."""
         uid, reason = pod.metadata.uid, EventReason.NODE_NOT_ADDED
-        type_name, late = found.types.get(uid, ""), self._waits(pod) >= self._wait_seconds
+        type_name, late = found.types.get(uid, ""), self._waited_seconds(pod) >= self._wait_seconds
         if (why := found.refused.get(uid)) is not None:
             if not any(refusal.rule is NodeTypeRule.PAUSED for refusal in why.values()):
                 reason = EventReason.NO_NODE_TYPE_FITS
-            text = f"no GPU has room for the pod, and no node is requested for it: {worded(why)}"
+            whys = refusals_text(why)
+            text = f"no GPU has room for the pod, and no node is requested for it: {whys}"
         elif uid not in found.on_new:
             return
         elif wanted[type_name]:
@@ -384,7 +381,7 @@ class NodeRequestPlanner:
             )
         elif late:
             text = (
-                _LEFT
+                _ADDED_ANYWAY
                 if self.requested < self._configuration.autoscaling.most_nodes
                 else _BEYOND_MOST
             )

@@ -1,7 +1,7 @@
 """Writes the node requests of ``node_request_planner``: creates and deletes placeholder pods.
 
-``node_request_planner`` decides how many nodes of which type are requested. This module does not
-decide. It describes the existing nodes to the planner (``nodes_by_type``), and writes the result.
+``node_request_planner`` decides how many nodes of which type are requested. This module describes
+the existing nodes to the planner (``nodes_by_type``), and writes the decisions of the planner.
 
 A placeholder makes the cluster's autoscaler add an empty node. A placeholder names a scheduler that
 does not exist, so it is never bound. The controller writes the condition by which autoscalers find
@@ -36,7 +36,7 @@ from gputile.api.well_known import (
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_round import GangEvent
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.event_loop import yielding_to_loop
 from gputile.core.devices.node_type import PLACEHOLDER_SCHEDULER, NodeType
 from gputile.core.kube_predicates.inter_pod import NAMESPACE_NAME_LABEL
 from gputile.core.kube_predicates.pod_requests import node_allocatable
@@ -44,7 +44,7 @@ from gputile.kube.errors import ApiError, KubeError, NotFound
 
 log = logging.getLogger(__name__)
 
-LOOKS, LOOK_SECONDS = 100, 0.05  # number and interval of checks for deleted placeholders
+CHECKS, CHECK_SECONDS = 100, 0.05  # number and interval of checks for deleted placeholders
 _SECOND: Final = 10**9
 _MESSAGE = (
     "this placeholder requests a node from the autoscaler; it is never bound, and gputile "
@@ -72,7 +72,7 @@ _ON_AN_EMPTY_NODE: Final = {
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder. The Job ends a minute after ``wait_seconds``."""
+    """Return the Job of a placeholder. The Job lasts a minute longer than ``wait_seconds``."""
     labels = {PLACEHOLDER_LABEL: "true"} | (
         {GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {}
     )
@@ -194,7 +194,7 @@ def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round."""
+    """The placeholders to create and delete after one round, and the events to record."""
 
     now_ns: int
     created: list[NodeType] = field(default_factory=list)  # the node types of new placeholders
@@ -232,7 +232,7 @@ class Placeholders:
             for job, (type_name, created_ns) in self._created.items()
             if job not in jobs and 0 <= now_ns - created_ns < wait_ns
         }
-        there = [
+        found_jobs = [
             (
                 int(unix_seconds(meta.creation_timestamp) * _SECOND),
                 job,
@@ -240,27 +240,27 @@ class Placeholders:
             )
             for job, meta in jobs.items()
         ]
-        there += [
+        found_jobs += [
             (created_ns, job, type_name) for job, (type_name, created_ns) in self._created.items()
         ]
         found: dict[str, list[str]] = {}
-        for _, job, type_name in sorted(there):
+        for _, job, type_name in sorted(found_jobs):
             found.setdefault(type_name, []).append(job)
         return found
 
     async def write(self, result: NodeRequestRound) -> None:
-        async for event in taking_turns(result.events):
+        async for event in yielding_to_loop(result.events):
             for pod in event.pods:
                 self._writer.record(pod, event.reason, event.message, warning=event.warning)
         # Deletions come first. An autoscaler must not see a placeholder and its replacement.
         self._deleted = set(result.deleted)
         for job in result.deleted:
-            if await self._error(self._writer.delete_placeholder(job)) is None:
+            if await self._try_write(self._writer.delete_placeholder(job)) is None:
                 self._created.pop(job, None)
         for kind in result.created:
             job = f"gputile-placeholder-{self._new_name()}"
             self._created[job] = kind.name, result.now_ns
-            error = await self._error(
+            error = await self._try_write(
                 self._writer.create_placeholder(placeholder_job(job, kind, self._wait_seconds))
             )
             # A Job that is refused for good still counts, so that it is tried again only after
@@ -269,20 +269,20 @@ class Placeholders:
             if error is not None and not error.may_have_been_executed and not refused:
                 del self._created[job]
         for pod in [pod for pod in self._pods().values() if not pod.status.conditions]:
-            await self._error(self._writer.mark_unschedulable(pod, _MESSAGE))
+            await self._try_write(self._writer.mark_unschedulable(pod, _MESSAGE))
 
-    async def gone(self) -> None:
-        """Wait until the deleted placeholders are gone, for at most ``LOOKS`` checks.
+    async def wait_until_gone(self) -> None:
+        """Wait until the deleted placeholders are gone. Give up after ``CHECKS`` checks.
 
         Gangs start only after this wait. If a gang took the node that was added for an existing
         placeholder, an autoscaler would add another node for the placeholder.
         """
-        for _ in range(LOOKS):
+        for _ in range(CHECKS):
             if self._deleted.isdisjoint(_job_of(pod) for pod in self._pods().values()):
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
-    async def _error(self, write: Awaitable[None]) -> KubeError | None:
+    async def _try_write(self, write: Awaitable[None]) -> KubeError | None:
         """Return the error of ``write``, or None if the write succeeded or the object is gone."""
         try:
             await write

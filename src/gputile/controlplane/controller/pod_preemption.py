@@ -1,11 +1,10 @@
 """Reserves GPUs for single pods that preempt, and chooses their victims.
 
 kube-scheduler also preempts for single pods, and acts first. If kube-scheduler has nominated a node
-for the pod, the GPUs that the victims free there are reserved for the pod. So no successor of a
-victim takes these GPUs. If kube-scheduler has found no victims, or if nothing could be reserved for
-some time, victims are chosen here. The extender binds the pod as soon as its GPUs are free. The
-victims of a pod are chosen again in each round, so a new leader continues with the reservations
-that it finds.
+for the pod, the GPUs that its victims free there are reserved for the pod. So no pod that replaces
+a victim takes these GPUs. If kube-scheduler has found no victims, or if no GPUs could be reserved
+for some time, victims are chosen here. The extender binds the pod once its GPUs are free. The
+victims are chosen again in each round, so a new leader continues with the reservations it finds.
 """
 
 from collections.abc import Callable, Collection
@@ -60,16 +59,16 @@ class PodPreemption:
         due = [gang for gang in gangs if gang.priority > lowest and self._is_due(gang)]
         # the searches that failed in this round; equal pods need not repeat them
         hopeless: set[tuple[Request, bytes]] = set()
-        for gang in sorted(due, key=self._order)[:MOST_SEARCHES]:
+
+        def order(gang: Gang) -> tuple[int, int, str]:
+            return -gang.priority, self._shared.back_off_end(gang.name), gang.oldest
+
+        for gang in sorted(due, key=order)[:MOST_SEARCHES]:
             found = self._find(gang, hopeless)
             if found is not None:
                 self._withdraw(found.withdrawn, gang.pod)
                 self._reserve(gang, found)
         self._result.unfinished = self._result.unfinished or len(due) > MOST_SEARCHES
-
-    def _order(self, gang: Gang) -> tuple[int, int, str]:
-        """Return the sort key: priority, then the time of the last search, then age."""
-        return -gang.priority, self._shared.back_off_end(gang.name), gang.oldest
 
     def _is_due(self, gang: Gang) -> bool:
         if (
@@ -81,10 +80,7 @@ class PodPreemption:
         return bool(self._nominated_node(gang)) or not self._shared.is_backing_off(gang)
 
     def _nominated_node(self, gang: Gang) -> str:
-        """Return the node that kube-scheduler nominated recently, or an empty text.
-
-        The text is also empty if the node no longer accepts the pod.
-        """
+        """Return the recently nominated node if it still accepts the pod, or an empty string."""
         node, now_ns = gang.pod.status.nominated_node_name, self._state.now_ns
         before, since_ns = self._nominated.get(gang.name, ("", 0))
         if before != node:
@@ -109,7 +105,7 @@ class PodPreemption:
         if request is None:
             return None
         if node := self._nominated_node(gang):
-            return self._left_by_others(gang, request, node)
+            return self._gpus_of_nominated_node(gang, request, node)
         self._shared.back_off(gang)
         search = (
             request,
@@ -121,12 +117,14 @@ class PodPreemption:
             return None
         fits = engine.best_first(request, self._state.placement.predicates.open_nodes(pod))
         found = None if fits else self._shared.search(gang)
-        if found is None or not self._is_worth_it(gang, found):
+        if found is None or not self._is_worthwhile(gang, found):
             hopeless.add(search)
             return None
         return found
 
-    def _left_by_others(self, gang: Gang, request: Request, node: str) -> GangVictims | None:
+    def _gpus_of_nominated_node(
+        self, gang: Gang, request: Request, node: str
+    ) -> GangVictims | None:
         """Return GPUs of the nominated node for the pod, or None if there are too few.
 
         The GPUs are free, or will be freed by terminating pods. kube-scheduler has chosen the
@@ -148,11 +146,11 @@ class PodPreemption:
             else None
         )
 
-    def _is_worth_it(self, gang: Gang, found: GangVictims) -> bool:
+    def _is_worthwhile(self, gang: Gang, found: GangVictims) -> bool:
         """Return whether the node accepts the pod, and lower-priority pods will free the GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
-        # Terminating pods count, because their successors must not take the GPUs.
+        # Terminating pods count, because pods that replace them must not take the GPUs.
         leave = (
             found.evicted
             or found.withdrawn
@@ -176,7 +174,9 @@ class PodPreemption:
         self._shared.write(pod, reservation, place.node)
         self._result.unfinished = True  # the victims are evicted once the reservation is stored
         gpus = ", ".join(f"GPU {gpu.index}" for gpu in place.gpus)
-        victims = f"; evicted pods: {self._evictions.named(found.evicted)}" if found.evicted else ""
+        victims = (
+            f"; evicted pods: {self._evictions.pod_names(found.evicted)}" if found.evicted else ""
+        )
         text = (
             f"{gpus} of node {place.node} reserved for the pod for at most "
             f"{lasts_ns // _SECOND} s{victims}"

@@ -1,7 +1,7 @@
 """Runs the controller's rounds: wake, snapshot, plan in a worker thread, write, record events.
 
 The event loop owns the cluster state, and processes watch events while a round is planned. The
-worker thread uses only a snapshot and the memory of the planners, which nothing else uses at that
+worker thread uses only a snapshot and the state of the planners, which nothing else uses at that
 time. The snapshot is not taken while a list is being applied. A plan for pods that have changed
 since the snapshot is not written. Each write is conditional on the pod's version in the snapshot.
 """
@@ -33,27 +33,24 @@ class RoundPlans:
     requests: NodeRequestRound | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Planners:
-    """The planners and their writers. A field is None if gangs or node requests are disabled."""
-
-    gangs: tuple[GangPlanner, GangWriter] | None = None
-    requests: tuple[NodeRequestPlanner, Placeholders] | None = None
-
-
 class Rounds:
-    """Runs rounds while this replica is ``active``. ``compute`` calls a function in a thread."""
+    """Runs rounds while this replica is ``active``.
+
+    ``gangs`` and ``requests`` are each a planner and its writer, or None if gangs or node requests
+    are disabled. ``compute`` calls a function in a thread.
+    """
 
     def __init__(
         self,
         state: ClusterState,
-        planners: Planners,
+        gangs: tuple[GangPlanner, GangWriter] | None,
+        requests: tuple[NodeRequestPlanner, Placeholders] | None,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
         compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]] = asyncio.to_thread,
     ) -> None:
         self._state, self._active, self._unix_ns = state, active, unix_ns
-        self._gangs, self._requests = planners.gangs, planners.requests
+        self._gangs, self._requests = gangs, requests
         self._compute = compute
         self._woken = asyncio.Event()
         self._requests_woken = True
@@ -63,8 +60,8 @@ class Rounds:
         """Run a round soon.
 
         With ``for_requests``, the round also plans node requests. This is necessary after a node
-        has joined or got a pod. The placeholder that requested the node must be deleted before an
-        autoscaler adds another node for the placeholder.
+        has joined or got a pod, because the placeholder that requested the node must be deleted
+        before an autoscaler adds another node for the placeholder.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()
@@ -86,7 +83,7 @@ class Rounds:
     async def run_round(self) -> RoundPlans:
         """Plan a round and write its results. Write nothing if this replica is no longer active."""
         async with self._state.listing:
-            self._state.tick(self._unix_ns())
+            self._state.set_time(self._unix_ns())
             snapshot = self._state.snapshot()
         due = self._requests_woken or time.monotonic() - self._requested_at >= REQUEST_SECONDS
         if due:
@@ -123,4 +120,4 @@ class Rounds:
         if requests is not None:
             await self._requests[1].write(requests)
         if starts:
-            await self._requests[1].gone()
+            await self._requests[1].wait_until_gone()

@@ -7,14 +7,14 @@ from gputile.api.core import POD_SCHEDULED, SCHEDULING_GATED, Pod
 from gputile.core.devices.allocation import reservation_of
 from gputile.core.devices.gang_membership import GangName, gang_of
 from gputile.core.devices.node_type import is_placeholder
-from gputile.core.devices.request import asks_for_gpu
+from gputile.core.devices.request import requests_gpu
 
 
 class WaitingPods:
     """The unbound pods by UID.
 
     ``refused`` contains GPU pods that kube-scheduler found unschedulable and for which it nominated
-    no node. Pods of gangs are excluded if gangs are planned. ``preemptors`` contains unschedulable
+    no node. Pods of gangs are excluded if gangs are enabled. ``preemptors`` contains unschedulable
     GPU pods that may preempt, and pods that have a reservation for preemption. Placeholders are
     recognized only in ``namespace``, so that tenants cannot create pods that count as placeholders.
     """
@@ -64,7 +64,7 @@ class WaitingPods:
             for each in pod.status.conditions
         )
         alone = not self._configuration.admission.gangs or gang_of(pod) is None
-        return refused and alone and not pod.spec.scheduling_gates and asks_for_gpu(pod)
+        return refused and alone and not pod.spec.scheduling_gates and requests_gpu(pod)
 
 
 class GangMembers:

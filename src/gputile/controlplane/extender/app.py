@@ -23,7 +23,8 @@ from gputile.api.webhooks import (
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
-from gputile.support.http_server import BodyReader, BodyRefused, Handler, monitoring_routes, routed
+from gputile.support.http_requests import BodyReader, BodyRefused, monitoring_routes, routed
+from gputile.support.http_server import Handler
 
 log = logging.getLogger(__name__)
 

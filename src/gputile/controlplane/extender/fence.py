@@ -3,7 +3,7 @@
 A Binding names the resourceVersion of its pod. Once the pod has another version, the Binding is
 never executed, even if it was delayed for long in a socket or in an API server that hung. So an
 extender that may have a predecessor writes to every pod that may have such a Binding. After that,
-it lists the cluster. Executed Bindings are in the list, and all others have become impossible. The
+it lists the cluster. Executed Bindings are in the list, and all others have become impossible. This
 method depends neither on the extender's clock nor on the API server's clock.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from gputile.api.core import Pod
 from gputile.controlplane.event_loop import run_concurrently
 from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, PodApi
-from gputile.core.devices.request import is_decided
+from gputile.core.devices.request import requests_gputile_gpu
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ async def fence_off(
 def _may_have_binding(pod: Pod) -> bool:
     """Return whether the API server may still execute an extender's Binding of this pod.
 
-    A pod with an invalid request counts, because an earlier configuration may have allowed it.
+    Also true for a pod with an invalid request, which an earlier configuration may have allowed.
     """
     is_closed = (
         pod.spec.node_name
@@ -77,4 +77,4 @@ def _may_have_binding(pod: Pod) -> bool:
         or pod.spec.scheduling_gates
         or pod.metadata.deletion_timestamp
     )
-    return not is_closed and is_decided(pod)
+    return not is_closed and requests_gputile_gpu(pod)

@@ -12,7 +12,7 @@ from typing import NoReturn
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import WAKE_ANNOTATION
-from gputile.controlplane.event_loop import taking_turns
+from gputile.controlplane.event_loop import yielding_to_loop
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.controlplane.extender.metrics import PendingPods
 from gputile.core.ledger.booking import Booking, frees
@@ -74,18 +74,18 @@ class Informer:
     async def listed_pods(self, event: Replaced[Pod]) -> None:
         """Apply a list of pods. Pods that are missing from the list are removed first.
 
-        Other tasks that run in between may see an outdated ledger, as they do if the watch lags. A
+        Other tasks that run meanwhile may see an outdated ledger, as they do if the watch lags. A
         replica waits until the whole list is applied before it becomes the leader.
         """
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
-        there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
-        for _ in self._ledger.release_gone(there):
+        listed = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
+        for _ in self._ledger.release_gone(listed):
             await asyncio.sleep(0)
         for observer in self._observers:
-            async for uid in taking_turns(observer.uids() - there):
+            async for uid in yielding_to_loop(observer.uids() - listed):
                 observer.pod_deleted(uid)
-        async for pod in taking_turns(event.objects):
+        async for pod in yielding_to_loop(event.objects):
             if not pod.spec.node_name:
                 self._ledger.doubt(pod.metadata.uid)
             self._ledger.apply_pod(pod)
@@ -98,14 +98,14 @@ class Informer:
     async def listed_nodes(self, event: Replaced[Node]) -> None:
         position = self._ledger.changes.position
         unread = {each.name for each in event.unreadable}
-        there = frozenset(unread.union(node.metadata.name for node in event.objects))
-        self._ledger.replace_nodes((), there)
-        async for node in taking_turns(event.objects):
+        listed = frozenset(unread.union(node.metadata.name for node in event.objects))
+        self._ledger.replace_nodes((), listed)
+        async for node in yielding_to_loop(event.objects):
             self._ledger.apply_node(node)
         self._free_any(position)
 
     def _free_any(self, position: int, node: str = "") -> None:
-        """If the ledger has changed since ``position``, report ``node`` or an arbitrary node."""
+        """Call ``on_freed`` for ``node`` or any node, if the ledger changed after ``position``."""
         if self._ledger.changes.position != position and self._ledger.row_of:
             self._on_freed(node or next(iter(self._ledger.row_of)))
 
@@ -122,7 +122,7 @@ class Informer:
                 pass  # The reflector logs the object. The last known state of the node stays.
 
     def claims(self, event: WatchEvent[ResourceClaim]) -> None:
-        """Apply an event of claims. kube-scheduler itself requeues pods when a claim is deleted."""
+        """Apply an event about claims. kube-scheduler itself requeues pods after a deletion."""
         match event:
             case Applied(claim):
                 self._ledger.apply_claim(claim)
@@ -170,10 +170,7 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Annotate a node after each call of ``record_freed``.
-
-        The change requeues all refused pods.
-        """
+        """Annotate the nodes that ``record_freed`` records, so that refused pods are requeued."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -31,7 +31,8 @@ from gputile.core.admission.review import (
     unreadable,
     validate,
 )
-from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
+from gputile.support.http_requests import BodyReader, BodyRefused, routed
+from gputile.support.http_server import Handler
 from gputile.support.telemetry import MetricsRegistry
 
 log = logging.getLogger(__name__)

@@ -94,7 +94,7 @@ class ServingCertificate:
         return x509.load_pem_x509_certificate(self.certificate)
 
 
-def self_made(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
+def self_signed(names: Sequence[str], now: datetime, trusted: bytes = b"") -> ServingCertificate:
     """Return a new self-signed certificate for ``names``.
 
     ``trusted`` contains the CA certificates of the previous certificate, which other replicas may
@@ -193,7 +193,7 @@ class CertificateKeeper:
     async def run(self) -> None:
         while True:
             try:
-                await self.once()
+                await self.reconcile()
                 self.problem = None
             except KubeError as error:
                 self.problem = f"the certificate cannot be maintained: {error}"
@@ -216,13 +216,13 @@ class CertificateKeeper:
             else self.problem or "its certificate has expired"
         )
 
-    async def once(self) -> None:
+    async def reconcile(self) -> None:
         """Read or create the certificate, write its CA to the webhook configurations, then serve.
 
         Raises:
             KubeError: a request to the API server failed. Earlier steps are not undone.
         """
-        agreed = await self._agree()
+        agreed = await self._agreed_certificate()
         for kind in _KINDS:
             await self._publish(kind, agreed.authorities)
         if agreed != self.current:
@@ -231,7 +231,7 @@ class CertificateKeeper:
         self.current = agreed
         self.served.set()
 
-    async def _agree(self) -> ServingCertificate:
+    async def _agreed_certificate(self) -> ServingCertificate:
         version, stored = await self._read()
         if stored is not None:
             return stored
@@ -240,7 +240,7 @@ class CertificateKeeper:
         made = self.current
         if made is None or not made.serves(self._names, self._now()):
             trusted = made.authorities if made is not None and made.expires > self._now() else b""
-            made = await asyncio.to_thread(self_made, self._names, self._now(), trusted)
+            made = await asyncio.to_thread(self_signed, self._names, self._now(), trusted)
         await self._write(version, made)
         log.info("a new certificate is stored in the Secret")
         return made

@@ -18,15 +18,8 @@ from gputile.core.devices.node_type import node_types_of
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.support.config_file import ConfigFile, read
-from gputile.support.http_server import (
-    ANY_ADDRESS,
-    BodyReader,
-    Server,
-    ServerLimits,
-    bound_ports,
-    monitoring_routes,
-    routed,
-)
+from gputile.support.http_requests import BodyReader, monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, ServerLimits, bound_ports
 from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
@@ -41,10 +34,10 @@ FOLLOW_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """The settings of this process.
+    """The settings of a webhook process.
 
     After SIGTERM, the webhook answers reviews for ``drain_seconds``, because API servers may still
-    send some.
+    send reviews.
     """
 
     namespace: str

@@ -1,11 +1,13 @@
-"""Completes a GPU pod at admission: toleration, memory unit, scheduler, gate and node affinity.
+"""Completes a GPU pod at admission.
+
+It sets toleration, memory unit, isolation, scheduler, scheduling gate and node affinity.
 
 Node affinity excludes node types that could never run the pod (U8). An autoscaler would otherwise
 add such nodes, since it compares requests only with a node's totals. For example, a request for 20
 units fits the total of four GPUs with 15 units each, but fits none of these GPUs.
 
-A pod with another memory unit, or an invalid size of a gang, is refused here. ``isolation_bypass``
-and ``devices.request`` decide on other refusals.
+A pod is refused here if it sets a memory unit that differs from the cluster's, or an invalid gang
+size. ``isolation_bypass`` and ``devices.request`` decide on other refusals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,13 +31,13 @@ from gputile.api.well_known import (
 from gputile.core.admission.legacy_forms import Operation, Rewriting
 from gputile.core.admission.pod_view import PodView
 from gputile.core.devices.gang_membership import labelled_size
-from gputile.core.devices.node_type import NodeType, worded
+from gputile.core.devices.node_type import NodeType, refusals_text
 from gputile.core.devices.request import (
     RequestError,
-    asks_for,
-    asks_for_gpu,
-    is_decided,
     parse_request,
+    requests_gpu,
+    requests_gputile_gpu,
+    requests_resource,
 )
 from gputile.core.refusal import AdmissionRule, Refusal
 
@@ -43,27 +45,27 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes' default of spec.sc
 _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
-def tolerate(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Add a toleration for the taint of GPU nodes if the pod requests a GPU or has claims (G7)."""
+def add_toleration(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
+    """Tolerate the taint of GPU nodes if the pod requests a GPU or has ``claims`` (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
     )
-    if (claims or asks_for_gpu(pod)) and not tolerated:
+    if (claims or requests_gpu(pod)) and not tolerated:
         rewriting.operations.append(
             _append(pod.spec.tolerations, ("spec", "tolerations"), _TOLERATION)
         )
 
 
-def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
+def add_claims_resource(pod: Pod, rewriting: Rewriting) -> None:
     """Make kube-scheduler call the extender for a pod with claims.
 
     kube-scheduler calls an extender only for pods that request certain resources, even if the
-    amount is 0. So the pod gets a request for 0 of a resource that no node has. kube-scheduler and
-    the kubelet otherwise ignore requests for 0. Which driver serves a claim is not known at
-    admission, so claims of all drivers count.
+    amount is 0. So the pod gets a request for 0 of a resource that no node has. The request has no
+    other effect on kube-scheduler and the kubelet. Which driver serves a claim is not known at
+    admission, so a claim of any driver counts.
     """
-    if is_decided(pod):
+    if requests_gputile_gpu(pod):
         rewriting.warnings.append(
             "the pod requests GPUs as extended resources and has resourceClaims: no node offers "
             "GPUs by both, so remove one of the two if a claim is for GPUs"
@@ -80,7 +82,7 @@ def bring_to_extender(pod: Pod, rewriting: Rewriting) -> None:
             )
 
 
-def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
+def set_unit_and_isolation(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
     """Record the memory unit, and set ``isolation`` if the pod does not set it. Return the pod.
 
     If the cluster's unit changes later, the pod's request does not change (U5, U9).
@@ -93,7 +95,7 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
     ):
         new[ISOLATION] = isolation
     stamped, unit = annotations.get(MEMORY_UNIT_ANNOTATION), str(unit_mib)
-    counts_units = asks_for(pod, GPU_MEMORY)
+    counts_units = requests_resource(pod, GPU_MEMORY)
     if counts_units and stamped is None:
         new[MEMORY_UNIT_ANNOTATION] = unit
     elif counts_units and stamped is not None and stamped != unit:
@@ -113,13 +115,13 @@ def stamp(pod: Pod, unit_mib: int, isolation: str, rewriting: Rewriting) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, annotations={**annotations, **new}))
 
 
-def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's ``scheduler``, unless it is "" or the pod already names another scheduler."""
+def set_scheduler(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
+    """Replace the default scheduler of the pod with ``scheduler``, unless ``scheduler`` is ""."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
 
-def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
+def add_gang_gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
     """Add a scheduling gate that delays a pod of a gang until the whole gang is planned (M13)."""
     if not _in_gang(pod, rewriting):
         return
@@ -164,7 +166,9 @@ _MOST_ADDED: Final = 4096  # requirements over all terms. Each is written into t
 _NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 
 
-def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting) -> None:
+def exclude_node_types(
+    pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriting
+) -> None:
     """Add node affinity that excludes each of ``types`` whose nodes could never run the pod."""
     try:
         request = parse_request(pod, unit_mib)
@@ -174,7 +178,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
         return
     refusals = [(kind, refusal) for kind in types if (refusal := kind.refusal(request)) is not None]
     if len(refusals) == len(types):
-        whys = worded({kind.name: refusal for kind, refusal in refusals})
+        whys = refusals_text({kind.name: refusal for kind, refusal in refusals})
         rewriting.warnings.append(f"no node that the autoscaler can add could run the pod: {whys}")
     wanted = [
         NodeSelectorRequirement(key=kind.key, operator="NotIn", values=(kind.value,))
@@ -201,7 +205,7 @@ def avoid(pod: Pod, types: Sequence[NodeType], unit_mib: int, rewriting: Rewriti
 def _operations(
     affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
 ) -> Iterator[Operation]:
-    """Yield operations that add the requirements to each term, since the terms are alternatives."""
+    """Yield operations that add ``wanted`` to each term, since a node needs to match only one."""
     required: dict[str, Any] = {
         "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
     }

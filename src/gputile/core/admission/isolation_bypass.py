@@ -60,7 +60,7 @@ GPU_PATHS: Final = (
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
-    "/dev/fd",  # a link to the open files of the program that follows it
+    "/dev/fd",  # a link to the open files of the process that follows the link
     "/dev/mem",
     "/dev/vfio",
     "/etc/cdi",
@@ -134,8 +134,8 @@ _PROCESS_ROOT: Final = re.compile(
     r"/proc/([0-9]+|self|thread-self)/(task/[0-9]+/)?(root|cwd)(/|\Z)"
 )
 # Paths in a container from which the container toolkit reads its settings.
-WISHES: Final = "nvidia-container-devices"
-WISH_PATHS: Final = (f"/run/{WISHES}",)
+TOOLKIT_DIRECTORY: Final = "nvidia-container-devices"
+TOOLKIT_PATHS: Final = (f"/run/{TOOLKIT_DIRECTORY}",)
 # gputile's limits and library, and the lists by which ld.so(8) and Nix's loader find the library
 LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
 # The sockets of MPS's control daemon, which enforces the limits in mode mps.
@@ -161,8 +161,8 @@ DEVICE_ANNOTATIONS: Final = (
 _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
 
 
-def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for each way in which the pod could use GPUs without a booking.
+def access_refusals(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
+    """Yield a refusal for each way in which the pod could use GPUs without an allocation.
 
     ``gpu`` states whether the pod requests GPUs.
     """
@@ -179,13 +179,13 @@ def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]
 def plain_path(path: str) -> str:
     """Normalize a path without resolving links: drop "//" and "/./", replace /var/run with /run.
 
-    ".." is not removed, since its target depends on links. ``climbs`` finds paths with "..".
+    ".." is not removed, since its target depends on links. ``has_dot_dot`` finds paths with "..".
     """
     plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
 
 
-def climbs(path: str) -> bool:
+def has_dot_dot(path: str) -> bool:
     """Return whether a path contains "..". The API server allows this only for mount paths."""
     return ".." in path.split("/")
 
@@ -213,20 +213,16 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
             _within(path, protected) for protected in GPU_PATHS[1:]
         )
         if (
-            climbs(path)
+            has_dot_dot(path)
             or _PROCESS_ROOT.match(path)
             or to_gpus
-            or (gpu and _leads_to_the_node(path))
+            or (gpu and (path in _ANCESTORS or not _NODE_PATHS.isdisjoint(_directories(path))))
         ):
             yield Refusal(
                 AdmissionRule.HOST_PATH,
                 f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs "
                 f"or their limits: remove the volume, {_OWNER}",
             )
-
-
-def _leads_to_the_node(path: str) -> bool:
-    return path in _ABOVE or not _NODE_PATHS.isdisjoint(_directories(path))
 
 
 def _directories(path: str) -> Iterator[str]:
@@ -237,7 +233,7 @@ def _directories(path: str) -> Iterator[str]:
 
 _DEEPEST: Final = max(path.count("/") for path in (*GPU_PATHS, *NODE_PATHS))
 _NODE_PATHS: Final = frozenset(NODE_PATHS)
-_ABOVE: Final = frozenset(
+_ANCESTORS: Final = frozenset(
     directory for path in (*GPU_PATHS, *NODE_PATHS) for directory in _directories(path)
 )
 
@@ -260,21 +256,21 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
         if container.termination_message_path:
             mounts.append(("terminationMessagePath", container.termination_message_path))
         for field, path in mounts:
-            why = _hides(path, gpu)
+            why = _mount_problem(path, gpu)
             if why is not None:
                 yield Refusal(AdmissionRule.MOUNT, f"{where}.{field}: {path} {why}, {_OWNER}")
 
 
-def _hides(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path, with the remedy. Return None if one may.
+def _mount_problem(path: str, gpu: bool) -> str | None:
+    """Return why no volume may be mounted at a path, with the remedy, or None if it is allowed.
 
-    A volume mounted above the directory of the limits does not hide the limits at first, since
+    A volume that is mounted on a parent of ``LIMIT_PATHS`` does not hide the limits at first, since
     runtimes mount deeper paths later. But another container with the same volume could then remove
     the mount points of the limits.
     """
     elsewhere = "where a container's GPUs and limits are written: choose another path"
-    if climbs(path):
-        if gpu or WISHES in path.split("/"):
+    if has_dot_dot(path):
+        if gpu or TOOLKIT_DIRECTORY in path.split("/"):
             return "contains '..', whose target depends on links: write the path without '..'"
         return None
     plain = plain_path(path)
@@ -282,7 +278,7 @@ def _hides(path: str, gpu: bool) -> str | None:
         return "follows links of a process, which can lead to any path: write the actual path"
     if any(
         _within(plain, each)
-        for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))
+        for each in (*TOOLKIT_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))
     ):
         return f"is {elsewhere}"
     if gpu and any(_within(each, plain) for each in LIMIT_PATHS):

@@ -20,13 +20,13 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.inventory import model_label_value
-from gputile.core.devices.request import asked_by
+from gputile.core.devices.request import gpu_resources_of
 from gputile.core.refusal import AdmissionRule, Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change. ``path`` lists keys and indices from the root. A final "-" appends to a list."""
+    """A JSON patch operation. ``path`` lists keys and indices. A final "-" appends to a list."""
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]
@@ -55,7 +55,7 @@ def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
 
 
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
-    """Return a copy of ``node`` with the change at ``path``. Both share all other parts."""
+    """Return a copy of ``node`` with the change at ``path``. The copy shares unchanged parts."""
     step, rest = path[0], path[1:]
     if isinstance(node, list | tuple):
         index = len(node) if step == "-" else int(step)
@@ -145,7 +145,7 @@ def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Operation]:
-    asked = set(asked_by(container))
+    asked = set(gpu_resources_of(container))
     if LEGACY_GPU in asked and WHOLE_GPU in asked:
         return  # refused elsewhere, since the pod may mean either name
     for section, amounts in (

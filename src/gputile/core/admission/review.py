@@ -35,18 +35,23 @@ from gputile.api.well_known import (
     TIME_WEIGHT_ANNOTATION,
 )
 from gputile.core.admission.completion import (
-    assign,
-    avoid,
-    bring_to_extender,
-    gate,
-    stamp,
-    tolerate,
+    add_claims_resource,
+    add_gang_gate,
+    add_toleration,
+    exclude_node_types,
+    set_scheduler,
+    set_unit_and_isolation,
 )
-from gputile.core.admission.isolation_bypass import broken_access
+from gputile.core.admission.isolation_bypass import access_refusals
 from gputile.core.admission.legacy_forms import Operation, rewrite
 from gputile.core.admission.pod_view import PodView
 from gputile.core.devices.node_type import NodeType
-from gputile.core.devices.request import RequestError, asks_for_gpu, is_decided, parse_request
+from gputile.core.devices.request import (
+    RequestError,
+    parse_request,
+    requests_gpu,
+    requests_gputile_gpu,
+)
 from gputile.core.refusal import AdmissionRule, Refusal
 
 MOST_SHOWN: Final = 12
@@ -81,7 +86,7 @@ class AdmissionPolicy:
     unit_mib: int  # the memory unit in force
     trusted: Collection[str]  # the users that may write allocations
     gangs: bool = False  # whether pods of gangs get a scheduling gate
-    unsafe_access: bool = False  # whether the pod's namespace may use GPUs without a booking
+    unsafe_access: bool = False  # whether the namespace allows GPU use without an allocation
     scheduler: str = ""  # for pods that name no scheduler
     time: GpuTime = DEFAULT_TIME  # the sharing of GPU time, and the allowed weights
     node_types: Sequence[NodeType] = ()  # excluded for pods that they could never run
@@ -124,17 +129,17 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
         return ALLOWED
     rewriting = rewrite(pod)
     claims = policy.claims and bool(pod.spec.resource_claims)
-    tolerate(pod, rewriting, claims=claims)
+    add_toleration(pod, rewriting, claims=claims)
     if claims:
-        bring_to_extender(pod, rewriting)
-    if claims or is_decided(pod):
-        assign(pod, policy.scheduler, rewriting)
-    if is_decided(pod):
-        stamped = stamp(pod, policy.unit_mib, policy.isolation, rewriting)
+        add_claims_resource(pod, rewriting)
+    if claims or requests_gputile_gpu(pod):
+        set_scheduler(pod, policy.scheduler, rewriting)
+    if requests_gputile_gpu(pod):
+        stamped = set_unit_and_isolation(pod, policy.unit_mib, policy.isolation, rewriting)
         if policy.gangs:
-            gate(pod, view, rewriting)
+            add_gang_gate(pod, view, rewriting)
         if policy.node_types:
-            avoid(stamped, policy.node_types, policy.unit_mib, rewriting)
+            exclude_node_types(stamped, policy.node_types, policy.unit_mib, rewriting)
     # Refusals are found in the pod as its author wrote it, so that they name the author's fields
     refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
     warnings = tuple(rewriting.warnings)
@@ -156,14 +161,14 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
         return TOO_LARGE
     if is_binding:
         binding = _decoded(request.object, _VIEW)
-        return Verdict(refusals=tuple(_broken_binding(binding, request, policy)))
+        return Verdict(refusals=tuple(_binding_refusals(binding, request, policy)))
     if not _is_pod(request):
         return ALLOWED
     if request.operation == "CREATE" and not request.sub_resource:
         pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
         return Verdict(refusals=tuple(_broken(pod, view, request, policy)))
     if request.operation == "UPDATE":
-        return Verdict(refusals=tuple(_broken_change(request, policy)))
+        return Verdict(refusals=tuple(_change_refusals(request, policy)))
     return ALLOWED
 
 
@@ -172,7 +177,9 @@ def _broken(
 ) -> list[Refusal[AdmissionRule]]:
     user = request.user_info.username
     refusals = (
-        [] if user in policy.trusted else forged({}, pod.metadata.annotations, user, is_new=True)
+        []
+        if user in policy.trusted
+        else annotation_refusals({}, pod.metadata.annotations, user, is_new=True)
     )
     if _is_mirror(pod, request):
         return refusals
@@ -180,22 +187,24 @@ def _broken(
         parse_request(pod, policy.unit_mib)
     except RequestError as error:
         refusals.append(Refusal(AdmissionRule.AMOUNT, str(error)))
-    if asks_for_gpu(pod):
-        refusals += broken_shares(
+    if requests_gpu(pod):
+        refusals += share_refusals(
             pod.metadata.annotations, policy.time.most_weight(request.namespace)
         )
     if not policy.unsafe_access:
-        refusals += islice(broken_access(view, gpu=_may_hold_gpu(pod, policy)), MOST_FOUND)
+        refusals += islice(access_refusals(view, gpu=_may_use_gpus(pod, policy)), MOST_FOUND)
     return refusals
 
 
-def _broken_binding(
+def _binding_refusals(
     binding: PodView, request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
     user, meta = request.user_info.username, binding.metadata
     refusals = []
     if user not in policy.trusted:
-        refusals += forged({}, meta.annotations, user) + count_change_refusals({}, meta.labels)
+        refusals += annotation_refusals({}, meta.annotations, user) + count_change_refusals(
+            {}, meta.labels
+        )
         # The API server itself protects this annotation on every other write
         if MIRROR_ANNOTATION in meta.annotations:
             rule = (
@@ -203,39 +212,39 @@ def _broken_binding(
                 "static: leave it out"
             )
             refusals.append(Refusal(AdmissionRule.FORGED, rule))
-    refusals += broken_shares(meta.annotations, policy.time.most_weight(request.namespace))
+    refusals += share_refusals(meta.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
-        refusals += islice(broken_access(PodView(metadata=meta), gpu=False), MOST_FOUND)
+        refusals += islice(access_refusals(PodView(metadata=meta), gpu=False), MOST_FOUND)
     return refusals
 
 
-def _broken_change(
+def _change_refusals(
     request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each rule that a change breaks. Unchanged parts are not reviewed."""
+    """Return a refusal for each rule that a change breaks. Only what has changed is reviewed."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
     refusals = []
     if user not in policy.trusted:
-        refusals += forged(old.metadata.annotations, new.metadata.annotations, user)
+        refusals += annotation_refusals(old.metadata.annotations, new.metadata.annotations, user)
         refusals += count_change_refusals(old.metadata.labels, new.metadata.labels)
     if policy.gangs:
         refusals += gang_change_refusals(old, new, user, policy.trusted)
     if added != PodView():
         pod = _decoded(request.object, _POD)
-        if asks_for_gpu(pod):
-            refusals += broken_shares(
+        if requests_gpu(pod):
+            refusals += share_refusals(
                 added.metadata.annotations, policy.time.most_weight(request.namespace)
             )
         if not policy.unsafe_access:
-            refusals += islice(broken_access(added, gpu=_may_hold_gpu(pod, policy)), MOST_FOUND)
+            refusals += islice(access_refusals(added, gpu=_may_use_gpus(pod, policy)), MOST_FOUND)
     return refusals
 
 
-def _may_hold_gpu(pod: Pod, policy: AdmissionPolicy) -> bool:
+def _may_use_gpus(pod: Pod, policy: AdmissionPolicy) -> bool:
     """Return whether a pod requests a GPU, or has claims, which may be for GPUs."""
-    return asks_for_gpu(pod) or (policy.claims and bool(pod.spec.resource_claims))
+    return requests_gpu(pod) or (policy.claims and bool(pod.spec.resource_claims))
 
 
 def _added(old: PodView, new: PodView) -> PodView:
@@ -255,7 +264,7 @@ def _added(old: PodView, new: PodView) -> PodView:
 
 
 def _has_too_many_items(*objects: msgspec.Raw) -> bool:
-    """Return whether an object is too large to be reviewed. Items are counted without decoding."""
+    """Return whether an object has more than ``MOST_ITEMS`` items. The objects are not decoded."""
     return any(has_more_items(bytes(each), MOST_ITEMS) for each in objects)
 
 
@@ -287,7 +296,7 @@ def message(refusals: Sequence[Refusal[AdmissionRule]]) -> str:
     return f"gputile: {'; '.join(shown)}"
 
 
-def forged(
+def annotation_refusals(
     old: Mapping[str, str], new: Mapping[str, str], user: str, *, is_new: bool = False
 ) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for each allocation annotation that a write adds, changes or removes.
@@ -326,10 +335,10 @@ def count_change_refusals(
 def gang_change_refusals(
     old: PodView, new: PodView, user: str, trusted: Collection[str]
 ) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for each gang gate or label that a user other than gputile changes.
+    """Yield a refusal for each change of a gang gate or gang label by a user not in ``trusted``.
 
-    Only waiting pods are protected. gputile neither sets nor removes a gate on a pod whose labels
-    name no gang, so such a gate is not protected.
+    Only pods with a gate are protected. gputile neither sets nor removes a gate on a pod whose
+    labels name no gang, so such a gate is not protected.
     """
     if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
         return
@@ -349,7 +358,9 @@ def gang_change_refusals(
             )
 
 
-def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal[AdmissionRule]]:
+def share_refusals(
+    annotations: Mapping[str, str], most_weight: int
+) -> list[Refusal[AdmissionRule]]:
     """Return a refusal for each invalid time weight or MPS thread percentage.
 
     ``most_weight`` is the highest time weight that the namespace allows.

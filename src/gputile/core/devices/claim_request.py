@@ -1,4 +1,4 @@
-"""Parses the requests of a ResourceClaim into the shapes that placement uses.
+"""Parses the requests of a ResourceClaim into values of ``Shape``, which placement uses.
 
 kube-scheduler allocates claims. gputile ranks nodes and predicts the GPU, so it must read amounts
 as kube-scheduler does: rounded up to the next step, with the defaults of the node's ResourceSlice.
@@ -14,7 +14,6 @@ from gputile.api.resource_claims import (
     CORES,
     MEMORY,
     PODS,
-    DeviceConstraint,
     ExactDeviceRequest,
     ResourceClaim,
 )
@@ -41,10 +40,10 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 
 
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
-    """Return the GPU shapes that a claim requests, in kube-scheduler's order of allocation.
+    """Return the shapes of a claim's requests, in kube-scheduler's order of allocation.
 
-    The GPUs of one shape are distinct. Different shapes may share a GPU. If a request has
-    alternatives, only the first alternative is read.
+    The GPUs of one shape are distinct. Different shapes may get shares of the same GPU. If a
+    request has alternatives, only the first alternative is read.
 
     Raises:
         RequestError: no GPU can ever serve a request, or a request does not state its amount.
@@ -68,7 +67,10 @@ def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
             shapes.append(Shape(RequestKind.WHOLE, request.count, by_claims=True))
             continue
         mib, percent = _share(request, f"{where}.capacity.requests")
-        distinct = any(_is_distinct(each, name) for each in claim.spec.devices.constraints)
+        distinct = any(
+            each.distinct_attribute in _DISTINCT and (not each.requests or name in each.requests)
+            for each in claim.spec.devices.constraints
+        )
         gpus = request.count if distinct else 1
         share = Shape(
             RequestKind.SHARED, gpus, mib, percent, unit_mib=CLAIM_UNIT_MIB, by_claims=True
@@ -84,11 +86,6 @@ def _requests(claim: ResourceClaim) -> list[tuple[str, ExactDeviceRequest]]:
         if found is not None:
             requests.append((each.name, found))
     return requests
-
-
-def _is_distinct(constraint: DeviceConstraint, request: str) -> bool:
-    concerned = not constraint.requests or request in constraint.requests
-    return concerned and constraint.distinct_attribute in _DISTINCT
 
 
 def _share(request: ExactDeviceRequest, where: str) -> tuple[int, int]:

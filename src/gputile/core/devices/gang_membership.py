@@ -37,8 +37,8 @@ def gang_of(pod: Pod) -> GangName | None:
     """Return the gang of a pod, or None if the pod is scheduled alone.
 
     A pod whose labels name a gang without a valid size is scheduled alone, and admission reports
-    the mistake. A static pod belongs to no gang: its kubelet starts it and writes its labels, and a
-    node must not affect pods of other nodes.
+    the mistake. A static pod belongs to no gang: its kubelet starts the pod and writes its
+    labels, and must not affect pods of other nodes.
     """
     meta = pod.metadata
     if MIRROR_ANNOTATION in meta.annotations:
@@ -55,7 +55,7 @@ def labelled_size(pod: Pod) -> int:
     return max(0, decimal(pod.metadata.labels.get(GANG_SIZE_LABEL, ""), len(str(MOST_MEMBERS))))
 
 
-def gated(pod: Pod) -> bool:
+def has_gang_gate(pod: Pod) -> bool:
     return any(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
@@ -64,7 +64,7 @@ def gang_size(
 ) -> int:
     """Return how many pods of a gang start together, or 0 if unknown.
 
-    ``min_members`` are the sizes in PodGroups.
+    ``min_members`` maps the namespace and name of a PodGroup to its size.
     """
     if gang.by_object:
         return max(0, min_members.get((gang.namespace, gang.name), 0))
@@ -79,7 +79,7 @@ def has_other_gates(pod: Pod) -> bool:
     return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
 
 
-def waits(pod: Pod) -> bool:
+def is_waiting(pod: Pod) -> bool:
     """Return whether the pod could be bound if its gang's gate were removed."""
     unbound = (
         not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
@@ -87,13 +87,13 @@ def waits(pod: Pod) -> bool:
     return unbound and not has_other_gates(pod)
 
 
-def started(pods: Sequence[Pod]) -> list[Pod]:
+def started_pods(pods: Sequence[Pod]) -> list[Pod]:
     """Return the pods of one gang that count as started.
 
     A pod that is being deleted does not count, since a new pod replaces it. A succeeded pod counts
     while other pods of the gang run. Otherwise a succeeded pod counts only if a waiting pod belongs
     to the same run: the waiting pod is in the same plan, or was created before the succeeded pod
-    was bound. A pod from an earlier run of the same name must not let a new run start in part. The
+    was bound. Otherwise, pods from an earlier run could let a new run start with too few pods. The
     API server sets the times of creation and binding, so gputile's clocks do not matter.
     """
     bound = [
@@ -104,7 +104,7 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
     succeeded = [pod for pod in pods if pod.status.phase == "Succeeded"]
     if bound or not succeeded:
         return bound + succeeded
-    waiting = [pod for pod in pods if waits(pod)]
+    waiting = [pod for pod in pods if is_waiting(pod)]
     oldest = min((pod.metadata.creation_timestamp or "" for pod in waiting), default="")
     plans = {
         reservation.plan for pod in waiting if (reservation := reservation_of(pod)) is not None
@@ -128,7 +128,7 @@ def queue_priority(pods: Iterable[Pod]) -> int:
     return max(pod.spec.priority or 0 for pod in pods)
 
 
-def in_line(pod: Pod) -> tuple[int, str, str]:
+def scheduling_order(pod: Pod) -> tuple[int, str, str]:
     """Return a sort key that approximates kube-scheduler's order: priority, age, then name."""
     return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
 

@@ -7,6 +7,7 @@ memory, two GPUs with one UUID, or an inconsistent bandwidth matrix.
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
     LEGACY_MODEL_LABEL,
+    MODEL_COUNT_PREFIX,
     MODEL_LABEL,
     MODES,
     NODE_GPU_COUNT_LABEL,
@@ -70,7 +72,7 @@ def check_inventory(inventory: Inventory) -> Inventory:
 
     Raises:
         InventoryError: there are too many GPUs, two GPUs share an index or a UUID, the bandwidth
-            matrix has the wrong shape or invalid values, or the memory unit is out of range.
+            matrix has the wrong size or invalid values, or the memory unit is out of range.
     """
     gpus = inventory.gpus
     if len(gpus) > MOST_GPUS:
@@ -130,8 +132,8 @@ def resources_for_mode(
 ) -> dict[str, int]:
     """Return the resources that a node in ``mode`` advertises for ``gpus``.
 
-    Resources of other modes are 0. Unhealthy GPUs count in a node's capacity (``count_unhealthy``),
-    but not in its allocatable.
+    Resources of other modes are 0. Set ``count_unhealthy`` to compute the node's capacity, which
+    includes unhealthy GPUs. Allocatable excludes them.
     """
     counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
     resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}
@@ -161,18 +163,18 @@ def model_number(label: str) -> int:
 
 
 def model_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """Return the labels that describe a node's GPUs: their number, model and memory.
+    """Return the labels that describe a node's GPUs: their number, models and memory.
 
-    Model and memory are labels only if they are equal for all GPUs. A node without GPUs has none of
-    these labels.
+    Each model has a label with the number of its GPUs. The other labels of model and memory are set
+    only if all GPUs have the same value. A node without GPUs has none of these labels.
     """
     if not gpus:
         return {}
+    counts = Counter(model_label_value(gpu.model) for gpu in gpus)
     labels = {NODE_GPU_COUNT_LABEL: str(len(gpus))}
-    models = {model_label_value(model) for model in {gpu.model for gpu in gpus}}
-    if len(models) == 1 and (model := models.pop()):
+    if len(counts) == 1 and (model := next(iter(counts))):
         labels[MODEL_LABEL] = labels[LEGACY_MODEL_LABEL] = model
     sizes = {gpu.mib for gpu in gpus}
     if len(sizes) == 1:
         labels[NODE_GPU_MEMORY_LABEL] = f"{sizes.pop()}MiB"
-    return labels
+    return labels | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}

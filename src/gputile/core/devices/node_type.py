@@ -31,7 +31,7 @@ from gputile.core.devices.request import Request, RequestKind
 from gputile.core.refusal import NodeTypeRule, Refusal, refusal_by
 
 
-def worded(refusals: Mapping[str, Refusal[NodeTypeRule]]) -> str:
+def refusals_text(refusals: Mapping[str, Refusal[NodeTypeRule]]) -> str:
     """Return a text that states, for each type, why no node of the type is added."""
     whys = [f"{name}: {refusal.text}" for name, refusal in refusals.items()]
     return "; ".join(whys) or "autoscaling.nodeTypes is empty"

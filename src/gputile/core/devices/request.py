@@ -57,7 +57,7 @@ class RequestKind(Enum):
 
 
 class Phase(Enum):
-    """When a container runs: before the apps, before and alongside them, or as one of them."""
+    """The kind of a container, which determines when the container runs."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -100,7 +100,8 @@ class Shape:
 class Request:
     """A pod's GPU request in its normal form. ``unit_mib`` is the size of a memory unit in MiB.
 
-    ``host`` is the pod's request for CPU and memory. It affects scores, but not the fit.
+    ``host`` is the pod's request for CPU and memory. It affects the scores of nodes, but not
+    which nodes fit.
     """
 
     shape: Shape
@@ -114,12 +115,8 @@ class Request:
         return self.shape.mib * self.shape.gpus // self.unit_mib
 
 
-def by_namespace(pod: Pod) -> str:
-    return pod.metadata.namespace
-
-
 def parse_request(
-    pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = by_namespace
+    pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = lambda pod: pod.metadata.namespace
 ) -> Request | None:
     """Parse the GPU request of ``pod``. Return None if the pod requests no GPU.
 
@@ -143,6 +140,7 @@ def parse_request(
             f"the pod asks for {names}; a pod can use one kind of GPU resource: remove the other"
         )
     kind, containers = kinds.pop(), tuple(container for container, _ in asked)
+    models = _models(pod)
     if kind is not RequestKind.SHARED:
         gpus = effective(containers, lambda container: container.gpus)
         if gpus > MOST_GPUS:
@@ -150,27 +148,26 @@ def parse_request(
                 f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})"
             )
         # Several pods may share a whole GPU by time-slicing, but never a set of GPUs by topology.
-        whole = kind is RequestKind.WHOLE
+        group = trust_group(pod) if kind is RequestKind.WHOLE else ""
+        several = containers if kind is RequestKind.WHOLE and len(containers) > 1 else ()
+        isolated = _is_isolated(pod)
         shape = Shape(
-            kind,
-            gpus,
-            trust_group=trust_group(pod) if whole else "",
-            containers=containers if whole and len(containers) > 1 else (),
-            models=_models(pod),
-            isolated=_is_isolated(pod),
+            kind, gpus, trust_group=group, containers=several, models=models, isolated=isolated
         )
         return Request(shape, unit_mib, containers, host_request(pod))
-    gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
+    gpus, unit = _gpu_count(pod), _pod_unit(pod, unit_mib)
     for container in containers:
         _check_spread(container, gpus)
     mib = effective(containers, lambda container: container.units) * unit // gpus
     if mib > MOST_MIB:
         count = mib // unit
-        message = (
+        meant = math.ceil(count * gpus / MIB)  # the MiB if the amount is in bytes, such as 2Gi
+        may_be_bytes = count * gpus >= MIB and meant <= MOST_MIB
+        remedy = f"; for {meant} MiB write {math.ceil(meant / unit)}" if may_be_bytes else ""
+        raise RequestError(
             f"{GPU_MEMORY} counts units of {unit} MiB: {count} of them on one GPU are more than "
-            "any GPU has"
+            f"any GPU has{remedy}"
         )
-        raise RequestError(f"{message}{_bytes_meant(count * gpus, unit)}")
     percent = effective(containers, lambda container: container.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(
@@ -179,22 +176,14 @@ def parse_request(
         )
     isolated = _is_isolated(pod, percent)
     group = trust_group(pod)
-    shape = Shape(kind, gpus, mib, percent, group, unit, models=_models(pod), isolated=isolated)
+    shape = Shape(kind, gpus, mib, percent, group, unit, models=models, isolated=isolated)
     return Request(shape, unit, containers, host_request(pod))
-
-
-def _bytes_meant(count: int, unit: int) -> str:
-    """Return a remedy if the count may be a number of bytes, such as 2Gi, or "" otherwise."""
-    mib = math.ceil(count / MIB)
-    return (
-        f"; for {mib} MiB write {math.ceil(mib / unit)}" if count >= MIB and mib <= MOST_MIB else ""
-    )
 
 
 def effective(
     containers: Iterable[ContainerRequest], amount: Callable[[ContainerRequest], int]
 ) -> int:
-    """Return what the pod needs at its peak.
+    """Return the largest total ``amount`` of the containers that run at the same time.
 
     Sidecars run until the end. An init container runs together with the sidecars started before it.
     The app containers run together with all sidecars. See KEP-753, "Resources calculation for
@@ -239,7 +228,7 @@ def _container_request(
     if percent % PERCENT_STEP:
         low = percent - percent % PERCENT_STEP
         nearest = [low] if low else []
-        if low % MOST_PERCENT or not low:  # otherwise, more would exceed one GPU
+        if low % MOST_PERCENT or not low:  # more than 100 percent would exceed a GPU
             nearest.append(low + PERCENT_STEP)
         remedy = " or ".join(map(str, nearest))
         raise RequestError(
@@ -251,10 +240,7 @@ def _container_request(
             f"{where}.limits: {LEGACY_GPU} is the old name of {WHOLE_GPU}: remove one of the two"
         )
     if memory:
-        yield (
-            ContainerRequest(container.name, phase, units=memory, percent=percent),
-            RequestKind.SHARED,
-        )
+        yield ContainerRequest(container.name, phase, memory, percent), RequestKind.SHARED
     if whole or legacy:
         yield ContainerRequest(container.name, phase, gpus=whole or legacy), RequestKind.WHOLE
     if topology:
@@ -297,8 +283,8 @@ def _gpu_count(pod: Pod) -> int:
 def _models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that suit the pod, as label values. An empty set means all models.
 
-    If the pod names no model, its node selector or affinity may require nodes that have certain
-    models. The pod gets only GPUs of these models, even on a node that also has others.
+    If the pod names no model, the models come from node labels that its node selector or affinity
+    requires. The pod gets only GPUs of these models, even on a node that also has others.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:
@@ -329,7 +315,7 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
 def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
     """Return whether a pod that requests ``percent`` of compute needs GPUs with isolated memory.
 
-    The result is False for bound pods: a change after the Binding must not make a request invalid.
+    The result is False for bound pods, so that a later change cannot make a request invalid.
     """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
     if not text or text == "none" or pod.spec.node_name:
@@ -347,7 +333,7 @@ def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
     return True
 
 
-def _stamped_unit(pod: Pod, default: int) -> int:
+def _pod_unit(pod: Pod, default: int) -> int:
     text = pod.metadata.annotations.get(MEMORY_UNIT_ANNOTATION)
     if text is None:
         return default
@@ -371,29 +357,29 @@ def _check_spread(container: ContainerRequest, gpus: int) -> None:
             )
 
 
-def asks_for_gpu(pod: Pod) -> bool:
+def requests_gpu(pod: Pod) -> bool:
     """Return whether a container requests a GPU, a part of a GPU, or a MIG instance.
 
     "0" is no request. An amount that is not a number counts as a request.
     """
     resources = (container.resources for container in containers(pod))
-    return is_decided(pod) or any(
+    return requests_gputile_gpu(pod) or any(
         name.startswith(MIG_PREFIX) and not _is_zero(amount)
         for each in resources
         for name, amount in (*each.limits.items(), *each.requests.items())
     )
 
 
-def is_decided(pod: Pod) -> bool:
+def requests_gputile_gpu(pod: Pod) -> bool:
     """Return whether gputile chooses the pod's GPUs. It does not choose MIG instances."""
-    return any(True for container in containers(pod) for _ in asked_by(container))
+    return any(True for container in containers(pod) for _ in gpu_resources_of(container))
 
 
-def asks_for(pod: Pod, resource: str) -> bool:
-    return any(resource == asked for container in containers(pod) for asked in asked_by(container))
+def requests_resource(pod: Pod, resource: str) -> bool:
+    return any(resource in gpu_resources_of(container) for container in containers(pod))
 
 
-def asked_by(container: Container) -> Iterator[str]:
+def gpu_resources_of(container: Container) -> Iterator[str]:
     """Yield the GPU resources of gputile that a container requests."""
     if not (container.resources.limits or container.resources.requests):
         return

@@ -22,14 +22,14 @@ from gputile.core.ledger.booking import (
     claim_booking,
     claim_node,
 )
-from gputile.core.ledger.node_arrays import Changes, NodeTable, NonGpuPods
-from gputile.core.ledger.node_info import GpuState, NodeInfo, NodeState, ServingMode, node_info_of
-from gputile.core.ledger.reservations import (
-    BookedPlans,
+from gputile.core.ledger.booking_index import (
+    BookingIndex,
     PlanBookings,
     Reservations,
     reserved_booking,
 )
+from gputile.core.ledger.node_arrays import Changes, NodeTable, NonGpuPods
+from gputile.core.ledger.node_info import GpuState, NodeInfo, NodeState, ServingMode, node_info_of
 
 _A_STEP = 128  # the number of pods that are released before other tasks may run
 
@@ -47,13 +47,10 @@ class Ledger:
         self._table = NodeTable()
         self.node_arrays = self._table.node_arrays
         self.row_of = self._table.row_of
-        self._bookings: dict[str, Booking] = {}
-        self._on_node: dict[str, dict[str, Booking]] = {}
-        self._owned: set[str] = set()  # nodes whose bookings no snapshot shares
+        self._bookings = BookingIndex()
         self._reservations = Reservations()
         self.claims = Claims()
         self._non_gpu_pods = NonGpuPods()
-        self._plans = BookedPlans()
         self._reserves_gpus = any(
             configuration.reserves_gpus(preemption=each) for each in (False, True)
         )
@@ -68,8 +65,6 @@ class Ledger:
         copy._table = self._table.copy()
         copy.node_arrays, copy.row_of = copy._table.node_arrays, copy._table.row_of
         copy._bookings = self._bookings.copy()
-        copy._on_node, self._owned = self._on_node.copy(), set()
-        copy._plans = self._plans.copy()
         copy._reservations = self._reservations.copy()
         copy.claims = self.claims.copy()
         copy._non_gpu_pods = self._non_gpu_pods.copy()
@@ -79,12 +74,9 @@ class Ledger:
 
     def apply_pod(self, pod: Pod) -> None:
         """Record a pod that was created or changed, unless a newer version is known."""
-        held = self._bookings.get(pod.metadata.uid)
-        if (
-            held is None
-            or held.reserved
-            or not is_older(pod.metadata.resource_version, held.version)
-        ):
+        known = self._bookings.get(pod.metadata.uid)
+        version = pod.metadata.resource_version
+        if known is None or known.reserved or not is_older(version, known.version):
             self._set_pod(pod)
 
     def apply_read_pod(self, pod: Pod, read_at: float) -> None:
@@ -96,11 +88,13 @@ class Ledger:
         """
         before = self._bookings.get(pod.metadata.uid)
         self._set_pod(pod)
-        held = self._bookings.get(pod.metadata.uid)
+        booking = self._bookings.get(pod.metadata.uid)
         known_to_watch = before is not None and before.begun
-        if held is not None and not held.reserved and not known_to_watch:
+        if booking is not None and not booking.reserved and not known_to_watch:
             version = pod.metadata.resource_version
-            self._restate(msgspec.structs.replace(held, assumed_at=read_at, version=version))
+            self._bookings.set(
+                msgspec.structs.replace(booking, assumed_at=read_at, version=version)
+            )
 
     def remove_pod(self, uid: str) -> None:
         self._reservations.store(uid, None)
@@ -118,23 +112,24 @@ class Ledger:
         for pod in pods:
             self.apply_pod(pod)
 
-    def release_gone(self, there: Set[str]) -> Generator[None, None, None]:
+    def release_gone(self, listed: Set[str]) -> Generator[None, None, None]:
         """Release, in steps, the bookings of pods that a list no longer has.
 
-        ``there`` are the UIDs in the list. Bookings of claims are kept, since claims are listed
+        ``listed`` are the UIDs in the list. Bookings of claims are kept, since claims are listed
         separately. Assumed bookings are kept, even if they are added between two steps. They may be
         newer than the list, and are confirmed or released later. The watch of pods must be paused
         until the last step.
         """
-        gone = [uid for uid in self._bookings if uid not in there and uid not in self.claims]
+        known = self._bookings.uids()
+        gone = [uid for uid in known if uid not in listed and uid not in self.claims]
         for number, uid in enumerate(gone, 1):
-            held = self._bookings.get(uid)
-            if held is not None and held.assumed_at is None:
+            booking = self._bookings.get(uid)
+            if booking is not None and booking.assumed_at is None:
                 self._release(uid)
             if number % _A_STEP == 0:
                 yield
-        self._reservations.retain(there, self._bookings)
-        for number, uid in enumerate(self._non_gpu_pods.uids() - there, 1):
+        self._reservations.retain(listed, self._bookings.uids())
+        for number, uid in enumerate(self._non_gpu_pods.uids() - listed, 1):
             self._charge(self._non_gpu_pods.drop(uid))
             if number % _A_STEP == 0:
                 yield
@@ -142,25 +137,20 @@ class Ledger:
     def _set_pod(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
-        held = self._bookings.get(uid)
+        known = self._bookings.get(uid)
         self._charge(
             self._non_gpu_pods.set(pod) if booking is None else self._non_gpu_pods.drop(uid)
         )
-        if booking is None:
-            # A bound pod is never unbound. If an unbound pod has a confirmed booking, this version
-            # of the pod is older than its Binding.
-            if pod.finished or pod.spec.node_name:
-                self._reservations.store(uid, None)
+        if booking is not None or pod.finished or pod.spec.node_name:
+            self._reservations.store(uid, None)
+            if booking is None or booking != known:
                 self._release(uid)
-            elif self._reserves_gpus and (
-                held is None or held.reserved or held.assumed_at is not None
-            ):
-                self._reservation_applied(pod, held)
-            return
-        self._reservations.store(uid, None)
-        if booking != held:
-            self._release(uid)
-            self._book(booking)
+                if booking is not None:
+                    self._book(booking)
+        # A bound pod is never unbound. If an unbound pod has a confirmed booking, this version of
+        # the pod is older than its Binding.
+        elif self._reserves_gpus and not (known is not None and known.begun):
+            self._set_reservation(pod, known)
 
     # -- gputile's own Bindings
 
@@ -170,19 +160,19 @@ class Ledger:
         The GPUs stay booked until the watch confirms the Binding or ``forget`` is called.
 
         Raises:
-            LedgerError: the pod already holds GPUs.
+            LedgerError: the pod already has GPUs.
         """
-        held = self._bookings.get(booking.uid)
+        known = self._bookings.get(booking.uid)
         self._release_reservation(booking.uid)
-        if held is not None and not held.reserved:
-            raise LedgerError(f"pod {booking.key} already holds GPUs of node {held.node}")
+        if known is not None and not known.reserved:
+            raise LedgerError(f"pod {booking.key} already has GPUs of node {known.node}")
         self._book(booking)
 
     def confirm(self, uid: str) -> None:
         """Record that a pod's Binding was executed, before the watch reports the pod."""
-        held = self._bookings.get(uid)
-        if held is not None and held.assumed_at is not None:
-            self._restate(msgspec.structs.replace(held, assumed_at=None))
+        booking = self._bookings.get(uid)
+        if booking is not None and booking.assumed_at is not None:
+            self._bookings.set(msgspec.structs.replace(booking, assumed_at=None))
 
     def doubt(self, uid: str) -> None:
         """Record that a complete list shows a bound pod as unbound.
@@ -190,14 +180,14 @@ class Ledger:
         The pod has to be read from the API server. Either the list is older than the Binding, or
         etcd was restored from an older backup.
         """
-        held = self._bookings.get(uid)
-        if held is not None and held.begun:
-            self._restate(msgspec.structs.replace(held, assumed_at=DOUBTED))
+        booking = self._bookings.get(uid)
+        if booking is not None and booking.begun:
+            self._bookings.set(msgspec.structs.replace(booking, assumed_at=DOUBTED))
 
     def forget(self, uid: str) -> None:
         """Release the GPUs assumed for a Binding that is known not to have been executed."""
-        held = self._bookings.get(uid)
-        if held is not None and held.assumed_at is not None:
+        booking = self._bookings.get(uid)
+        if booking is not None and booking.assumed_at is not None:
             self._release(uid)
             self._restore_reservation(uid)
 
@@ -220,17 +210,17 @@ class Ledger:
         self, claims: Sequence[ResourceClaim], unreadable: Set[str] = frozenset()
     ) -> None:
         """Record a complete list of claims. Claims with ``unreadable`` UIDs keep their state."""
-        there = {claim.metadata.uid for claim in claims} | unreadable
+        listed = {claim.metadata.uid for claim in claims} | unreadable
         for uid in self.claims.uids():
-            if uid not in there:
+            if uid not in listed:
                 self.remove_claim(uid)
         for claim in claims:
             self.apply_claim(claim)
 
     def _reread_claims(self, node: str) -> None:
         """Book a node's claims again, since their devices may now be other GPUs, or unknown."""
-        for uid in list(self._on_node.get(node, ())):
-            claim = self.claims.get(uid)
+        for booking in list(self._bookings.on_node(node)):
+            claim = self.claims.get(booking.uid)
             if claim is not None:
                 self.apply_claim(claim)
 
@@ -248,24 +238,25 @@ class Ledger:
             else:
                 self._restore_reservation(uid)
 
-    def _reservation_applied(self, pod: Pod, held: Booking | None) -> None:
+    def _set_reservation(self, pod: Pod, known: Booking | None) -> None:
         uid = pod.metadata.uid
         self._reservations.store(uid, reserved_booking(pod, self.configuration))
         reservation = self._reservations.get(uid)
-        if held is not None and held.reserved and held != reservation:
-            self._release(uid)
-        elif held is not None and held.reserved and reservation is not None:
-            self._restate(reservation)
+        if known is not None and known.reserved:
+            if reservation is None or known != reservation:
+                self._release(uid)
+            else:
+                self._bookings.set(reservation)
         self._restore_reservation(uid)
 
     def _restore_reservation(self, uid: str) -> None:
         reservation = self._reservations.get(uid)
-        if reservation is not None and uid not in self._bookings:
+        if reservation is not None and self._bookings.get(uid) is None:
             self._book(reservation)
 
     def _release_reservation(self, uid: str) -> None:
-        held = self._bookings.get(uid)
-        if held is not None and held.reserved:
+        booking = self._bookings.get(uid)
+        if booking is not None and booking.reserved:
             self._release(uid)
 
     # -- nodes
@@ -276,9 +267,9 @@ class Ledger:
         if row is None:
             return
         self._table.charge(row, self._non_gpu_pods.on_node(node_info.name))
-        there = self._on_node.get(node_info.name, {}).values()
-        for booking in there:
-            self._table.count(row, booking, 1, there)
+        bookings = self._bookings.on_node(node_info.name)
+        for booking in bookings:
+            self._table.count(row, booking, 1, bookings)
         self._reread_claims(node_info.name)
         self._refresh_serving_mode(row, node_info.name)
         self.changes.add(row)
@@ -298,7 +289,7 @@ class Ledger:
             self.apply_node(node)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while it is unknown which of its GPUs a pod there uses."""
+        """Block the node if the GPUs of one of its pods are unknown. Otherwise, unblock it."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
@@ -311,40 +302,19 @@ class Ledger:
     # -- bookings
 
     def _book(self, booking: Booking) -> None:
-        self._bookings[booking.uid] = booking
-        self._plans.set(booking)
-        self._own(booking.node)[booking.uid] = booking
-        row = self.row_of.get(booking.node)
-        if row is not None:
-            if not self._table.count(row, booking, 1, self._on_node[booking.node].values()):
-                self._refresh_serving_mode(row, booking.node)
-            self.changes.add(row)
-
-    def _own(self, node: str) -> dict[str, Booking]:
-        """Return a node's bookings to be modified. Copy them first if a snapshot may share them."""
-        if node not in self._owned:
-            self._owned.add(node)
-            self._on_node[node] = self._on_node.get(node, {}).copy()
-        return self._on_node[node]
-
-    def _restate(self, booking: Booking) -> None:
-        """Replace a booking by a booking that differs only in confirmation or version."""
-        self._bookings[booking.uid] = self._own(booking.node)[booking.uid] = booking
-        self._plans.set(booking)
+        self._bookings.set(booking)
+        self._count(booking, 1)
 
     def _release(self, uid: str) -> None:
-        booking = self._bookings.pop(uid, None)
-        if booking is None:
-            return
-        self._plans.drop(booking)
-        others = self._own(booking.node)
-        del others[uid]
-        if not others:
-            del self._on_node[booking.node]
-            self._owned.discard(booking.node)
+        booking = self._bookings.pop(uid)
+        if booking is not None:
+            self._count(booking, -1)
+
+    def _count(self, booking: Booking, sign: int) -> None:
+        """Add (1) or remove (-1) a booking in the arrays."""
         row = self.row_of.get(booking.node)
         if row is not None:
-            if not self._table.count(row, booking, -1, others.values()):
+            if not self._table.count(row, booking, sign, self._bookings.on_node(booking.node)):
                 self._refresh_serving_mode(row, booking.node)
             self.changes.add(row)
 
@@ -359,8 +329,7 @@ class Ledger:
 
     def state(self, name: str) -> NodeState | None:
         """Return a node with the bookings of its GPUs, or None if the node is unknown."""
-        row = self.row_of.get(name)
-        info = self.node_info(row) if row is not None else None
+        row, info = self.row_of.get(name), self.info_of(name)
         if row is None or info is None:
             return None
         arrays = self.node_arrays
@@ -377,9 +346,8 @@ class Ledger:
         )
         closed = arrays.serving_mode[row] == ServingMode.BLOCKED
         blocked_by = tuple(booking.key for booking in self.unplaced(name)) if closed else ()
-        return NodeState(
-            info, ServingMode.BLOCKED if blocked_by else info.serving_mode, gpus, blocked_by
-        )
+        mode = ServingMode.BLOCKED if blocked_by else info.serving_mode
+        return NodeState(info, mode, gpus, blocked_by)
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         return self._table.nodes()
@@ -388,14 +356,14 @@ class Ledger:
         return self._bookings.get(uid)
 
     def bookings(self) -> Iterator[Booking]:
-        yield from self._bookings.values()
+        return iter(self._bookings)
 
     def on_node(self, name: str) -> Iterator[Booking]:
-        yield from self._on_node.get(name, {}).values()
+        return iter(self._bookings.on_node(name))
 
     def plan(self, name: str) -> PlanBookings:
         """Return the bookings of a gang's plan. An unknown plan has no bookings."""
-        return self._plans.of(name)
+        return self._bookings.plan(name)
 
     def reserved(self) -> Iterator[Booking]:
         """Yield the reservations that are in force."""
@@ -411,8 +379,8 @@ class Ledger:
         """Return the bookings on a node that cannot be assigned to GPUs.
 
         Each of these bookings names no GPU, names a GPU that the node does not have, or has several
-        time slices of a GPU that is not time-sliced.
-        Reservations are not included, since their pods are not on the node yet.
+        time slices of a GPU that is not time-sliced. Reservations are not included, since their
+        pods are not on the node yet.
         """
         info = self.info_of(node)
 
@@ -429,8 +397,4 @@ class Ledger:
 
         ``now`` is monotonic time in seconds.
         """
-        return [
-            b
-            for b in self._bookings.values()
-            if b.assumed_at is not None and now - b.assumed_at >= age
-        ]
+        return [b for b in self._bookings if b.assumed_at is not None and now - b.assumed_at >= age]

@@ -53,8 +53,8 @@ def free_memory(ledger: Ledger) -> FreeMemory:
 
     Fragmentation is defined as in Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
     Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023). A pod m cannot use the free
-    memory of a GPU if m requests more than this, or if m does not fit the node. F(m) is the sum of
-    this memory over all nodes. F is the mean of F(m) over a workload, weighted by the frequency of
+    memory of a GPU if m requests more than this, or if m does not fit the node. F(m) is all free
+    memory that m cannot use. F is the mean of F(m) over a workload, weighted by the frequency of
     each m. Fragmentation is F divided by all free memory. Here, the workload consists of the 64
     most frequent shapes of requests among the pods that have GPUs now. CPU is ignored.
     """
@@ -99,7 +99,7 @@ def _shape(booking: Booking, ledger: Ledger) -> Shape:
 def overallocated_gpus(ledger: Ledger) -> int:
     """Return how many usable GPUs are booked beyond their memory. Reservations do not count."""
     arrays = ledger.node_arrays
-    held = arrays.used.copy()
+    used = arrays.used.copy()
     for booking in ledger.reserved():
         row, info = ledger.row_of.get(booking.node), ledger.info_of(booking.node)
         if row is None or info is None:
@@ -107,5 +107,5 @@ def overallocated_gpus(ledger: Ledger) -> int:
         for share in booking.gpus:
             i = info.column(share.uuid)
             if i is not None:
-                held[row, i] -= booking.amounts(share, int(arrays.total[row, i]), info.replicas)[0]
-    return int(((held > arrays.total) & arrays.usable).sum())
+                used[row, i] -= booking.amounts(share, int(arrays.total[row, i]), info.replicas)[0]
+    return int(((used > arrays.total) & arrays.usable).sum())

@@ -1,13 +1,12 @@
 """Scores nodes under ``packing``: a pod is bound where later pods lose the least.
 
 The value of a node is what later pods can use of the node. It is the sum of the prices of the
-shares that still fit its GPUs. Value that will be stranded is subtracted: the node's CPU may run
-out first, or be too little for most pods. A premium is added for capacity that few other nodes
-have. A pod is bound to the node whose value decreases the least. ``fit.choose_gpus`` chooses the
-GPU there.
+shares that still fit its GPUs. Value that later pods cannot use for lack of CPU is subtracted. A
+premium is added for capacity that few other nodes have. A pod is bound to the node whose value
+decreases the least. ``fit.choose_gpus`` chooses the GPU there.
 
-``prices`` computes the prices of shares. All values are in GPUs, and remnants are in thousandths of
-a GPU. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
+``prices`` computes the prices of shares. All values are in GPUs. A remnant is the free part of a
+GPU, in thousandths. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
 """
 
 from dataclasses import dataclass, replace
@@ -64,11 +63,6 @@ class PackingState:
     """At n, the part of the demand in the n kinds that need the least CPU: shape [kinds + 1]."""
     hungry: Float64
     """At n, what a milli-CPU earns from all other kinds together: shape [kinds + 1]."""
-
-    @property
-    def value(self) -> Float64:
-        """The values, in GPUs, of remnants from 0 to 1000 thousandths."""
-        return self.prices.value
 
 
 def packing_state(
@@ -135,9 +129,10 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
 def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
     """Return how much of each node's ``value`` will stay unused for lack of CPU.
 
-    If only pods of kind m came, the CPU would serve cpu / density_m of the value. A node gets the
-    pods that suit it, so its CPU serves ``SELECTIVE`` times as much. The result is the mean over
-    the kinds, weighted by their portion of the demand.
+    If only pods of kind m came, the CPU would serve cpu / density_m of the value. (density_m is the
+    milli-CPU that such pods request per GPU of value.) A node gets the pods that suit it, so its
+    CPU serves ``SELECTIVE`` times as much. The result is the mean over the kinds, weighted by their
+    portion of the demand.
     """
     usable = SELECTIVE * np.maximum(cpu - state.spare_cpu * np.minimum(value, 1.0), 0.0)
     # sum_m portion_m min(value, usable / density_m). Kinds up to ``usable / value`` are all served.
@@ -176,55 +171,46 @@ class Trial:
     later: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class _WithPod:
-    """Each node's state with the pod.
-
-    ``change`` is the change in the value of each node's remnants. ``whole`` is each node's number
-    of unused GPUs. ``free`` has the free thousandths of each GPU, in the shape [nodes, GPUs].
-    """
-
-    change: Float64
-    whole: Int64
-    free: Int64
-
-
 def score(
-    state: PackingState, trial: Trial, cpu: Int64, taken: int | Int64, hosts: Bool
+    state: PackingState, trial: Trial, cpu: Int64, used_cpu: int | Int64, hosts: Bool
 ) -> Float64:
     """Return by how much the pod changes the value of each node, in GPUs.
 
-    The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``), and ``taken`` is
+    The pod must fit all nodes. ``cpu`` is the usable milli-CPU (``usable_cpu``). ``used_cpu`` is
     the part that the pod uses, which may differ by node. ``hosts`` has the shape [needs, nodes],
     and states which nodes have a model for each scarce need.
     """
     prices = state.prices
     free, worth = trial.free, prices.value[trial.free]
     before, whole = worth.sum(axis=1), (free >= WHOLE_GPU).sum(axis=1)
-    placed = _placed(prices, worth, whole, trial)
-    after, left = before + placed.change, cpu - taken
+    change, whole_after, free_after = _with_pod(prices, worth, whole, trial)
+    after, left = before + change, cpu - used_cpu
     other = np.maximum(stranded(state, cpu, before), unused(prices, cpu, free))
-    other -= np.maximum(stranded(state, left, after), unused(prices, left, placed.free))
+    other -= np.maximum(stranded(state, left, after), unused(prices, left, free_after))
     if state.finish:
         other += state.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
     if state.needs:
-        other += _reserve(state, left, placed.whole, after, hosts) - _reserve(
+        other += _need_value(state, left, whole_after, after, hosts) - _need_value(
             state, cpu, whole, before, hosts
         )
     step = GPU_STEP if trial.gpus else CPU_STEP
-    opened = whole - placed.whole
-    result: Float64 = placed.change + np.floor(other / step + 1e-9) * step - opened / STEPS_PER_GPU
+    opened = whole - whole_after
+    result: Float64 = change + np.floor(other / step + 1e-9) * step - opened / STEPS_PER_GPU
     return result
 
 
-def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _WithPod:
+def _with_pod(
+    prices: Prices, worth: Float64, whole: Int64, trial: Trial
+) -> tuple[Float64, Int64, Int64]:
     """Return each node's state with the pod on its best GPU.
 
-    A pod that needs several GPUs gets the first GPUs that it can use.
+    The first array is the change in the value of each node's remnants. The second array is each
+    node's number of unused GPUs. The third array has the free thousandths of each GPU, in the shape
+    [nodes, GPUs]. A pod that needs several GPUs gets the first GPUs that it can use.
     """
     gpus, free, later = trial.gpus, trial.free, trial.later
     if gpus == 0:
-        return _WithPod(np.zeros(len(free)), whole, free)
+        return np.zeros(len(free)), whole, free
     if gpus == 1:
         change_of = np.where(
             later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf
@@ -234,16 +220,17 @@ def _placed(prices: Prices, worth: Float64, whole: Int64, trial: Trial) -> _With
         gpu = (change_of - 1e-8 * free).argmax(axis=1)
         then = free.copy()
         then[lines, gpu] = np.maximum(later[lines, gpu], 0)
-        return _WithPod(change_of[lines, gpu], whole - (free[lines, gpu] >= WHOLE_GPU), then)
+        return change_of[lines, gpu], whole - (free[lines, gpu] >= WHOLE_GPU), then
     cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
-    taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
-    change = np.round((cut * taken).sum(axis=1), 4)
-    return _WithPod(
-        change, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free)
-    )
+    chosen = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
+    change = np.round((cut * chosen).sum(axis=1), 4)
+    unused_gpus = whole - (chosen & (free >= WHOLE_GPU)).sum(axis=1)
+    return change, unused_gpus, np.where(chosen, later, free)
 
 
-def _reserve(state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
+def _need_value(
+    state: PackingState, cpu: Int64, whole: Int64, value: Float64, hosts: Bool
+) -> Float64:
     """Return the value of each node for scarce needs.
 
     It is the sum of two maxima: the highest value for a need of several GPUs, and the highest value
@@ -271,29 +258,22 @@ FULLNESS_STEPS = 64
 one percent less, so for shares an unused GPU costs only one step more than a GPU in use."""
 _WIDEST = 4.0  # changes in value are clipped to this many GPUs
 # For each ``ServingMode``, whether a node offers whole GPUs, and whether gputile books its GPUs
-_WHOLE = np.array(
-    [serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode]
-)
-_GIVES = np.array(
-    [
-        serving_mode.blocks and serving_mode is not ServingMode.BLOCKED
-        for serving_mode in ServingMode
-    ]
-)
+_WHOLE = np.array([each in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for each in ServingMode])
+_BOOKED = np.array([each.blocks and each is not ServingMode.BLOCKED for each in ServingMode])
 
 
 def build(arrays: NodeArrays, prices: Prices) -> PackingState:
     """Compute the packing state of the cluster in ``arrays`` with ``prices``."""
-    there = arrays.total > 0
-    rows = np.flatnonzero(there.any(axis=1))
+    exists = arrays.total > 0
+    rows = np.flatnonzero(exists.any(axis=1))
     first = arrays.model[rows, :1]
-    alike = ((arrays.model[rows] == first) | ~there[rows]).all(axis=1)
+    alike = ((arrays.model[rows] == first) | ~exists[rows]).all(axis=1)
     found = packing_state(
         prices,
         np.maximum(arrays.cpu[rows], 0),
         remnants(arrays, rows),
         np.where(alike, first[:, 0], 0),
-        (float(arrays.all_cpu[rows].sum()), float(there.sum())),
+        (float(arrays.all_cpu[rows].sum()), float(exists.sum())),
     )
     hosts = np.zeros((len(found.needs), arrays.rows), np.bool_)
     hosts[:, rows] = found.hosts
@@ -312,7 +292,7 @@ def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
     whole = _WHOLE[serving_mode]
     if whole.any():
         left = np.where(whole[:, None], (arrays.pods[rows] == 0) * WHOLE_GPU, left)
-    left *= _GIVES[serving_mode][:, None] & arrays.usable[rows]
+    left *= _BOOKED[serving_mode][:, None] & arrays.usable[rows]
     result: Int64 = np.maximum(left, 0)
     return result
 
@@ -339,13 +319,13 @@ def scores(
     lines = vectorized.positions(rows, part)
     free, ready = remnants(arrays, lines), gpus[part]
     if shape.kind is RequestKind.SHARED:
-        taken = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
+        requested = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
         ready = ready if arrays.packed[lines].all() else _chosen(arrays, shape, lines, ready)
     else:
-        taken = np.full(free.shape, WHOLE_GPU)
-    later = np.where(ready, np.maximum(free - taken, 0), -1)
+        requested = np.full(free.shape, WHOLE_GPU)
+    later = np.where(ready, np.maximum(free - requested, 0), -1)
     if shape.gpus > 1:
-        order = value_keys(state.value, free, later).argsort(axis=1, kind="stable")
+        order = value_keys(state.prices.value, free, later).argsort(axis=1, kind="stable")
         free = np.take_along_axis(free, order, axis=1)
         later = np.take_along_axis(later, order, axis=1)
     change = _change(arrays, lines, state, Trial(shape.gpus, host, free, later))
@@ -383,8 +363,8 @@ def _change(arrays: NodeArrays, lines: Rows, state: PackingState, trial: Trial) 
     cpu, mib = np.maximum(arrays.cpu[lines], host.cpu), np.maximum(arrays.host_mib[lines], host.mib)
     cpu_per_mib = state.prices.cpu_per_mib
     usable = usable_cpu(cpu, mib, cpu_per_mib)
-    taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
-    return score(state, trial, usable, taken, hosts)
+    used_cpu = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
+    return score(state, trial, usable, used_cpu, hosts)
 
 
 def _stepped(change: Float64) -> Int64:
@@ -407,7 +387,7 @@ def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs. Without packing, the node's placement label chooses them (M9)."""
+    """Return the candidate GPUs. Without ``packing``, the policy of the node selects them (M9)."""
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])
     keys = vectorized.gpu_keys(arrays, rows[part])

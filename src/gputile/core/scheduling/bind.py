@@ -142,11 +142,11 @@ def decide_pod(
 ) -> PodBinding | Refusal[FitRule] | Refusal[ReservationRule]:
     """Decide the Binding of the pod to ``node``, or return why the pod gets no GPUs."""
     ledger = engine.ledger
-    place = reserved_node(ledger, pod, unix_ns)
-    if isinstance(place, Refusal):
-        return place
-    if place is not None and place != node:
-        return refusal_by(ReservationRule.OTHER_NODE, node=place)
+    reserved = reserved_node(ledger, pod, unix_ns)
+    if isinstance(reserved, Refusal):
+        return reserved
+    if reserved is not None and reserved != node:
+        return refusal_by(ReservationRule.OTHER_NODE, node=reserved)
     reservation, version = ledger.booking(pod.metadata.uid), pod.metadata.resource_version
     if reservation is None:
         decision = engine.decide(request, node, unix_ns)
@@ -156,7 +156,12 @@ def decide_pod(
         return PodBinding(ledger, pod, decision, version, booking, decision.text())
     if (first := first_to_bind(ledger, reservation)) is not None:
         return refusal_by(ReservationRule.FIRST_NOT_BOUND, about=first.key)
-    decision = _reserved_gpus(engine, reservation, unix_ns)
+    info, allocation = ledger.info_of(reservation.node), reservation.allocation
+    if info is None or allocation is None:
+        raise ValueError(f"the GPUs of the reservation of {reservation.key} are unknown")
+    gpu_of = {gpu.uuid: gpu for gpu in info.inventory.gpus}
+    gpus = tuple(gpu_of[share.uuid] for share in allocation.gpus)
+    decision = Decision(reservation.node, gpus, allocation.decided_at(unix_ns))
     booking = msgspec.structs.replace(
         reservation,
         allocation=decision.allocation,
@@ -169,16 +174,6 @@ def decide_pod(
     return PodBinding(
         ledger, pod, decision, reservation.version or version, booking, decision.text()
     )
-
-
-def _reserved_gpus(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decision:
-    """Build the decision that assigns the reserved GPUs. The node must still have all of them."""
-    info, allocation = engine.ledger.info_of(reservation.node), reservation.allocation
-    if info is None or allocation is None:
-        raise ValueError(f"the GPUs of the reservation of {reservation.key} are unknown")
-    gpu_of = {gpu.uuid: gpu for gpu in info.inventory.gpus}
-    gpus = tuple(gpu_of[share.uuid] for share in allocation.gpus)
-    return Decision(reservation.node, gpus, allocation.decided_at(now_ns))
 
 
 def pod_was_read(

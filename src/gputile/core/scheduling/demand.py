@@ -76,8 +76,8 @@ class DemandEstimator:
             self._memory += self._unit * memory
         self._unit *= self._growth
         if len(self._weights) > 2 * _KINDS:
-            kept = sorted(self._weights.items(), key=lambda item: -item[1])[:_KINDS]
-            self._weights = dict(kept)
+            commonest = sorted(self._weights.items(), key=lambda item: -item[1])[:_KINDS]
+            self._weights = dict(commonest)
         if self._unit > 1e12:
             self._weights = {kind: weight / self._unit for kind, weight in self._weights.items()}
             self._cpu, self._memory = self._cpu / self._unit, self._memory / self._unit
@@ -114,13 +114,13 @@ class DemandTracker:
         self._caught_up = False
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._count, self._due = 0, FIRST_DUE
-        self._middle_mib = _USUAL_MIB
+        self._gpu_mib = _USUAL_MIB
 
     def observe(self, pod: Pod, request: Request | None) -> None:
         """Count a pending pod. ``request`` is None if the pod requests no GPU."""
-        if not self._new(pod.metadata.uid):
+        if not self._is_new(pod.metadata.uid):
             return
-        estimator = self._begun()
+        estimator = self._started()
         self._count += 1
         if request is None:
             estimator.observe(0, 0, host_request(pod).cpu, frozenset())
@@ -139,12 +139,12 @@ class DemandTracker:
         return True
 
     def demand(self) -> Demand:
-        self._middle_mib = _middle_gpu(self._ledger.node_arrays)
+        self._gpu_mib = _median_mib(self._ledger.node_arrays)
         for _ in self.catch_up():
             pass
-        return self._begun().demand()
+        return self._started().demand()
 
-    def _new(self, uid: str) -> bool:
+    def _is_new(self, uid: str) -> bool:
         if uid in self._seen:
             return False
         self._seen[uid] = None
@@ -157,20 +157,20 @@ class DemandTracker:
         if self._caught_up:
             return
         self._caught_up = True
-        estimator = self._begun()
+        estimator = self._started()
         for number, booking in enumerate(list(self._ledger.bookings())):
             if number % _AT_ONCE == 0:
                 yield
-            if booking.gpus and self._new(booking.uid):
+            if booking.gpus and self._is_new(booking.uid):
                 share = booking.gpus[0]
                 milli = WHOLE_GPU if booking.whole else self._milli(share.mib, share.percent)
                 host = booking.host
                 estimator.observe(len(booking.gpus), milli, host.cpu, frozenset(), host.mib)
 
-    def _begun(self) -> DemandEstimator:
+    def _started(self) -> DemandEstimator:
         if self._estimator is None:
             arrays = self._ledger.node_arrays
-            self._middle_mib = _middle_gpu(arrays)
+            self._gpu_mib = _median_mib(arrays)
             gpus = (arrays.total > 0).sum(axis=1)
             cpu = sum(node_info.host.cpu for row, node_info in self._ledger.nodes() if gpus[row])
             per_gpu = cpu / float(gpus.sum()) if gpus.any() else _USUAL_CPU
@@ -179,11 +179,11 @@ class DemandTracker:
 
     def _milli(self, mib: int, percent: int) -> int:
         """Return the larger of memory and compute, in thousandths of the cluster's median GPU."""
-        memory = -(-mib * WHOLE_GPU // self._middle_mib)
+        memory = -(-mib * WHOLE_GPU // self._gpu_mib)
         return min(max(memory, percent * WHOLE_GPU // 100, 1), WHOLE_GPU)
 
 
-def _middle_gpu(arrays: NodeArrays) -> int:
+def _median_mib(arrays: NodeArrays) -> int:
     sizes = arrays.total[arrays.usable]
     return max(1, int(np.median(sizes))) if len(sizes) else _USUAL_MIB
 

@@ -51,14 +51,14 @@ def eviction_facts(pod: Pod) -> EvictionFacts:
         started_at=unix_seconds(pod.bound_at or meta.creation_timestamp),
         leaves_at=unix_seconds(meta.deletion_timestamp),
         grace_s=DEFAULT_GRACE_S if grace is None else min(max(grace, 0), MOST_GRACE_S + 1),
-        cost=_cost(meta.annotations.get(DELETION_COST_ANNOTATION, "")),
+        cost=_deletion_cost(meta.annotations.get(DELETION_COST_ANNOTATION, "")),
         gang=gang_of(pod),
         gang_size=labelled_size(pod),
         static=MIRROR_ANNOTATION in meta.annotations,
     )
 
 
-def _cost(text: str) -> int:
+def _deletion_cost(text: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(_MOST_COST))):
         return 0
@@ -85,11 +85,11 @@ class Loss(NamedTuple):
         )
 
 
-NOTHING = Loss()
+NO_LOSS = Loss()
 
 
 def total_loss(losses: Iterable[Loss]) -> Loss:
-    return reduce(Loss.plus, losses, NOTHING)
+    return reduce(Loss.plus, losses, NO_LOSS)
 
 
 class EvictionBudget(NamedTuple):
@@ -128,7 +128,7 @@ class EvictionRules:
         return over
 
     def is_being_removed(self, uid: str) -> bool:
-        """Return whether a pod is being deleted or evicted, and no longer counts for its gang."""
+        """Return whether a pod is being deleted or evicted, and so does not count for its gang."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 

@@ -16,7 +16,7 @@ from gputile.core.devices.request import Request, RequestKind
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.node_info import GpuState, NodeState
 from gputile.core.placement.fit import is_of_model
-from gputile.core.scheduling.eviction_rules import NOTHING, EvictionBudget, Loss, total_loss
+from gputile.core.scheduling.eviction_rules import NO_LOSS, EvictionBudget, Loss, total_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class VictimChoice:
     gpus: tuple[Gpu, ...]
     evicted: tuple[str, ...]
     withdrawn: tuple[str, ...]
-    loss: Loss = NOTHING
+    loss: Loss = NO_LOSS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class VictimGroup:
 
 
 # The group of pods that need no eviction: pods being deleted, and the preemptor itself
-LEAVING = VictimGroup((), NOTHING)
+LEAVING = VictimGroup((), NO_LOSS)
 
 
 class GpuAmounts(NamedTuple):
@@ -66,7 +66,7 @@ class GpuAmounts(NamedTuple):
     incompatible: int = 0
 
     @property
-    def nothing(self) -> bool:
+    def is_nothing(self) -> bool:
         return self.mib <= 0 and self.percent <= 0 and self.pods <= 0 and self.incompatible <= 0
 
     def without(self, freed: "GpuAmounts") -> "GpuAmounts":
@@ -75,7 +75,7 @@ class GpuAmounts(NamedTuple):
     def plus(self, freed: "GpuAmounts") -> "GpuAmounts":
         return GpuAmounts(*(mine + other for mine, other in zip(self, freed, strict=True)))
 
-    def part_in(self, freed: "GpuAmounts") -> float:
+    def fraction_in(self, freed: "GpuAmounts") -> float:
         """Return the sum, over all missing amounts, of the fraction that ``freed`` covers.
 
         A fraction is at most 1.
@@ -90,23 +90,24 @@ class _Departures:
 
     def __init__(self) -> None:
         self.groups: dict[VictimGroup, None] = {}
-        self._taken: Counter[Hashable] = Counter()  # evictions, by the name of the budget
+        self._evictions: Counter[Hashable] = Counter()  # evictions, by the name of the budget
 
     def allows(self, group: VictimGroup) -> bool:
         """Return whether the budgets allow the group to leave in addition to the chosen groups."""
         return all(
-            self._taken[budget.name] + count <= budget.allows for budget, count in group.evictions
+            self._evictions[budget.name] + count <= budget.allows
+            for budget, count in group.evictions
         )
 
     def add(self, group: VictimGroup) -> None:
         self.groups[group] = None
         for budget, count in group.evictions:
-            self._taken[budget.name] += count
+            self._evictions[budget.name] += count
 
     def remove(self, group: VictimGroup) -> None:
         del self.groups[group]
         for budget, count in group.evictions:
-            self._taken[budget.name] -= count
+            self._evictions[budget.name] -= count
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +163,7 @@ def _gpu(
 ) -> _LeavingGpu | None:
     """Return what a GPU lacks and which groups may leave, or None if it cannot be freed.
 
-    The GPU is to be the ``nth`` of the request's time slices on the same GPU.
+    The GPU must have room for ``nth`` time slices, which is 1 without time-slicing.
     """
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):
@@ -224,10 +225,10 @@ def _spare(gpus: Sequence[_LeavingGpu], wanted: int, gone: _Departures) -> list[
     missing = {gpu: gpu.missing_after(gone.groups) for gpu in gpus}
     for group in sorted(gone.groups, key=lambda each: each.loss, reverse=True):
         stays = {gpu: missing[gpu].plus(gpu.freed[group]) for gpu in gpus if group in gpu.freed}
-        if sum(amounts.nothing for amounts in (missing | stays).values()) >= wanted:
+        if sum(amounts.is_nothing for amounts in (missing | stays).values()) >= wanted:
             missing |= stays
             gone.remove(group)
-    return [gpu for gpu, amounts in missing.items() if amounts.nothing]
+    return [gpu for gpu, amounts in missing.items() if amounts.is_nothing]
 
 
 def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimGroup] | None:
@@ -244,17 +245,17 @@ def _victims_on(gpu: _LeavingGpu, level: int, gone: _Departures) -> list[VictimG
 
     def order(group: VictimGroup) -> tuple[object, ...]:
         first = missing.incompatible > 0 and freed[group].incompatible > 0
-        part = missing.part_in(freed[group]) / max(group.loss.pods, 0.5)
+        part = missing.fraction_in(freed[group]) / max(group.loss.pods, 0.5)
         return not first, -part, group.loss[1:], group.uids
 
-    taken: list[VictimGroup] = []
+    chosen: list[VictimGroup] = []
     for group in sorted(freed, key=order):
-        if missing.nothing:
+        if missing.is_nothing:
             break
         if gone.allows(group):
             gone.add(group)
-            taken.append(group)
+            chosen.append(group)
             missing = missing.without(freed[group])
-    for group in taken:
+    for group in chosen:
         gone.remove(group)
-    return taken if missing.nothing else None
+    return chosen if missing.is_nothing else None

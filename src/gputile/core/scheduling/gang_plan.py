@@ -40,15 +40,15 @@ class GangCandidate:
 
 
 def decisions(
-    engine: PlacementEngine, asking: GangCandidate, names: Sequence[str], now_ns: int
+    engine: PlacementEngine, candidate: GangCandidate, names: Sequence[str], now_ns: int
 ) -> Iterator[Decision]:
     """Yield a decision for each of the nodes ``names`` that the pod fits, best nodes first."""
-    if asking.request is None:
+    if candidate.request is None:
         yield from (Decision(name, (), None) for name in names)
         return
-    for name in engine.best_first(asking.request, names):
+    for name in engine.best_first(candidate.request, names):
         # Decide lazily: the caller may have booked and released GPUs since the nodes were ranked.
-        decision = engine.decide(asking.request, name, now_ns)
+        decision = engine.decide(candidate.request, name, now_ns)
         if isinstance(decision, Decision):
             yield decision
 
@@ -57,11 +57,12 @@ def decisions(
 class Kinds:
     """The kinds of a gang's pods.
 
-    ``number`` maps each pod to its kind, an index into ``asking``. ``asking`` has one pod per kind.
+    ``number`` maps each pod to its kind. A kind is an index into ``candidates``, which has one pod
+    per kind.
     """
 
     number: tuple[int, ...]
-    asking: tuple[GangCandidate, ...]
+    candidates: tuple[GangCandidate, ...]
 
 
 def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kinds:
@@ -70,7 +71,7 @@ def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kind
         key for pod in (*(member.pod for member in members), *repelling) for key in _label_keys(pod)
     }
     kinds: dict[object, int] = {}
-    asking: list[GangCandidate] = []
+    candidates: list[GangCandidate] = []
     number = []
     for member in members:
         meta = member.pod.metadata
@@ -83,9 +84,9 @@ def kinds_of(members: Sequence[GangCandidate], repelling: Iterable[Pod]) -> Kind
         kind = member.request, meta.namespace, asked, frozenset(labels)
         if kind not in kinds:
             kinds[kind] = len(kinds)
-            asking.append(member)
+            candidates.append(member)
         number.append(kinds[kind])
-    return Kinds(tuple(number), tuple(asking))
+    return Kinds(tuple(number), tuple(candidates))
 
 
 def _label_keys(pod: Pod) -> Iterator[str]:
@@ -123,8 +124,8 @@ class GangPlan:
     """The placements of a gang's pods, by UID. ``fits`` states whether enough pods are placed.
 
     ``lacking`` is the reason why the first unplaced pod has no placement. It is "" if all pods have
-    a placement. It is also "" if the search for a hopeless gang ended early, so that more pods may
-    fit.
+    a placement. It is also "" if a gang cannot fit and the search ended early. In that case, more
+    pods may fit than were placed.
     """
 
     places: dict[str, Decision]
@@ -190,17 +191,17 @@ def _without_reservations(
     members: Sequence[GangCandidate], ledger: Ledger, predicates: Predicates
 ) -> Iterator[None]:
     pods = {each.pod.metadata.uid: each.pod for each in members}
-    held = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
-    for booking in held.values():
+    booked = {uid: booking for uid in pods if (booking := ledger.booking(uid)) is not None}
+    for booking in booked.values():
         if not booking.reserved:
-            raise LedgerError(f"pod {booking.key} already holds GPUs of node {booking.node}")
+            raise LedgerError(f"pod {booking.key} already has GPUs of node {booking.node}")
     nodes = {uid: node for uid in pods if (node := predicates.remove(uid))}
     for uid in pods:
         ledger.remove_pod(uid)
     try:
         yield
     finally:
-        for booking in held.values():
+        for booking in booked.values():
             ledger.assume(booking)
         for uid, node in nodes.items():
             predicates.place(pods[uid], node)
@@ -229,7 +230,7 @@ class _GangSearch:
         """Return an upper bound on the number of pods that fit, summed over the kinds."""
         total = 0
         for kind, count in Counter(self._kinds.number).items():
-            request = self._kinds.asking[kind].request
+            request = self._kinds.candidates[kind].request
             if request is None or kind >= _MOST_KINDS:
                 total += count
                 continue
@@ -248,48 +249,48 @@ class _GangSearch:
         the pods is placed on the ledger.
         """
         count = min(most, len(self._members))
-        best = found = self._descend(needed, count, count + _TRIES)
+        best = found = self._search(needed, count, count + _TRIES)
         tries = _MORE_TRIES if any(affinity_terms(each.pod) for each in self._members) else 0
         while found and len(best) < needed and tries > 0:
             self._too_small.update(place.node for place in found.values())
-            found = self._descend(needed, count, count)
+            found = self._search(needed, count, count)
             best = max(best, found, key=len)
             tries -= max(count, _TRIES_OF_A_START)
         self._too_small.clear()
         return best
 
-    def _descend(self, needed: int, count: int, tries: int) -> dict[int, Decision]:
+    def _search(self, needed: int, count: int, tries: int) -> dict[int, Decision]:
         spare = count - needed
         found: dict[int, Decision] = {}
-        turns = [self._options(0)] if count else []
-        while turns and tries > 0:
-            member = len(turns) - 1
+        options = [self._options(0)] if count else []
+        while options and tries > 0:
+            member = len(options) - 1
             self._unassign(member)
             try:
-                place = next(turns[-1])
+                place = next(options[-1])
             except StopIteration:
-                turns.pop()
+                options.pop()
                 continue
             if place is not None:
                 self._assign(member, place)
                 tries -= 1
-            elif len(turns) - len(self._placed) > spare:
+            elif len(options) - len(self._placed) > spare:
                 continue
             if len(self._placed) > len(found):
                 found = self._placed.copy()
-            if len(turns) == count:
+            if len(options) == count:
                 break
-            turns.append(self._options(len(turns)))
+            options.append(self._options(len(options)))
         for member in list(self._placed):
             self._unassign(member)
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
-        """Assign ``places``, and return why the first pod without a placement fits no node."""
+        """Return why the first pod without a placement fits no node with ``places`` assigned."""
         for member, place in places.items():
             self._assign(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)
-        why = self._why_nowhere(self._kinds.asking[self._kinds.number[without]])
+        why = self._no_fit_text(self._kinds.candidates[self._kinds.number[without]])
         for member in places:
             self._unassign(member)
         return why
@@ -302,8 +303,10 @@ class _GangSearch:
         kind = self._kinds.number[member]
         if kind not in self._full:
             placed = False
-            asking = self._kinds.asking[kind]
-            for decision in decisions(self._engine, asking, self._open_nodes(kind), self._now_ns):
+            candidate = self._kinds.candidates[kind]
+            for decision in decisions(
+                self._engine, candidate, self._open_nodes(kind), self._now_ns
+            ):
                 if not self._placed and decision.node in self._too_small:
                     continue
                 placed = True
@@ -314,7 +317,7 @@ class _GangSearch:
 
     def _open_nodes(self, kind: int, *, alone: bool = False) -> list[str]:
         # Predicates cache their answers by pod, so ask for one pod of each kind only.
-        pod = self._kinds.asking[kind].pod
+        pod = self._kinds.candidates[kind].pod
         names = self._predicates.open_alone(pod) if alone else self._predicates.open_nodes(pod)
         return [name for name in names if name not in self._closed]
 
@@ -323,7 +326,7 @@ class _GangSearch:
         booking = place.booking(pod, request, 0.0)
         if booking is not None:
             self._ledger.assume(booking)
-        spec = self._kinds.asking[self._kinds.number[member]].pod.spec
+        spec = self._kinds.candidates[self._kinds.number[member]].pod.spec
         self._predicates.place(msgspec.structs.replace(pod, spec=spec), place.node)
         self._placed[member] = place
         self._full.clear()
@@ -335,8 +338,8 @@ class _GangSearch:
             self._ledger.forget(uid)
             self._full.clear()
 
-    def _why_nowhere(self, asking: GangCandidate) -> str:
-        request, in_tree = asking.request, self._predicates.reasons(asking.pod)
+    def _no_fit_text(self, candidate: GangCandidate) -> str:
+        request, in_tree = candidate.request, self._predicates.reasons(candidate.pod)
         open_nodes = [name for name, reason in in_tree.items() if reason is None]
         parts = []
         if request is not None and open_nodes:

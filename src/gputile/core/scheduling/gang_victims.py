@@ -20,7 +20,7 @@ from gputile.core.devices.request import Request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.scheduling.eviction_rules import (
-    NOTHING,
+    NO_LOSS,
     EvictionBudget,
     EvictionRules,
     Loss,
@@ -31,7 +31,7 @@ from gputile.core.scheduling.freeable_gpus import VictimChoice
 from gputile.core.scheduling.gang_plan import GangCandidate, Kinds, decisions, hardness, kinds_of
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.reservation_rules import lost_reservation
-from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch, lowest_enough
+from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch, lowest_sufficient
 
 _SECOND = 10**9
 _MOST_NODES = 100
@@ -81,7 +81,7 @@ class GangVictims:
     places: dict[str, Decision]
     evicted: tuple[str, ...]
     withdrawn: tuple[str, ...] = ()
-    loss: Loss = NOTHING
+    loss: Loss = NO_LOSS
 
 
 def choose_gang_victims(
@@ -113,7 +113,7 @@ def choose_gang_victims(
             if booking.begun and booking.priority < priority and booking.uid in rules.facts
         }
         levels = [min(below, default=priority), *(level + 1 for level in sorted(below))]
-    return lowest_enough(
+    return lowest_sufficient(
         levels, lambda level: _Attempt(chosen, kinds, cluster, rules, level, now_ns).run()
     )
 
@@ -129,8 +129,8 @@ def is_enough(
     """Return whether the reservations ``places`` can be used once all pods in ``gone`` have ended.
 
     ``places`` maps UIDs to reservations, and ``gone`` has UIDs. Pods that are already leaving count
-    as ended, too. ``pods`` are the plan's pods with their nodes. They must pass kube-scheduler's
-    checks.
+    as ended, too. ``pods`` are the plan's pods with their nodes. These pods must pass
+    kube-scheduler's checks on these nodes.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:
@@ -158,7 +158,7 @@ class _Attempt:
         below: int,
         now_ns: int,
     ) -> None:
-        self._members, self._kinds, self._asking = members, kinds.number, kinds.asking
+        self._members, self._kinds, self._candidates = members, kinds.number, kinds.candidates
         self._cluster = cluster.snapshot()
         self._engine, self._ledger = self._cluster.engine, self._cluster.engine.ledger
         self._predicates = self._cluster.predicates
@@ -167,9 +167,8 @@ class _Attempt:
         self._below, self._now_ns = below, now_ns
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
-        self._most_important = NOTHING.priority  # of the victims
-        # The number of victims so far, by the name of the budget that guards them
-
+        self._most_important = NO_LOSS.priority  # the highest of all victims
+        # the number of victims so far, by the name of the budget that guards them
         self._guarded: Counter[Hashable] = Counter()
         self._places: dict[str, tuple[Pod, Decision]] = {}
         self._judged: dict[int, dict[str, VictimChoice | None]] = {}  # by kind and node
@@ -177,7 +176,9 @@ class _Attempt:
     def run(self) -> GangVictims | None:
         """Return the placements and the victims, or None if one of the pods does not fit."""
         for member, kind in zip(self._members, self._kinds, strict=True):
-            place = self._free(self._asking[kind]) or self._freed(self._asking[kind], kind)
+            place = self._choose_free_gpus(self._candidates[kind]) or self._choose_victims(
+                self._candidates[kind], kind
+            )
             if place is None:
                 return None
             self._assign(member, place)
@@ -188,20 +189,20 @@ class _Attempt:
 
     # -- the GPUs of one pod
 
-    def _free(self, asking: GangCandidate) -> Decision | None:
+    def _choose_free_gpus(self, candidate: GangCandidate) -> Decision | None:
         names = [
             name
-            for name in self._predicates.open_nodes(asking.pod)
+            for name in self._predicates.open_nodes(candidate.pod)
             if name not in self._cluster.closed
         ]
-        return next(decisions(self._engine, asking, names, self._now_ns), None)
+        return next(decisions(self._engine, candidate, names, self._now_ns), None)
 
-    def _freed(self, asking: GangCandidate, kind: int) -> Decision | None:
+    def _choose_victims(self, candidate: GangCandidate, kind: int) -> Decision | None:
         """Choose the GPUs whose victims add the least loss, and remove these victims."""
-        request = asking.request
+        request = candidate.request
         if request is None:
             return None
-        judged = self._judge(asking, request, kind)
+        judged = self._judge(candidate.pod, request, kind)
         for name in sorted(judged, key=lambda name: (self._added(judged[name].loss), name)):
             choice = judged[name]
             leaving = [*choice.evicted, *choice.withdrawn]
@@ -211,14 +212,14 @@ class _Attempt:
             for booking in bookings:
                 self._cluster.remove(booking.uid)
             info = self._ledger.info_of(name)
-            if info is not None and self._predicates.reason(asking.pod, name) is None:
-                self._leave_for_good(bookings)
+            if info is not None and self._predicates.reason(candidate.pod, name) is None:
+                self._record_victims(bookings)
                 return self._engine.decision(request, info, choice.gpus, self._now_ns)
             for booking in bookings:
                 self._cluster.restore(booking)
         return None
 
-    def _leave_for_good(self, bookings: Iterable[Booking]) -> None:
+    def _record_victims(self, bookings: Iterable[Booking]) -> None:
         gangs, nodes = set[GangName](), set[str]()
         for booking in bookings:
             nodes.add(booking.node)
@@ -237,13 +238,13 @@ class _Attempt:
             nodes.update(other.node for other in others if other is not None)
         self._changed(nodes)
 
-    def _judge(self, asking: GangCandidate, request: Request, kind: int) -> dict[str, VictimChoice]:
+    def _judge(self, pod: Pod, request: Request, kind: int) -> dict[str, VictimChoice]:
         """Return the victims on each node for a kind of pod. Search only changed nodes again."""
         known = self._judged.setdefault(kind, {})
         search = VictimSearch(
             self._engine, Preemptor("", request, self._below, self._now_ns / _SECOND), self._rules
         )
-        now, empty = self._predicates.reasons(asking.pod), self._cluster.empty.reasons(asking.pod)
+        now, empty = self._predicates.reasons(pod), self._cluster.empty.reasons(pod)
         found: dict[str, VictimChoice] = {}
         for name, reason in now.items():
             if name in self._cluster.closed or (
@@ -299,7 +300,7 @@ class _Attempt:
         on_node: dict[str, list[tuple[Pod, Decision]]] = {}
         for pod, place in self._places.values():
             on_node.setdefault(place.node, []).append((pod, place))
-        for bookings in self._sets():
+        for bookings in self._victim_sets():
             for booking in bookings:
                 self._cluster.restore(booking)
             nodes = {booking.node for booking in bookings}
@@ -314,7 +315,7 @@ class _Attempt:
                 else:
                     self._cluster.remove(booking.uid)
 
-    def _sets(self) -> list[list[Booking]]:
+    def _victim_sets(self) -> list[list[Booking]]:
         """Return the sets of victims that leave together, the most expensive first."""
         whole: dict[GangName, list[Booking]] = {}
         sets: list[list[Booking]] = []

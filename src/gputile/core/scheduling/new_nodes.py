@@ -50,10 +50,10 @@ def new_nodes(
     ``starting`` maps the name of a type to its number of nodes that have not reported their GPUs
     yet. Pods are placed on these nodes first. ``barred`` has the types to exclude for each pod.
     """
-    return _packed(_Site(types, configuration, barred), pods, starting)
+    return _pack(_PlannedNodes(types, configuration, barred), pods, starting)
 
 
-def nodes_added_unasked(
+def nodes_added_by_autoscaler(
     pods: Iterable[GangCandidate],
     types: Sequence[NodeType],
     configuration: Configuration,
@@ -65,7 +65,7 @@ def nodes_added_unasked(
     """
     # Other reasons are ignored
     unfit = {key: why for key, why in barred.items() if why.rule is NodeTypeRule.TOO_LITTLE}
-    return _packed(_Site(types, configuration, unfit, by_sums=True), pods, {}).counts
+    return _pack(_PlannedNodes(types, configuration, unfit, by_sums=True), pods, {}).counts
 
 
 def expected_nodes(
@@ -85,7 +85,11 @@ def expected_nodes(
         nodes.remove(pod.metadata.uid)
     for node in starting.values():
         nodes.set_node(node)
-    for each in sorted(pods, key=_by_age):
+
+    def age(each: GangCandidate) -> tuple[str, str]:
+        return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
+
+    for each in sorted(pods, key=age):
         names = nodes.open_nodes(each.pod)
         if names:
             places[each.pod.metadata.uid] = min(names, key=starting.__contains__)
@@ -99,8 +103,8 @@ def as_described(node: Node, kind: NodeType) -> Node:
     The result has all labels and resources that the node's type describes. Taints that the type
     does not describe are removed. A cordoned node stays cordoned.
     """
-    whole, there = kind.node(node.metadata.name), node_allocatable(node)
-    offered = {name: text for name, text in node.status.allocatable.items() if there.get(name)}
+    whole, amounts = kind.node(node.metadata.name), node_allocatable(node)
+    offered = {name: text for name, text in node.status.allocatable.items() if amounts.get(name)}
     resources = {**whole.status.allocatable, **offered}
     return msgspec.structs.replace(
         node,
@@ -112,10 +116,12 @@ def as_described(node: Node, kind: NodeType) -> Node:
     )
 
 
-def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str, int]) -> NewNodes:
+def _pack(
+    site: "_PlannedNodes", pods: Iterable[GangCandidate], starting: Mapping[str, int]
+) -> NewNodes:
     """Place each pod, hardest first, on the first node that accepts it, or on a new node."""
     found = NewNodes()
-    there = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
+    existing = {site.add(kind) for kind in site.types for _ in range(starting.get(kind.name, 0))}
     for each in sorted(pods, key=hardness):
         uid = each.pod.metadata.uid
         name = site.place_on_existing(each)
@@ -128,16 +134,12 @@ def _packed(site: "_Site", pods: Iterable[GangCandidate], starting: Mapping[str,
                 continue
             found.counts[site.type_of(name)] += 1
         found.types[uid] = site.type_of(name)
-        if name not in there:
+        if name not in existing:
             found.on_new.add(uid)
     return found
 
 
-def _by_age(each: GangCandidate) -> tuple[str, str]:
-    return each.pod.metadata.creation_timestamp or "", each.pod.metadata.uid
-
-
-class _Site:
+class _PlannedNodes:
     """Planned nodes with pods on them. ``by_sums`` states that only a node's totals are checked."""
 
     def __init__(

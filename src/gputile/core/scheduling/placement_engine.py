@@ -40,7 +40,7 @@ from gputile.core.scheduling.demand import DemandTracker
 
 TOP_SCORE = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_NODES = 10
-_SHAPES_KEPT = 256
+_MOST_SHAPES = 256
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class PlacementEngine:
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
         self._scored: LruCache[tuple[Shape | None, HostResources], _Scored] = LruCache()
-        self._emptier = ledger.configuration.placement == "spread"
+        self._is_spread = ledger.configuration.placement == "spread"
         self.packing_state: PackingState | None = None
         self._prices_later = prices_later
         packing = ledger.configuration.placement == "packing"
@@ -161,15 +161,15 @@ class PlacementEngine:
             return Filtered(list(names))
         result = Filtered(list(compress(names, feasible.tolist())))
         unfit, node_arrays = np.flatnonzero(~feasible), self.ledger.node_arrays
-        left_out, rows = [names[i] for i in unfit.tolist()], rows[unfit]
+        unfit_names, rows = [names[i] for i in unfit.tolist()], rows[unfit]
         broken = np.where(
             known[unfit], vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS
         )
         for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
             texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
-            texts |= dict.fromkeys(compress(left_out, (broken == rule).tolist()), SUMMARY[rule])
+            texts |= dict.fromkeys(compress(unfit_names, (broken == rule).tolist()), SUMMARY[rule])
         for i in _closest(node_arrays, rows, broken):
-            name = left_out[i]
+            name = unfit_names[i]
             why = self.refusal(request, name)
             if why is None:
                 continue
@@ -186,8 +186,8 @@ class PlacementEngine:
 
         kube-scheduler chooses at random among equal ranks, which would scatter pods over equal
         nodes. So only one node has rank 10: the first node in the ledger that has the highest
-        score. Other nodes with this score have rank 9. Each lower score has one rank less, down to
-        rank 1. All lower scores have rank 0, and so have nodes that the request does not fit.
+        score. Other nodes with this score have rank 9. Each next lower score has one rank less,
+        down to rank 1. All other nodes have rank 0, as have nodes that the request does not fit.
         ``alternatives`` are forms of the request for nodes of other modes.
         """
         if not names:
@@ -205,7 +205,7 @@ class PlacementEngine:
         best node is the one whose free GPUs lose the least value when the pod uses ``host`` CPU and
         memory. Under the policy ``spread`` all nodes have rank 0.
         """
-        if not names or self._emptier:
+        if not names or self._is_spread:
             return [0] * len(names)
         rows, known = self._rows(names)
         found = np.where(known, self.scores(None, host)[rows], vectorized.UNFIT)
@@ -238,7 +238,7 @@ class PlacementEngine:
         if (why := refusal(node, request.shape)) is not None:
             return why
         arrays = self.ledger.node_arrays
-        value = self.packing_state.value if self.packing_state else None
+        value = self.packing_state.prices.value if self.packing_state else None
         chosen = choose_gpus(arrays, self.ledger.row_of[name], node, request.shape, value)
         return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
 
@@ -278,26 +278,27 @@ class PlacementEngine:
         if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
         packing_state = self.packing_state
-        key = shape, NO_HOST_RESOURCES if self._emptier else host
+        key = shape, NO_HOST_RESOURCES if self._is_spread else host
         ledger = self.ledger
-        kept = self._scored.find(key, lambda: _Scored(np.empty(0, np.int64), -1), _SHAPES_KEPT)
+        cached = self._scored.find(key, lambda: _Scored(np.empty(0, np.int64), -1), _MOST_SHAPES)
         position = ledger.changes.position
-        if kept.position == position and kept.packing_state is packing_state:
-            return kept.scores
+        if cached.position == position and cached.packing_state is packing_state:
+            return cached.scores
         whole = (
-            len(kept.scores) != ledger.node_arrays.rows or kept.packing_state is not packing_state
+            len(cached.scores) != ledger.node_arrays.rows
+            or cached.packing_state is not packing_state
         )
-        changed = None if whole else ledger.changes.rows_since(kept.position)
+        changed = None if whole else ledger.changes.rows_since(cached.position)
         rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
-        fresh = self._computed(shape, host, rows, packing_state)
+        fresh = self._compute(shape, host, rows, packing_state)
         if changed is None:
-            kept.scores = fresh
+            cached.scores = fresh
         else:
-            kept.scores[rows] = fresh
-        kept.position, kept.packing_state = position, packing_state
-        return kept.scores
+            cached.scores[rows] = fresh
+        cached.position, cached.packing_state = position, packing_state
+        return cached.scores
 
-    def _computed(
+    def _compute(
         self,
         shape: Shape | None,
         host: HostResources,
@@ -308,7 +309,7 @@ class PlacementEngine:
         if shape is not None and packing_state is not None:
             return scores(arrays, shape, host, rows, packing_state)
         if shape is not None:
-            return vectorized.scores(arrays, shape, host, rows, emptier=self._emptier)
+            return vectorized.scores(arrays, shape, host, rows, emptier=self._is_spread)
         if packing_state is not None:
             return scores_without_gpus(arrays, host, rows, packing_state)
         return vectorized.scores_without_gpus(arrays, rows, host)

@@ -50,20 +50,20 @@ def filter_pod(engine: PlacementEngine, pod: Pod, names: Sequence[str], now_ns: 
         engine.demand.observe(pod, request)
     if request is None:
         return PodVerdict(Filtered(list(names)))
-    place = reserved_node(ledger, pod, now_ns)
-    if isinstance(place, Refusal):
+    reserved = reserved_node(ledger, pod, now_ns)
+    if isinstance(reserved, Refusal):
         # The node that the victims leave stays nominated, since the pod may soon fit there.
-        left = place.node if place.rule is ReservationRule.NOT_LEFT_YET else ""
-        soon = {name: place.text for name in names if name == left}
-        others = {name: place.text for name in names if name != left}
+        left = reserved.node if reserved.rule is ReservationRule.VICTIMS_REMAIN else ""
+        soon = {name: reserved.text for name in names if name == left}
+        others = {name: reserved.text for name in names if name != left}
         return PodVerdict(Filtered([], soon, others), lacks_gpus=True)
-    if place is not None:
+    if reserved is not None:
         booking = ledger.booking(pod.metadata.uid)
-        why = f"GPUs of node {place} are reserved for the pod"
+        why = f"GPUs of node {reserved} are reserved for the pod"
         if booking is not None and not booking.reserved:
-            why = f"an earlier Binding of the pod to node {place} is not confirmed yet"
-        refused = {name: why for name in names if name != place}
-        return PodVerdict(Filtered([name for name in names if name == place], refused))
+            why = f"an earlier Binding of the pod to node {reserved} is not confirmed yet"
+        refused = {name: why for name in names if name != reserved}
+        return PodVerdict(Filtered([name for name in names if name == reserved], refused))
     found = engine.filter(request, names)
     if found.feasible or not found.closest:
         return PodVerdict(found, lacks_gpus=not found.feasible)

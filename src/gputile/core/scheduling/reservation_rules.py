@@ -34,7 +34,10 @@ def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationR
     """
     booking = ledger.booking(pod.metadata.uid)
     if booking is not None and booking.preemption:
-        return _preemption_problem(ledger, booking) or booking.node
+        why = lost_reservation(ledger, booking) if booking.reserved else None
+        if why is not None and why.rule is ReservationRule.GPU_TAKEN:
+            return _lost(ReservationRule.VICTIMS_REMAIN, booking, why.gpu)
+        return why or booking.node
     if not ledger.configuration.admission.gangs:
         return booking.node if booking is not None else None
     gang = gang_of(pod)
@@ -43,34 +46,27 @@ def reserved_node(ledger: Ledger, pod: Pod, now_ns: int) -> Refusal[ReservationR
         why = plan_problem(ledger, booking)
         return _of_gang(name, why) if why is not None else booking.node
     reservation = reservation_of(pod)
+    # If another device plugin manages the GPUs, the reservation is not booked.
     if (
         reservation is not None
-        and reservation.allocation
-        is None  # another device plugin manages the GPUs, so nothing is booked
+        and reservation.allocation is None
         and not reservation.preemption
         and reservation.expires_ns > now_ns
     ):
         return reservation.node
-    return _of_gang(name, refusal_by(ReservationRule.NO_PLACE)) if gang is not None else None
+    return _of_gang(name, refusal_by(ReservationRule.NO_RESERVATION)) if gang is not None else None
 
 
 def _of_gang(name: str, why: Refusal[ReservationRule]) -> Refusal[ReservationRule]:
     return msgspec.structs.replace(why, text=f"gang {name}: {why.text}") if name else why
 
 
-def _preemption_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
-    """Return why a pod cannot use the GPUs of its victims yet, or None if it can."""
-    why = lost_reservation(ledger, booking) if booking.reserved else None
-    if why is not None and why.rule is ReservationRule.GPU_TAKEN:
-        return _lost(ReservationRule.NOT_LEFT_YET, booking, why.gpu)
-    return why
-
-
 def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] | None:
     """Return why a pod with a reservation may not be bound, or None.
 
     The first pod of a plan may be bound if all reservations of the plan can be used. The other pods
-    are bound after the first, and each needs only its own reservation. A bound pod has no problem.
+    are bound after the first, and each needs only its own reservation. The result is None for a
+    bound pod.
     """
     if not booking.reserved:
         return None
@@ -144,7 +140,9 @@ def _lost_gpu(
 
 
 def _is_overbooked(ledger: Ledger, row: int, i: int, *, alone: bool, compute: bool) -> bool:
-    """Return whether the bookings of a GPU exceed the GPU's limits."""
+    """Return whether the bookings of a GPU exceed its limits.
+
+    With ``alone``, the limit is one pod. Without ``compute``, bookings of compute are ignored."""
     arrays = ledger.node_arrays
     return bool(
         (alone and arrays.pods[row, i] > 1)

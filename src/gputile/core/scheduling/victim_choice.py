@@ -23,7 +23,7 @@ from gputile.core.ledger.node_info import ServingMode
 from gputile.core.placement.fit import same_resource, serves
 from gputile.core.scheduling.eviction_rules import (
     MOST_GRACE_S,
-    NOTHING,
+    NO_LOSS,
     EvictionBudget,
     EvictionFacts,
     EvictionRules,
@@ -52,7 +52,9 @@ class Preemptor:
     now_s: float
 
 
-def lowest_enough(levels: Sequence[int], attempt: Callable[[int], _Found | None]) -> _Found | None:
+def lowest_sufficient(
+    levels: Sequence[int], attempt: Callable[[int], _Found | None]
+) -> _Found | None:
     """Return the result of ``attempt`` at the lowest sufficient level, by binary search.
 
     ``levels`` are in ascending order. The highest level is tried first: if it is not enough, no
@@ -110,7 +112,7 @@ class VictimSearch:
             found = (cheapest_choice(name, gpus, request.shape.gpus, level) for gpus in choices)
             return next((choice for choice in found if choice is not None), None)
 
-        return lowest_enough(sorted(priorities) or [NOTHING.priority], attempt)
+        return lowest_sufficient(sorted(priorities) or [NO_LOSS.priority], attempt)
 
     def _groups_of(self, booking: Booking) -> tuple[VictimGroup | None, VictimGroup | None]:
         """Return the smallest group that can leave with a pod, and the group of its whole gang.
@@ -126,7 +128,7 @@ class VictimSearch:
                 and booking.preemption
                 and booking.priority < self._preemptor.priority
             )
-            group = VictimGroup((booking.uid,), NOTHING, reserved=True) if withdrawn else None
+            group = VictimGroup((booking.uid,), NO_LOSS, reserved=True) if withdrawn else None
             return group, group
         facts = self._rules.facts.get(booking.uid)
         if self._rules.is_leaving(booking.uid, self._preemptor.now_s):
@@ -134,14 +136,14 @@ class VictimSearch:
         if facts is None or facts.leaves_at or not self._may_be_evicted(booking, facts):
             return None, None
         if facts.gang is None:
-            group = self._together([booking])
+            group = self._victim_group([booking])
             return group, group
-        most, whole = self._gang(facts.gang)
+        most, whole = self._gang_group(facts.gang)
         return (
-            self._together([booking], EvictionBudget(facts.gang, most)) if most else whole
+            self._victim_group([booking], EvictionBudget(facts.gang, most)) if most else whole
         ), whole
 
-    def _gang(self, name: GangName) -> tuple[int, VictimGroup | None]:
+    def _gang_group(self, name: GangName) -> tuple[int, VictimGroup | None]:
         """Return how many pods of a gang may leave alone, and the group of all its pods.
 
         The group is None if the gang as a whole may not leave.
@@ -159,7 +161,7 @@ class VictimSearch:
             staying.append(booking)
             evictable = evictable and self._may_be_evicted(booking, facts)
             size = max(size, 0 if name.by_object else facts.gang_size)
-        whole = self._together(staying) if staying and evictable else None
+        whole = self._victim_group(staying) if staying and evictable else None
         found = self._gangs[name] = max(0, len(staying) - size) if size > 0 else 0, whole
         return found
 
@@ -172,7 +174,7 @@ class VictimSearch:
         lower = booking.begun and booking.priority < self._preemptor.priority
         return lower and not facts.static and facts.grace_s <= MOST_GRACE_S
 
-    def _together(
+    def _victim_group(
         self, bookings: Sequence[Booking], gang: EvictionBudget | None = None
     ) -> VictimGroup | None:
         uids = tuple(booking.uid for booking in bookings)

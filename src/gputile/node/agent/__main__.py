@@ -24,8 +24,9 @@ import uvloop
 from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import ConversionError, decode
-from gputile.api.core import Node, Pod, PodOnNode
+from gputile.api.core import Node, Pod
 from gputile.api.well_known import INVENTORY_ANNOTATION
+from gputile.api.workloads import PodOnNode
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.kube.client import Connection
 from gputile.kube.config import Access, load_access
@@ -40,9 +41,9 @@ from gputile.node.agent.kubelet import GatewayGoneError
 from gputile.node.agent.monitoring import monitoring
 from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.settings import MPS_DIRECTORY, NODE, AgentSettings, decode_settings
-from gputile.node.gateway.link import LINK, NodeLock, to_gateway
+from gputile.node.gateway.link import FROM_GATEWAY, LINK, MessageChannel, NodeLock
 from gputile.node.nvml.gpu_monitor import NO_INVENTORY, GpuMonitor
-from gputile.node.nvml.nvml_probe import RealProbe, open_real
+from gputile.node.nvml.nvml_probe import NvmlSession
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.listening import PortError
 from gputile.support.telemetry import set_up_logging
@@ -59,7 +60,7 @@ async def serve(
     access: Access,
     settings: AgentSettings,
     configuration: Configuration,
-    open_probe: Callable[[], RealProbe],
+    open_session: Callable[[], NvmlSession],
     link: socket.socket,
     token: str,
 ) -> int:
@@ -71,12 +72,12 @@ async def serve(
     name, status = settings.node_name, 0
     # Otherwise each thread of gRPC would have its own malloc arena.
     _libc("mallopt", _M_ARENA_MAX, 1)
-    gateway = to_gateway(*await asyncio.open_connection(sock=link))
+    gateway = MessageChannel(*await asyncio.open_connection(sock=link), FROM_GATEWAY)
     async with contextlib.AsyncExitStack() as stack:
         connection = await stack.enter_async_context(Connection(access))
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = NodeApi(connection, events, name)
-        monitor = GpuMonitor(open_probe, await _published(connection, name))
+        monitor = GpuMonitor(open_session, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, token)
         mps = MpsDaemons(settings.host_paths.state / MPS_DIRECTORY)
         host = Host(name, settings.host_paths, monitor, mps)
@@ -169,7 +170,7 @@ def main() -> None:
     except (ConfigurationError, ConfigError) as error:
         sys.exit(f"error: {error}")
     try:
-        status = uvloop.run(serve(access, settings, configuration, open_real, link, token))
+        status = uvloop.run(serve(access, settings, configuration, NvmlSession, link, token))
     except (PortError, StateError) as error:
         sys.exit(f"error: {error}")
     sys.exit(status)

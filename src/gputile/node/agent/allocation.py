@@ -88,7 +88,7 @@ def preferred(
     offered = by_gpu((*kept, *(device_id for device_id in free if device_id not in in_use)))
     choice = _Choice(state, caller, resource, size, held, offered, by_gpu(kept))
     for gpus in choice.options() if not resource.startswith(MIG_PREFIX) else ():
-        ids = spread_evenly(size, gpus, offered, choice.must)
+        ids = spread_evenly(resource, size, gpus, offered, choice.must)
         with contextlib.suppress(AllocationConflict):
             if ids is not None:
                 devices = ContainerDevices(caller.container, caller.phase, resource, ids)
@@ -124,19 +124,27 @@ def _in_use(
 
 
 def spread_evenly(
-    size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu
+    resource: str, size: int, gpus: Sequence[str], available: IdsByGpu, must: IdsByGpu
 ) -> tuple[str, ...] | None:
     """Return ``size`` IDs that include ``must``, with the same number from each of ``gpus``.
 
-    The result is None if this is impossible. ``available`` includes ``must``.
+    The result is None if this is impossible. ``available`` includes ``must``. Of a shared GPU, only
+    the same number of other IDs is returned. The kubelet hands the IDs ``must`` of an init
+    container on to later containers in any order, and all containers together have as many IDs of
+    each GPU.
     """
-    if not gpus or size % len(gpus) or not must.keys() <= set(gpus):
+    if not gpus or not must.keys() <= set(gpus):
         return None
-    each, chosen = size // len(gpus), []
+    of_init = sum(map(len, must.values())) if resource in SHARED_RESOURCES else 0
+    each, rest = divmod(size - of_init, len(gpus))
+    if rest:
+        return None
+    chosen = []
     for gpu in gpus:
         kept = must.get(gpu, frozenset())
-        others = in_order(available.get(gpu, frozenset()) - kept)[: max(0, each - len(kept))]
-        if len(kept) + len(others) != each:
+        more = each if of_init else max(0, each - len(kept))
+        others = in_order(available.get(gpu, frozenset()) - kept)[:more]
+        if len(others) != more or (not of_init and len(kept) > each):
             return None
         chosen += [*in_order(kept), *others]
     return tuple(chosen)
@@ -159,16 +167,23 @@ def _row_of(state: AllocationState, caller: Caller) -> PodDevices:
 
 
 def _check(
-    state: AllocationState,
-    caller: Caller,
-    row: PodDevices,
-    devices: ContainerDevices,
-    *,
-    reused: bool = False,
+    state: AllocationState, caller: Caller, row: PodDevices, devices: ContainerDevices
 ) -> None:
     pod = caller.pod
-    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
-    rules_of(state).check(row, devices, gpus, reused=reused)
+    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 0
+    if state.unread or _inherits(state, row, caller.container):
+        gpus = 0
+    rules_of(state).check(row, devices, gpus)
+
+
+def _inherits(state: AllocationState, row: PodDevices, container: str) -> bool:
+    """Return whether a container has IDs of an init container of its pod."""
+    return any(
+        init.phase is Phase.INIT and not frozenset(own.ids).isdisjoint(init.ids)
+        for own in row.devices
+        if own.container == container
+        for _, init in state.device_table.holders(own.resource, own.ids)
+    )
 
 
 @dataclass
@@ -282,27 +297,19 @@ def allocate(
     Raises AllocationConflict if the IDs can never be served.
     """
     state.expected_call = None
-    handed_on = {
-        device_id
-        for _, each in state.device_table.holders(resource, ids)
-        if each.phase is Phase.INIT
-        for device_id in each.ids
-    }
-    reused = bool(state.unread) or handed_on.issuperset(ids)
     pod = caller.pod
     devices = ContainerDevices(caller.container, caller.phase, resource, ids)
     row = _row_of(state, caller).replaced(devices)
     with contextlib.suppress(Occupied):
-        _check(state, caller, row, devices, reused=reused)
+        _check(state, caller, row, devices)
     directory = answer(state, caller, resource, ids, now_ns)
     state.last_uid = caller.uid or directory
     on = state.gpus(row, caller.container, pod)
     shares = state.shares(row, caller.container)
-    instances = tuple(each.uuid for each in state.node_config.instances if each.uuid in ids)
-    uuids = instances or tuple(gpu.uuid for gpu in state.node_config.gpus(on))
+    uuids = state.node_config.visible(ids, on)
     mib = row.mib(min(on, default=""))
     if pod is not None and pod.request is not None:
-        mib = pod.request.shape.mib
+        mib = pod.units_per_gpu * row.unit_mib
     threads = pod.mps_threads if pod is not None else 0
     variables = environment(state.node_config, uuids, shares, row.unit_mib, mib, threads)
     return AllocateAnswer(variables, directory, uuids)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, ObjectMeta, Pod, unversioned
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
@@ -197,8 +199,8 @@ class AllocationState:
         return own | self.device_table.directories()
 
     def unit_mib(self, pod: KnownPod | None) -> int:
-        """Return a pod's memory unit, which never changes, or the node's for an unknown pod."""
-        own = pod.request.unit_mib if pod is not None and pod.request is not None else 0
+        """Return a pod's memory unit, or the node's unit for a pod without a unit of its own."""
+        own = pod.own_unit_mib if pod is not None else 0
         return own or self.node_config.effective_mode.unit_mib
 
     def new_row(self, uid: str, key: str, pod: KnownPod | None, since_ns: int = 0) -> PodDevices:
@@ -206,7 +208,11 @@ class AllocationState:
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
         unit, mode = self.unit_mib(pod), self.node_config.mode
-        return PodDevices(uid, namespace, name, unit, mode, group, since_ns, identified=bool(key))
+        row = PodDevices(uid, namespace, name, unit, mode, group, since_ns, identified=bool(key))
+        if pod is None or pod.request is None or pod.shared_gpus <= 1:
+            return row
+        percent = pod.request.shape.percent
+        return msgspec.structs.replace(row, least_units=pod.units_per_gpu, least_percent=percent)
 
     def trust_group(self, namespace: str) -> str:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))

@@ -10,7 +10,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import decode
-from gputile.api.core import Node, ObjectReference, Pod, PodOnNode
+from gputile.api.core import Node, ObjectReference, Pod
 from gputile.api.resource_claims import (
     RESOURCE_SLICES_PATH,
     ResourceClaim,
@@ -18,10 +18,11 @@ from gputile.api.resource_claims import (
     claim_path,
     slice_body,
 )
-from gputile.kube.client import Connection, list_all
+from gputile.api.workloads import PodOnNode
+from gputile.kube.client import Connection
 from gputile.kube.errors import NotFound
 from gputile.kube.events import EventRecorder
-from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent, list_all
 from gputile.kube.writes import annotate_pod, patch_node_status, read_pod
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.known_pods import apply_pod, remove_pod, replace_pods

@@ -17,7 +17,6 @@ LOCK: Final = "arbiter.lock"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 STEADY_AFTER_S = 60.0
 STOP_WITHIN_S = 3.0
-REPORT_EVERY_S = 10.0
 MOST_LINE = 1024 * 1024
 
 
@@ -76,7 +75,7 @@ class ArbiterProcess:
 
     def _assign(self, assignment: Assignment) -> None:
         changed, self._assignment = assignment != self._assignment, assignment
-        if not assignment.allocations:
+        if not assignment.containers:
             self._end_task()
         elif self._task is None:
             restarts = Restarts(
@@ -96,14 +95,8 @@ class ArbiterProcess:
             stdin.write(encode_line(self._assignment))
 
     async def _run(self) -> str:
-        command = (
-            sys.executable,
-            "-m",
-            "gputile.node.arbiter",
-            "--lock",
-            str(self._store.directory / LOCK),
-            f"--report-every={REPORT_EVERY_S}",
-        )
+        lock = str(self._store.directory / LOCK)
+        command = (sys.executable, "-m", "gputile.node.arbiter", "--lock", lock)
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, limit=MOST_LINE

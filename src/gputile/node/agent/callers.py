@@ -35,8 +35,10 @@ def callers(
         pod = state.pods.get(key)
         if pod is None or not pod.alive or pod.invalid:
             if bare := _first_bare(listed, resource):
+                # Kubelets before 1.34 also list pods that have finished.
+                order = 3 if pod is not None and not pod.alive else 2
                 known = pod if pod is not None and pod.alive else None
-                found.append(((2, "", "", key), Caller(key, bare, known)))
+                found.append(((order, "", "", key), Caller(key, bare, known)))
         elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
             created = pod.pod.metadata.creation_timestamp or ""
             if caller.sure:

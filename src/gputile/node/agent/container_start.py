@@ -162,6 +162,8 @@ def _limits(
             f"API server yet"
         )
     uuids = state.gpus(held, devices.container, own)
+    if len(state.node_config.visible(devices.ids, uuids)) < len(uuids):
+        raise NotYet(f"{state.node_config.names(uuids)} cannot be found on this node")
     apart = held.container_gpus[devices.container]
     if own is not None and own.shared_gpus == 1 and len(apart) > 1 and not has_started:
         names = state.node_config.names(apart)
@@ -310,8 +312,11 @@ class ContainerPreparation:
 
         Raises NotYet if the container must not start yet, or if its limits would not be enforced.
         """
+        before = self.store.started_ns(directory)
         await self._until_served(limits)
         await self._until_left(limits, state)
+        if self.store.started_ns(directory) != before or not self.store.mine:
+            raise NotYet("the call was repeated, or another agent serves this node by now")
         usage = self._isolation.prepare(limits.mode, directory, dict(limits.mounts))
         try:
             self.store.write_limits(directory, limits, usage)

@@ -169,7 +169,8 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All devices of one pod, which are one row of the table.
 
     ``identified`` is False while the pod of the IDs is unknown. ``uid`` is then the name of the
-    allocation directory.
+    allocation directory. A pod that shares several GPUs has at least ``least_units`` and
+    ``least_percent`` of each of them, however the kubelet has distributed the IDs.
     """
 
     uid: str
@@ -181,6 +182,8 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     since_ns: int
     devices: tuple[ContainerDevices, ...] = ()
     identified: bool = True
+    least_units: int = 0
+    least_percent: int = 0
 
     @property
     def key(self) -> str:
@@ -215,10 +218,12 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     def mib(self, gpu: str) -> int:
         """Return the MiB of the pod's memory units on a GPU, which is 0 for a whole GPU."""
-        return len(self.ids_by_gpu.get(GPU_MEMORY, EMPTY).get(gpu, ())) * self.unit_mib
+        units = len(self.ids_by_gpu.get(GPU_MEMORY, EMPTY).get(gpu, ()))
+        return max(units, self.least_units if gpu in self.gpus else 0) * self.unit_mib
 
     def percent(self, gpu: str) -> int:
-        return len(self.ids_by_gpu.get(GPU_CORE, EMPTY).get(gpu, ()))
+        percent = len(self.ids_by_gpu.get(GPU_CORE, EMPTY).get(gpu, ()))
+        return max(percent, self.least_percent if gpu in self.gpus else 0)
 
     def container_ids(self, container: str, resource: str) -> Mapping[str, frozenset[str]]:
         devices = self.container_devices(container, resource)

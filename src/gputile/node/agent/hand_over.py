@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 CLOSED_AT_MOST_S = 60.0
 SEEN_WITHIN_S = 5.0
+RETRIED_FOR_S, RETRY_EVERY_S = 40.0, 0.5
 # The time from the last pod's admission until the kubelet watches the new agent's devices
 OPEN_WITHIN_S = 30.0
 STUCK_AFTER_S = 40.0  # a busy kubelet may need this time to answer
@@ -63,23 +64,30 @@ class HandOver:
     async def close(self) -> None:
         """Close the node if another agent serves it. Wait until no pod is on its way to the node.
 
-        If the API server does not answer, the handover continues with an open node, because no pod
-        can be bound then.
+        A failed request is retried, while the other agent continues to serve the node. If the API
+        server does not answer for ``RETRIED_FOR_S``, the handover continues with an open node.
         """
-        if not self.kubelet.state.others or self.state.node is None:
+        until = self.clock() + RETRIED_FOR_S
+        while self.kubelet.state.others:
+            try:
+                pods = await self._closed()
+            except KubeError as error:
+                if self.clock() < until:
+                    await asyncio.sleep(RETRY_EVERY_S)
+                    continue
+                log.warning("replacing another agent without closing the node: %s", error)
+                pods = list(self.state.pods.values())
+            await self._admitted(pods)
             return
-        try:
-            await self._write_deadline()
-            self.under_way = True
-            await self._until(self._is_closed, SEEN_WITHIN_S)
-            await asyncio.sleep(self.closed_for)
-            pods = [
-                known_pod(pod, self.state.configuration) for pod in await self.cluster.bound_pods()
-            ]
-        except KubeError as error:
-            log.warning("replacing another agent without closing the node: %s", error)
-            return
-        await self._admitted(pods)
+
+    async def _closed(self) -> list[KnownPod]:
+        """Close the node, and return the pods that are bound to it. Raises KubeError."""
+        await self._write_deadline()
+        self.under_way = True
+        await self._until(self._is_closed, SEEN_WITHIN_S)
+        await asyncio.sleep(self.closed_for)
+        pods = await self.cluster.bound_pods()
+        return [known_pod(pod, self.state.configuration) for pod in pods]
 
     async def open(self) -> None:
         if not self.under_way:

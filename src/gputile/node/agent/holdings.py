@@ -201,7 +201,7 @@ def _row(
     key = pod.key if pod is not None else record.key if record is not None else ""
     since_ns = min(each.since_ns if each is not None else 0 for each in records)
     row = state.new_row(uid, key, pod, since_ns)
-    if record is not None and (pod is None or pod.request is None or not pod.request.unit_mib):
+    if record is not None and (pod is None or not pod.own_unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
     made = msgspec.structs.replace(row, devices=tuple(devices))
     before = state.device_table.get(uid)

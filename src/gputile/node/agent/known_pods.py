@@ -15,6 +15,7 @@ from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GPU_CORE,
     GPU_MEMORY,
+    MEMORY_UNIT_ANNOTATION,
     MIRROR_ANNOTATION,
     MPS_THREADS_ANNOTATION,
 )
@@ -67,6 +68,17 @@ class KnownPod:
         if self.request is None:
             return 1
         return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
+
+    @property
+    def units_per_gpu(self) -> int:
+        """How many memory units the pod requests on each of its shared GPUs."""
+        return self.request.units // self.request.shape.gpus if self.request is not None else 0
+
+    @property
+    def own_unit_mib(self) -> int:
+        """The memory unit that admission has set in the pod, or 0 if the unit is not set."""
+        stamped = MEMORY_UNIT_ANNOTATION in self.pod.metadata.annotations
+        return self.request.unit_mib if stamped and self.request is not None else 0
 
     @property
     def mps_threads(self) -> int:

@@ -14,9 +14,9 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gputile.api.core import ended_containers
 from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, WHOLE_GPU
+from gputile.api.workloads import ended_containers
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import EMPTY, PodDevices, PreparedClaim

@@ -19,7 +19,7 @@ from dataclasses import replace
 import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration, Features
-from gputile.api.core import Node, NodeCondition, Pod, PodOnNode, node_condition
+from gputile.api.core import Node, NodeCondition, Pod, node_condition
 from gputile.api.quantity import QuantityError, count_of, decimal, parse_mib
 from gputile.api.well_known import (
     CLAIMS_LABEL,
@@ -35,6 +35,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import first_of, nearest
+from gputile.api.workloads import PodOnNode
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
 from gputile.node.agent.allocation_state import AllocationState, ModeDecision
 from gputile.node.agent.device_lists import UnitError, check_unit

@@ -9,7 +9,8 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from gputile.support.http_server import ANY_ADDRESS, Server, monitoring_routes, routed
+from gputile.support.http_requests import monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server
 
 OPTION: Final = "--health-port"
 

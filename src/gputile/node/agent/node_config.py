@@ -107,6 +107,11 @@ class NodeConfig:
         offered = resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True)
         return offered.get(resource, 0) > 0
 
+    def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
+        """Return the UUIDs of a container's MIG instances, or of its GPUs if it has none."""
+        instances = tuple(instance.uuid for instance in self.instances if instance.uuid in ids)
+        return instances or tuple(gpu.uuid for gpu in self.gpus(gpus))
+
 
 def node_config_of(
     machine: ProbedMachine,

@@ -18,7 +18,6 @@ excludes it.
 
 import asyncio
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -55,7 +54,7 @@ from gputile.api.well_known import (
     parse_policy,
 )
 from gputile.api.wording import nearest
-from gputile.core.devices.inventory import Gpu, model_label_value, model_labels
+from gputile.core.devices.inventory import model_labels
 from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.config import load_access
 from gputile.kube.errors import KubeError, NotFound
@@ -73,13 +72,6 @@ LEAVE_WITHIN_S: Final = 20.0  # the liveness probe gives up after a minute
 _SINGLE: Final = frozenset(
     (MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL)
 )
-
-
-def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
-    counts = Counter(model_label_value(gpu.model) for gpu in gpus)
-    return model_labels(gpus) | {
-        f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model
-    }
 
 
 def is_ours(label: str) -> bool:
@@ -257,7 +249,7 @@ def wanted_status(
         shares = config.mode.shared and config.withheld is None
         resources[GPU_COUNT] = str(len(config.inventory.gpus) * shares)
     return Wanted(
-        labels=node_labels(inventory_of(seen.machine, seen.health).gpus),
+        labels=model_labels(inventory_of(seen.machine, seen.health).gpus),
         inventory=inventory_for_scheduler(state),
         conditions=(
             driver_condition(seen.machine),

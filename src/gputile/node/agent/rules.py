@@ -32,14 +32,12 @@ class AllocationRules:
     device_table: DeviceTable
     most_pods: int
 
-    def check(
-        self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int, *, reused: bool = False
-    ) -> None:
+    def check(self, pod_devices: PodDevices, devices: ContainerDevices, gpus: int) -> None:
         """Check the allocation of ``devices``, which ``pod_devices`` includes.
 
-        ``gpus`` is the number of requested GPUs. ``reused`` is True if the IDs come from an init
-        container of the pod. The kubelet takes such IDs in any order, and the pod has their GPUs
-        anyway.
+        ``gpus`` is the number of requested GPUs. It is 0 if the number is unknown, or if IDs come
+        from an init container of the pod. The kubelet takes such IDs in any order, and the pod has
+        their GPUs anyway.
 
         Raises:
             Occupied: The allocation cannot be served until other pods release the GPUs.
@@ -52,7 +50,7 @@ class AllocationRules:
         by_uuid = by_gpu(devices.ids)
         for uuid in by_uuid:
             self._check_device(resource, uuid)
-        if resource in SHARED_RESOURCES and not reused:
+        if resource in SHARED_RESOURCES and gpus:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
         for other, _ in self.device_table.holders(resource, devices.ids):
             if other.uid != pod_devices.uid:

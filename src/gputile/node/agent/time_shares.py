@@ -29,7 +29,7 @@ from gputile.node.agent.device_table import PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import LIBRARY_MODES
 from gputile.node.arbiter.accounts import WHOLE, Share
-from gputile.node.arbiter.messages import AssignedContainer, Assignment, GpuClaim
+from gputile.node.arbiter.messages import Assignment
 from gputile.node.native_layouts import SHARE_END, SHARE_FIRST_LINE, SHARE_GPU, SHARE_QUANTUM
 
 
@@ -121,19 +121,13 @@ def time_shares(
         for name, gpus in shares.items()
     }
     files = {name: _file(parts, quantum) for name, parts in guaranteed.items()}
-    allocations = tuple(
-        AssignedContainer(
-            f"{directory}/{name}",
-            tuple(
-                GpuClaim(uuid, s.weight, s.guarantee, s.ceiling, s.priority)
-                for uuid, s in gpus.items()
-            ),
-        )
-        for name, gpus in shares.items()
+    containers = (
+        {f"{directory}/{name}": gpus for name, gpus in shares.items()}
         if policy is not GpuTimePolicy.NATIVE
+        else {}
     )
     return TimeShares(
-        Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed
+        Assignment(containers, quantum, configuration.gpu_time.longest_wait_ms), files, guaranteed
     )
 
 

@@ -20,27 +20,25 @@ from typing import Final
 
 from gputile.api.quantity import MIB
 from gputile.node.arbiter.messages import Assignment, LineError, Used, decode_line, encode_line
-from gputile.node.arbiter.server import LISTEN_RETRY_S, Arbiter
+from gputile.node.arbiter.server import Arbiter
 
 log = logging.getLogger("gputile.node.arbiter")
 
 MOST_LINE: Final = 16 * MIB
-MOST_FILES: Final = 65536
 LOCK_RETRY_MS: Final = 100
+PERIOD_S: Final = 1.0
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
-async def serve(report_every: float = 0.0) -> None:
-    """Serve until standard input ends. ``report_every`` is in seconds, or 0 for no reports."""
+async def serve() -> None:
+    """Serve until standard input ends."""
+    loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=MOST_LINE)
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-    )
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
     arbiter = Arbiter()
     async with asyncio.TaskGroup() as background:
-        tasks = [background.create_task(_listen_again(arbiter))]
-        if report_every:
-            tasks.append(background.create_task(_report(arbiter, report_every)))
+        periodic = background.create_task(_every_second(arbiter, pipe))
         try:
             while line := await reader.readline():
                 try:
@@ -48,27 +46,21 @@ async def serve(report_every: float = 0.0) -> None:
                 except LineError as error:
                     log.error("invalid line from the agent: %s", error)
         finally:
-            for task in tasks:
-                task.cancel()
+            periodic.cancel()
             arbiter.close()
 
 
-async def _listen_again(arbiter: Arbiter) -> None:
-    """Retry once a second to create sockets that could not be created before."""
-    while True:
-        await asyncio.sleep(LISTEN_RETRY_S)
-        arbiter.listen()
+async def _every_second(arbiter: Arbiter, pipe: asyncio.WriteTransport) -> None:
+    """Retry to create sockets, and report usage that has changed to standard output.
 
-
-async def _report(arbiter: Arbiter, every: float) -> None:
-    """Write usage to standard output. Skip reports while the agent does not read them."""
-    loop = asyncio.get_running_loop()
-    pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
+    A report is skipped while the agent has not read the previous one.
+    """
     reported: Used = {}
-    while not pipe.is_closing():
-        await asyncio.sleep(every)
+    while True:
+        await asyncio.sleep(PERIOD_S)
+        arbiter.listen()
         used = arbiter.used()
-        if used != reported and not pipe.get_write_buffer_size():
+        if used != reported and not pipe.is_closing() and not pipe.get_write_buffer_size():
             reported = used
             pipe.write(encode_line(used))
 
@@ -94,29 +86,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="gputile.node.arbiter", description="Schedule the time on this node's GPUs."
     )
-    parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node locks")
     parser.add_argument(
-        "--report-every",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="interval, or 0 for none",
+        "--lock", type=Path, required=True, help="a file that only one arbiter of the node locks"
     )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     # The arbiter of the next agent waits for the lock, which an arbiter that hangs never releases.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    if arguments.lock:
-        try:
-            lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            sys.exit(f"error: the lock {arguments.lock} cannot be opened: {error.strerror}")
-        if not _acquire(lock):
-            return
-    asyncio.run(serve(arguments.report_every))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        lock = os.open(arguments.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        sys.exit(f"error: the lock {arguments.lock} cannot be opened: {error.strerror}")
+    if _acquire(lock):
+        asyncio.run(serve())
 
 
 if __name__ == "__main__":

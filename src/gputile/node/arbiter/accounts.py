@@ -6,14 +6,15 @@ All times are in nanoseconds.
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from gputile.node.native_layouts import SHARE_WHOLE
 
 WHOLE: Final = SHARE_WHOLE
 _SCALE: Final = 1000  # virtual time is in picoseconds, to limit rounding errors
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A container's share of one GPU's time.
 
     ``guarantee`` and ``ceiling`` are in millionths of wall-clock time.
@@ -73,8 +74,8 @@ class Account:
     waits_since: int | None = None  # None while the container does not wait
     waiting: dict[int, None] = field(default_factory=dict)  # in the order of arrival
     overrun: dict[int, int] = field(default_factory=dict)  # when each of them lost its turn
-    tied: bool = False  # whether turns on this GPU begin together with turns on other GPUs
-    asks: bool = False  # whether the container waits for such a joint turn
+    in_joint_set: bool = False  # whether turns on this GPU begin together with turns on other GPUs
+    wants_joint_turn: bool = False  # whether the container waits for such a joint turn
     ended_at: int | None = None  # when a turn on this GPU last reached its end
     enough_since: int | None = None  # since when the ceiling permits a turn, or None
 
@@ -85,22 +86,27 @@ class Account:
 
     @property
     def wants(self) -> bool:
-        return bool(self.waiting) or self.asks
+        return bool(self.waiting) or self.wants_joint_turn
 
     @property
-    def capped(self) -> bool:
+    def has_ceiling(self) -> bool:
         """Whether the container may use only a part of the GPU's time, even if it is alone."""
         return self.share.ceiling < WHOLE
 
-    def waits_from(self, now: int) -> None:
-        self.has_waited(now)
+    def start_waiting(self, now: int) -> None:
+        self.stop_waiting(now)
         self.waits_since = now
 
-    def has_waited(self, now: int) -> None:
+    def stop_waiting(self, now: int) -> None:
         self.waited, self.waits_since = self.waited_until(now), None
 
     def waited_until(self, now: int) -> int:
         return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
+
+    def reported_use(self) -> int:
+        """Return the used time for a counter. It never decreases, even after a refund."""
+        self.reported = max(self.reported, self.used)
+        return self.reported
 
     def charge(self, spent: int, contended: int) -> None:
         """Charge the time ``spent`` to the account. Negative times refund an earlier charge.
@@ -153,11 +159,11 @@ class Turn:
     since: int
     end: int | None  # None if the turn lasts until another container wants the GPU
     charged_until: int
-    heard_at: int  # when a holder last sent a message
+    last_message_at: int  # when a holder last sent a message
     holders: set[int] = field(default_factory=set)
     # the longest time for which the GPU worked for one of the processes that returned the turn
     used: int = 0
     contended: int = 0  # for how long other containers waited during the turn
     unbounded: bool = False  # began without an end, so processes may have submitted much work
     worked: int = 0  # the sum of ``used`` over the periods after which no process held the turn
-    kept_until: int = 0  # until then the turn does not end if no process holds it
+    open_until: int = 0  # until then the turn does not end if no process holds it

@@ -20,16 +20,16 @@ from gputile.node.arbiter.timeslice_scheduler import Rank
 class TurnCandidate:
     """A container that wants a turn on all of ``gpus``.
 
-    If ``until`` is set, the container does not begin a turn now, but the GPUs stay reserved for it
-    until that time. If all GPUs will be free within ``kept_for``, lower-ranked candidates cannot
-    use them before this candidate.
+    If ``reserved_until`` is set, the container does not begin a turn now, but the GPUs stay
+    reserved for it until that time. If all GPUs will be free within ``reserve_within``, no
+    lower-ranked candidate can use them before this candidate.
     """
 
     rank: Rank
     container: str
     gpus: tuple[str, ...]
-    until: int | None = None
-    kept_for: int = 0
+    reserved_until: int | None = None
+    reserve_within: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ def turns_to_begin(
     for candidate in sorted(candidates, key=lambda candidate: candidate.rank):
         wanted = [gpus[gpu] for gpu in candidate.gpus]
         start = max(gpu.queued_until for gpu in wanted)
-        if candidate.until is not None:
+        if candidate.reserved_until is not None:
             for gpu in wanted:
-                gpu.queued_until = max(gpu.queued_until, candidate.until)
+                gpu.queued_until = max(gpu.queued_until, candidate.reserved_until)
                 gpu.needed_at = now if gpu.needed_at is None else gpu.needed_at
             continue
         needed = [gpu.needed_at for gpu in wanted if gpu.needed_at is not None]
@@ -86,7 +86,7 @@ def turns_to_begin(
                 gpu.idle, gpu.needed_at = False, now
                 gpu.queued_until = max(gpu.queued_until, now + quantum)
             continue
-        needed_at = now if start - now <= candidate.kept_for else start
+        needed_at = now if start - now <= candidate.reserve_within else start
         for gpu in wanted:
             gpu.needed_at = needed_at if gpu.needed_at is None else min(gpu.needed_at, needed_at)
             gpu.queued_until = max(start, now) + quantum

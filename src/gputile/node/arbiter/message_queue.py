@@ -71,9 +71,9 @@ class MessageQueue:
     def submit(self, source: MessageSource) -> None:
         """Handle messages of ``source`` now, or queue the source if it exceeds the limits."""
         self._begin_window()
-        shares = self._shared < SHARED and not self._waiting
+        may_share = self._shared < SHARED and not self._waiting
         if source.container not in self._waiting and (
-            self._has_guarantee(source.container) or shares
+            self._has_guarantee(source.container) or may_share
         ):
             self._handle(source)
         else:
@@ -82,10 +82,10 @@ class MessageQueue:
             self._schedule()
 
     def discard(self, source: MessageSource) -> None:
-        line = self._waiting.get(source.container, deque())
-        if source in line:
-            line.remove(source)
-            if not line:
+        sources = self._waiting.get(source.container, deque())
+        if source in sources:
+            sources.remove(source)
+            if not sources:
                 del self._waiting[source.container]
 
     def _begin_window(self) -> None:
@@ -125,10 +125,10 @@ class MessageQueue:
         container = self._next()
         try:
             if container is not None:
-                line = self._waiting.pop(container)
-                source = line.popleft()
-                if line:
-                    self._waiting[container] = line
+                sources = self._waiting.pop(container)
+                source = sources.popleft()
+                if sources:
+                    self._waiting[container] = sources
                 source.close_if_hung_up()
                 self._handle(source)
                 source.resume()

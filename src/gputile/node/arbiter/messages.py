@@ -12,8 +12,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from gputile.api.quantity import MOST_WEIGHT
-from gputile.node.arbiter.accounts import WHOLE, Share
+from gputile.node.arbiter.accounts import Share
 from gputile.node.native_layouts import ARBITER_VERSION, MOST_GPUS
 
 VERSION: Final = ARBITER_VERSION
@@ -85,12 +84,10 @@ def uuid_fields(uuid: str) -> tuple[int, int]:
     """
     digits = uuid.partition("-")[2].replace("-", "")
     try:
-        content = bytes.fromhex(digits)
-    except ValueError as error:
+        a, b = struct.unpack("<QQ", bytes.fromhex(digits))
+    except (ValueError, struct.error) as error:
         raise ProtocolError(f"{uuid!r} is not the UUID of a GPU") from error
-    if len(content) != 16:
-        raise ProtocolError(f"{uuid!r} is not the UUID of a GPU")
-    return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")
+    return a, b
 
 
 DEFAULT_QUANTUM_MS: Final = 30
@@ -101,37 +98,13 @@ class LineError(ValueError):
     """The line is not a valid message of arbiter or agent."""
 
 
-class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container's share of one GPU. Guarantee and ceiling are in millionths of the GPU's time."""
-
-    uuid: str
-    weight: int = 1
-    guarantee: int = 0
-    ceiling: int = WHOLE
-    priority: int = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.weight <= MOST_WEIGHT:
-            raise LineError(f"weight {self.weight}")
-        if not (0 <= self.guarantee <= WHOLE and 1 <= self.ceiling <= WHOLE):
-            raise LineError(f"guarantee {self.guarantee}, ceiling {self.ceiling}")
-
-    @property
-    def share(self) -> Share:
-        return Share(self.weight, self.guarantee, self.ceiling, self.priority)
-
-
-class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The allocation directory of a container, and the container's shares of its GPUs."""
-
-    directory: str
-    gpus: tuple[GpuClaim, ...]
-
-
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All containers that the arbiter serves, and the arbiter's settings."""
+    """All containers that the arbiter serves, and the arbiter's settings.
 
-    allocations: tuple[AssignedContainer, ...] = ()
+    ``containers`` has each container's share of each of its GPUs, by allocation directory and UUID.
+    """
+
+    containers: dict[str, dict[str, Share]] = {}
     quantum_ms: int = DEFAULT_QUANTUM_MS
     longest_wait_ms: int = DEFAULT_LONGEST_WAIT_MS
 

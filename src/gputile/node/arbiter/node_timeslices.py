@@ -12,17 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage
+from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage, Turn
 from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
 # The GPUs of a joint set that has waited for this many quanta are reserved for as many quanta.
-KEPT_QUANTA: Final = 4
+RESERVED_QUANTA: Final = 4
 RECHECK_AFTER: Final = 1 * MS  # the interval of checks on GPUs that stay idle
 TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs stay in a joint set after their last joint use
 
 GpuMessages = list[tuple[str, TimesliceMessage]]
 """Messages to processes, each with the UUID of its GPU."""
+
+_GpuAccount = tuple[str, TimeSliceScheduler, Account]
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class NodeTimeSlices:
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
-        self._gpus: dict[str, TimeSliceScheduler] = {}
+        self.gpus: dict[str, TimeSliceScheduler] = {}
         self._sets: dict[str, JointSet] = {}  # by container
         self._recheck_at: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -58,62 +60,47 @@ class NodeTimeSlices:
 
     def configure(self, quantum: int, longest_wait: int) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
-        for gpu in self._gpus.values():
-            gpu.configure(quantum, longest_wait)
-
-    def gpu(self, uuid: str) -> TimeSliceScheduler:
-        return self._gpus[uuid]
-
-    @property
-    def gpus(self) -> frozenset[str]:
-        return frozenset(self._gpus)
+        for gpu in self.gpus.values():
+            gpu.configure(quantum)
 
     # -- events
 
     def set_share(self, uuid: str, container: str, share: Share, now: int) -> GpuMessages:
-        if uuid not in self._gpus:
-            self._gpus[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait)
-        self._gpus[uuid].set_share(container, share, now)
-        return self._after(uuid, now)
+        gpu = self.gpus.setdefault(uuid, TimeSliceScheduler(self.quantum))
+        gpu.set_share(container, share, now)
+        return self.tick(uuid, now)
 
     def remove(self, uuid: str, container: str, now: int) -> GpuMessages:
         before = self._connected(uuid)
-        self._gpus[uuid].remove(container, now)
-        return self._after(uuid, now, before)
-
-    def remove_gpu(self, uuid: str) -> None:
-        del self._gpus[uuid]
-        self._recheck_at.pop(uuid, None)
-        self._changed.discard(uuid)
+        self.gpus[uuid].remove(container, now)
+        return self.tick(uuid, now, before)
 
     def leave(self, uuid: str, member: int, now: int) -> GpuMessages:
-        self._gpus[uuid].leave(member, now)
-        return self._after(uuid, now)
+        self.gpus[uuid].leave(member, now)
+        return self.tick(uuid, now)
 
     def want(self, uuid: str, container: str, member: int, now: int) -> GpuMessages:
-        if self._gpus[uuid].want(container, member, now):
+        if self.gpus[uuid].want(container, member, now):
             self._record_use(uuid, container, member, now)
-        return self._after(uuid, now)
+        return self.tick(uuid, now)
 
     def busy(self, uuid: str, member: int, number: int, now: int) -> GpuMessages:
-        if not self._gpus[uuid].holds(member, number):
-            return self._nothing()
-        self._gpus[uuid].busy(member, number, now)
-        return self._after(uuid, now)
+        if not self.gpus[uuid].busy(member, number, now):
+            self.cost = 1
+            return []
+        return self.tick(uuid, now)
 
     def done(
         self, uuid: str, member: int, number: int, used: int, again: bool, now: int
     ) -> GpuMessages:
         """Accept the turn that a process returns, as ``TimeSliceScheduler.done`` describes."""
-        account = self._gpus[uuid].done(member, number, used, again, now)
+        account = self.gpus[uuid].done(member, number, used, again, now)
         if account is None:
-            return self._nothing()
+            self.cost = 1
+            return []
         if again:
             self._record_use(uuid, account.name, member, now)
-        return self._after(uuid, now)
-
-    def tick(self, uuid: str, now: int) -> GpuMessages:
-        return self._after(uuid, now)
+        return self.tick(uuid, now)
 
     def changed_wakeups(self, now: int) -> dict[str, int | None]:
         """Return ``wake_at`` of each GPU that events have changed since the last call."""
@@ -122,14 +109,14 @@ class NodeTimeSlices:
 
     def wake_at(self, uuid: str, now: int) -> int | None:
         """Return when to call ``tick``, or None if no call is due."""
-        due = (self._gpus[uuid].wake_at(now), self._recheck_at.get(uuid))
+        due = (self.gpus[uuid].wake_at(now), self._recheck_at.get(uuid))
         return min((at for at in due if at is not None), default=None)
 
     # -- which GPUs belong together
 
     def _record_use(self, uuid: str, container: str, member: int, now: int) -> None:
         """Record all GPUs that a process uses at the same time as the GPU ``uuid``."""
-        others = [other for other, gpu in self._gpus.items() if gpu.is_used_by(member, now)]
+        others = [other for other, gpu in self.gpus.items() if gpu.is_used_by(member, now)]
         self._record_joint_use(container, uuid, others, now)
 
     def _record_joint_use(self, container: str, uuid: str, others: Iterable[str], now: int) -> None:
@@ -138,16 +125,11 @@ class NodeTimeSlices:
         Only GPUs with the same guarantee and ceiling as on ``uuid`` are recorded. Work that spans
         GPUs progresses at one rate, so different limits could not hold on all of them.
         """
-        account = self._gpus[uuid].accounts.get(container)
-        if account is None:
-            return
+        share = self.gpus[uuid].accounts[container].share
         found = {uuid}
         for other in others:
-            there = self._gpus[other].accounts.get(container) if other in self._gpus else None
-            if there is not None and (there.share.guarantee, there.share.ceiling) == (
-                account.share.guarantee,
-                account.share.ceiling,
-            ):
+            there = self.gpus[other].accounts[container].share
+            if (there.guarantee, there.ceiling) == (share.guarantee, share.ceiling):
                 found.add(other)
         if len(found) > 1:
             self._sets.setdefault(container, JointSet()).seen.update(dict.fromkeys(found, now))
@@ -158,7 +140,7 @@ class NodeTimeSlices:
         joint = self._sets[container]
         accounts = {
             uuid: gpu.accounts[container]
-            for uuid, gpu in self._gpus.items()
+            for uuid, gpu in self.gpus.items()
             if container in gpu.accounts
         }
         joint.seen = {
@@ -172,7 +154,7 @@ class NodeTimeSlices:
         if joint.gpus == before:
             return
         for uuid in accounts.keys() & {*before, *joint.gpus}:
-            accounts[uuid].tied, accounts[uuid].asks = uuid in joint.gpus, False
+            accounts[uuid].in_joint_set, accounts[uuid].wants_joint_turn = uuid in joint.gpus, False
 
     def _connected(self, uuid: str) -> set[str]:
         """Return ``uuid`` and all GPUs that joint sets connect with it, directly or indirectly."""
@@ -187,18 +169,12 @@ class NodeTimeSlices:
 
     # -- after each event
 
-    def _nothing(self) -> GpuMessages:
-        """Return no messages, and set the cost of the event to its minimum."""
-        self.cost = 1
-        return []
-
-    def _after(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
+    def tick(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
         """Update a GPU and the GPUs that are connected with it, and begin turns.
 
-        After a container was removed, ``before`` contains the GPUs that it connected. The formula
-        for ``cost`` was fitted to measurements with 2 to 16 GPUs and 1 to 16 containers.
+        After a container was removed, ``before`` contains the GPUs that it connected.
         """
-        messages: GpuMessages = [(uuid, message) for message in self._gpus[uuid].tick(now)]
+        messages: GpuMessages = [(uuid, message) for message in self.gpus[uuid].tick(now)]
         connected = (before or set()) | self._connected(uuid)
         self._changed |= connected
         concerned = [
@@ -212,55 +188,41 @@ class NodeTimeSlices:
                 self._update_set(container, now)
         for other in sorted(connected):
             self._join_if_overdue(other, now)
-        self._revoke_overdue(connected, now)
-        self._update_requests(connected, now)
+        sets = [name for name, joint in self._sets.items() if connected.issuperset(joint.gpus)]
+        self._revoke_overdue(sets, now)
+        self._update_requests(sets, now)
         for other in sorted(connected):
-            messages += [(other, message) for message in self._gpus[other].tick(now)]
-        self._end_unused(connected, now)
-        messages += self._begin(connected, now)
-        messages += self._align_ends(connected, now)
+            messages += [(other, message) for message in self.gpus[other].tick(now)]
+        self._end_unused(sets, now)
+        messages += self._begin(connected, sets, now)
+        messages += self._align_ends(sets, now)
         return messages
 
     def _join_if_overdue(self, uuid: str, now: int) -> None:
         """Record a joint use if a container overruns a turn while it waits for other GPUs."""
-        gpu = self._gpus[uuid]
+        gpu = self.gpus[uuid]
         owner = gpu.owner
-        if (
-            owner is None
-            or owner.tied
-            or not gpu.is_overdue(now)
-            or gpu.accounts.get(owner.name) is not owner
-        ):
+        if owner is None or owner.in_joint_set or not gpu.is_overdue(now):
             return
-        accounts = {other: turns.accounts.get(owner.name) for other, turns in self._gpus.items()}
         waits = [
-            other for other, account in accounts.items() if account is not None and account.waiting
+            other
+            for other, turns in self.gpus.items()
+            if owner.name in turns.accounts and turns.accounts[owner.name].waiting
         ]
         self._record_joint_use(owner.name, uuid, waits, now)
 
-    def _accounts(self, container: str) -> list[tuple[str, TimeSliceScheduler, Account]]:
+    def _accounts(self, container: str) -> list[_GpuAccount]:
         """Return UUID, scheduler and the container's account for each GPU in its joint set."""
-        gpus = [(uuid, self._gpus[uuid]) for uuid in self._sets[container].gpus]
+        gpus = [(uuid, self.gpus[uuid]) for uuid in self._sets[container].gpus]
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
 
     def _owned(self, container: str) -> list[str]:
         """Return the GPUs of a container's set on which the container has the turn."""
         return [uuid for uuid, gpu, account in self._accounts(container) if gpu.owner is account]
 
-    def _sets_within(self, connected: set[str]) -> list[str]:
-        return [
-            container for container, joint in self._sets.items() if connected.issuperset(joint.gpus)
-        ]
-
-    def _owned_within(self, connected: set[str]) -> list[tuple[str, list[str]]]:
-        """Return each container that has turns on GPUs of its set, and these GPUs."""
-        return [
-            (name, owned) for name in self._sets_within(connected) if (owned := self._owned(name))
-        ]
-
-    def _update_requests(self, connected: set[str], now: int) -> None:
+    def _update_requests(self, sets: list[str], now: int) -> None:
         """Request all GPUs of a set if its container waits for a GPU but has no turn."""
-        for container in self._sets_within(connected):
+        for container in sets:
             accounts = self._accounts(container)
             asks = (
                 any(account.waiting for _, _, account in accounts)
@@ -268,57 +230,61 @@ class NodeTimeSlices:
                 and all(gpu.eligible_at(account) <= now for _, gpu, account in accounts)
             )
             for _, _, account in accounts:
-                account.asks = asks
+                account.wants_joint_turn = asks
 
-    def _revoke_overdue(self, connected: set[str], now: int) -> None:
+    def _revoke_overdue(self, sets: list[str], now: int) -> None:
         """Revoke the turns of a container that is overdue on one GPU while it waits for another.
 
         The next round of the container then continues on all GPUs of its set. A continued round
         cannot be continued again.
         """
-        for container, owned in self._owned_within(connected):
-            joint = self._sets[container]
+        for container in sets:
+            joint, owned = self._sets[container], self._owned(container)
             waits = any(
                 account.waiting and gpu.owner is not account
                 for _, gpu, account in self._accounts(container)
             )
-            overdue = any(self._gpus[uuid].is_overdue(now) for uuid in owned)
+            overdue = any(self.gpus[uuid].is_overdue(now) for uuid in owned)
             if waits and overdue and not self._joins(container, now):
                 for uuid in owned:
-                    self._gpus[uuid].revoke(now)
+                    self.gpus[uuid].revoke(now)
                 joint.continues, joint.continued = not joint.continued, False
                 joint.joined.clear()
 
-    def _end_unused(self, connected: set[str], now: int) -> None:
+    def _end_unused(self, sets: list[str], now: int) -> None:
         """End a set's turns if no process holds any. Record joint use if several are held."""
-        for container, owned in self._owned_within(connected):
-            held = [uuid for uuid in owned if self._gpus[uuid].holders]
-            if len(held) > 1:
-                self._sets[container].seen.update(dict.fromkeys(held, now))
-            if not held:
+        for container in sets:
+            owned = self._owned(container)
+            in_use = [uuid for uuid in owned if self.gpus[uuid].holders]
+            if len(in_use) > 1:
+                self._sets[container].seen.update(dict.fromkeys(in_use, now))
+            if not in_use:
                 for uuid in owned:
-                    self._gpus[uuid].release(now)
+                    self.gpus[uuid].release(now)
 
-    def _align_ends(self, connected: set[str], now: int) -> GpuMessages:
+    def _align_ends(self, sets: list[str], now: int) -> GpuMessages:
         """If only some turns of a set have an end, end all of them at the earliest end."""
         messages: GpuMessages = []
-        for _, owned in self._owned_within(connected):
-            ends = [end for uuid in owned if (end := self._gpus[uuid].end) is not None]
+        for container in sets:
+            owned = self._owned(container)
+            ends = [turn.end for turn in self._turns(owned) if turn.end is not None]
             if ends and len(ends) < len(owned):
                 for uuid in owned:
-                    messages += [
-                        (uuid, message) for message in self._gpus[uuid].end_by(min(ends), now)
-                    ]
+                    limits = self.gpus[uuid].end_by(min(ends), now)
+                    messages += [(uuid, limit) for limit in limits]
         return messages
+
+    def _turns(self, gpus: Iterable[str]) -> list[Turn]:
+        return [turn for uuid in gpus if (turn := self.gpus[uuid].turn) is not None]
 
     # -- who begins
 
-    def _begin(self, connected: set[str], now: int) -> GpuMessages:
+    def _begin(self, connected: set[str], sets: list[str], now: int) -> GpuMessages:
         messages: GpuMessages = []
-        free = {uuid for uuid in connected if self._gpus[uuid].owner is None}
-        candidates = self._candidates(connected, now) if free else []
+        free = {uuid for uuid in connected if self.gpus[uuid].owner is None}
+        candidates = self._candidates(connected, sets, now) if free else []
         busy_until = {
-            uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in connected
+            uuid: None if uuid in free else self.gpus[uuid].free_at(now) for uuid in connected
         }
         for begin in turns_to_begin(
             now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART
@@ -328,60 +294,49 @@ class NodeTimeSlices:
                 joint.joined.clear()
             length = self._length(begin, now)
             for uuid in begin.gpus:
-                gpu = self._gpus[uuid]
+                gpu = self.gpus[uuid]
                 messages += [(uuid, message) for message in gpu.begin(begin.container, length, now)]
-                gpu.accounts[begin.container].asks = False
+                gpu.accounts[begin.container].wants_joint_turn = False
             free.difference_update(begin.gpus)
-            if joint is None:
-                continue
-            if begin.gpus == joint.gpus:
+            if joint is not None and begin.gpus == joint.gpus:
                 joint.continues, joint.continued = False, joint.continues
-            else:
+            elif joint is not None:
                 joint.joined.update(begin.gpus)
         for uuid in connected:
             self._recheck_at.pop(uuid, None)
         for candidate in candidates:
-            if candidate.until is None and free.issuperset(candidate.gpus):
+            if candidate.reserved_until is None and free.issuperset(candidate.gpus):
                 self._recheck_at[candidate.gpus[0]] = now + RECHECK_AFTER
         return messages
 
-    def _candidates(self, connected: set[str], now: int) -> list[TurnCandidate]:
+    def _candidates(self, connected: set[str], sets: list[str], now: int) -> list[TurnCandidate]:
         found: list[TurnCandidate] = []
         for uuid in sorted(connected):
-            gpu = self._gpus[uuid]
-            idle_hold = gpu.idle_hold(now)
-            if idle_hold is not None and not idle_hold[0].wants:
-                account, until = idle_hold
+            gpu = self.gpus[uuid]
+            grace = gpu.grace(now)
+            if grace is not None:
+                account, until = grace
                 if gpu.accounts.get(account.name) is account and gpu.eligible_at(account) <= now:
-                    rank = self._rank(account.name, now) if account.tied else gpu.rank(account, now)
+                    rank = self._rank(account.name, uuid, now)
                     found.append(TurnCandidate(rank, account.name, (uuid,), until))
             for account in gpu.accounts.values():
-                single = account.waiting and not account.tied and gpu.owner is not account
+                single = account.waiting and not account.in_joint_set and gpu.owner is not account
                 if single and gpu.eligible_at(account) <= now:
-                    found.append(TurnCandidate(gpu.rank(account, now), account.name, (uuid,)))
-        for container in self._sets_within(connected):
+                    rank = self._rank(account.name, uuid, now)
+                    found.append(TurnCandidate(rank, account.name, (uuid,)))
+        for container in sets:
             if self._owned(container):
                 found += self._joins(container, now)
-            elif any(account.asks for _, _, account in self._accounts(container)):
-                rank, gpus = self._rank(container, now), self._sets[container].gpus
-                found.append(
-                    TurnCandidate(rank, container, gpus, kept_for=self._kept_for(container, now))
-                )
+            elif any(account.wants_joint_turn for _, _, account in self._accounts(container)):
+                gpus = self._sets[container].gpus
+                rank = self._rank(container, gpus[0], now)
+                # Without reservations, containers whose kernels outlast their turns could delay
+                # the set forever.
+                waited = now - _waits_since(self._accounts(container), now)
+                limits = (self.longest_wait, RESERVED_QUANTA * self.quantum)
+                reserve_within = next((limit for limit in limits if waited >= limit), 0)
+                found.append(TurnCandidate(rank, container, gpus, reserve_within=reserve_within))
         return found
-
-    def _waits_since(self, container: str, now: int) -> int:
-        since = [account.waits_since for _, _, account in self._accounts(container)]
-        return min((at for at in since if at is not None), default=now)
-
-    def _kept_for(self, container: str, now: int) -> int:
-        """Return how long a set's GPUs may stay reserved, or 0 if the set has not waited long.
-
-        Without reservations, containers whose kernels outlast their turns could delay the set
-        forever.
-        """
-        waited = now - self._waits_since(container, now)
-        limits = (self.longest_wait, KEPT_QUANTA * self.quantum)
-        return next((limit for limit in limits if waited >= limit), 0)
 
     def _joins(self, container: str, now: int) -> list[TurnCandidate]:
         """Return the additional turns that a container wants on other GPUs of its set.
@@ -389,11 +344,7 @@ class NodeTimeSlices:
         In one round, a container can join each GPU only once. It cannot join a GPU on which its
         turn in this round has ended.
         """
-        since = min(
-            began
-            for uuid in self._owned(container)
-            if (began := self._gpus[uuid].since) is not None
-        )
+        since = min(turn.since for turn in self._turns(self._owned(container)))
         return [
             TurnCandidate((1, -1, 0, gpu.lead(account), account.name), container, (uuid,))
             for uuid, gpu, account in self._accounts(container)
@@ -404,40 +355,41 @@ class NodeTimeSlices:
             and (account.ended_at is None or account.ended_at < since)
         ]
 
-    def _rank(self, container: str, now: int) -> Rank:
-        """Return a set's rank. Its largest lead counts, so that no GPU's share is exceeded."""
-        accounts = self._accounts(container)
-        since = max(
-            self._waits_since(container, now),
-            *(gpu.eligible_at(account) for _, gpu, account in accounts),
-        )
+    def _rank(self, container: str, uuid: str, now: int) -> Rank:
+        """Return a container's rank on a GPU, or on its joint set if the GPU belongs to the set.
+
+        The largest lead in the set counts, so that no GPU's share is exceeded.
+        """
+        gpu = self.gpus[uuid]
+        account = gpu.accounts[container]
+        accounts = self._accounts(container) if account.in_joint_set else [(uuid, gpu, account)]
+        # Time in which a ceiling denies a turn does not count, or low ceilings would go first.
+        eligible_at = max(gpu.eligible_at(account) for _, gpu, account in accounts)
+        since = max(_waits_since(accounts, now), eligible_at)
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, container)
-        if self._sets[container].continues:
+        if account.in_joint_set and self._sets[container].continues:
             return (1, -1, 0, 0, container)
         owed = all(a.share.guarantee > 0 and a.guarantee.level > 0 for _, _, a in accounts)
         priority = min(a.share.priority for _, _, a in accounts)
-        return (
-            1,
-            0 if owed else 1,
-            -priority,
-            max(gpu.lead(account) for _, gpu, account in accounts),
-            container,
-        )
+        lead = max(gpu.lead(account) for _, gpu, account in accounts)
+        return (1, 0 if owed else 1, -priority, lead, container)
 
     def _length(self, begin: Begin, now: int) -> int:
         """Return the length of a turn, or 0 if it lasts until another container wants a GPU."""
-        gpus = [self._gpus[uuid] for uuid in begin.gpus]
+        gpus = [self.gpus[uuid] for uuid in begin.gpus]
         bounds = [
             length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))
         ]
         if begin.container in self._sets:
-            ends = [
-                end
-                for uuid in self._owned(begin.container)
-                if (end := self._gpus[uuid].end) is not None
-            ]
+            turns = self._turns(self._owned(begin.container))
+            ends = [turn.end for turn in turns if turn.end is not None]
             bounds += [max(self.quantum // 4, end - now) for end in ends]
         if begin.by is not None:
             bounds.append(begin.by - now)
         return min(bounds, default=0)
+
+
+def _waits_since(accounts: Iterable[_GpuAccount], now: int) -> int:
+    since = [account.waits_since for _, _, account in accounts]
+    return min((at for at in since if at is not None), default=now)

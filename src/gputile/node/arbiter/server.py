@@ -10,17 +10,18 @@ import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.accounts import Grant, TimesliceMessage
+from gputile.node.arbiter.accounts import Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.message_queue import MessageQueue, MessageSource
 from gputile.node.arbiter.messages import (
     SIZE,
     SOCKET,
     VERSION,
-    AssignedContainer,
     Assignment,
     Message,
     MessageKind,
@@ -35,7 +36,6 @@ from gputile.node.arbiter.timeslice_scheduler import MS
 
 log = logging.getLogger(__name__)
 
-LISTEN_RETRY_S: Final = 1.0
 WARN_EVERY_S: Final = 60.0
 HELLO_TIMEOUT_S: Final = 5.0
 # The number of slots in a usage file. Only a process with a slot can use a GPU.
@@ -46,14 +46,11 @@ CONNECTION_COST: Final = 32  # to accept a connection takes as long as to handle
 class _SocketSource(MessageSource):
     """A socket that is a source of messages. It is read only while it is not paused."""
 
-    def __init__(
-        self, container: str, sock: socket.socket, arbiter: "Arbiter", queue: MessageQueue
-    ) -> None:
+    def __init__(self, container: str, sock: socket.socket, arbiter: "Arbiter") -> None:
         self.container = container
         self.closed = False
         self._sock = sock
         self._arbiter = arbiter
-        self._queue = queue
         self._loop = asyncio.get_running_loop()
         self.resume()
 
@@ -62,12 +59,19 @@ class _SocketSource(MessageSource):
 
     def resume(self) -> None:
         if not self.closed:
-            self._loop.add_reader(self._sock, self._queue.submit, self)
+            self._loop.add_reader(self._sock, self._arbiter.queue.submit, self)
+
+    def close_if_hung_up(self) -> None:
+        """Close a connection if the process closed it or ended. Unread messages are dropped."""
+        poll = select.poll()
+        poll.register(self._sock, 0)
+        if poll.poll(0):
+            self.close()
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._queue.discard(self)
+            self._arbiter.queue.discard(self)
             self.pause()
             self._sock.close()
 
@@ -75,10 +79,10 @@ class _SocketSource(MessageSource):
 class Listener(_SocketSource):
     """The listening socket in the allocation directory ``container``."""
 
-    def __init__(self, container: str, arbiter: "Arbiter", queue: MessageQueue) -> None:
+    def __init__(self, container: str, arbiter: "Arbiter") -> None:
         """Create the socket. Raises OSError if the directory does not exist or is not writable."""
         sock, self._file = _listen_in(Path(container))
-        super().__init__(container, sock, arbiter, queue)
+        super().__init__(container, sock, arbiter)
 
     @property
     def is_reachable(self) -> bool:
@@ -89,20 +93,16 @@ class Listener(_SocketSource):
             return False
         return os.path.samestat(found, self._file)
 
-    def close_if_hung_up(self) -> None:
-        """Do nothing, because a listening socket has no peer."""
-
     def handle(self, most: int) -> int:  # noqa: ARG002 - one connection costs more than ``most``
         """Accept one connection."""
         try:
             accepted, _ = self._sock.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return CONNECTION_COST
+            accepted.setblocking(False)
+            self._arbiter.connected(self.container, accepted)
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
         except OSError as error:
             self._arbiter.warn(self.container, f"cannot accept a connection: {error}")
-            return CONNECTION_COST
-        accepted.setblocking(False)
-        self._arbiter.connected(self.container, accepted)
         return CONNECTION_COST
 
 
@@ -137,30 +137,33 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
 class ContainerConnection(_SocketSource):
     """The connection to the process ``member`` of a container.
 
+    ``uuids`` contains the container's GPUs by the fields of the message ``GPU``.
     Messages stay in the kernel until they are read, and count as memory of the sender.
     """
 
     def __init__(
         self,
         container: str,
+        uuids: Mapping[tuple[int, int], str],
         member: int,
         sock: socket.socket,
         arbiter: "Arbiter",
-        queue: MessageQueue,
     ) -> None:
-        super().__init__(container, sock, arbiter, queue)
+        super().__init__(container, sock, arbiter)
+        self._uuids = uuids
         self._member = member
         self._received = b""  # the received part of an incomplete message
         self._gpus: dict[int, str] = {}
         self._agreed = False
-        self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self._expect_hello)
+        self._hello_timer = self._loop.call_later(HELLO_TIMEOUT_S, self.close)
 
     def send(self, uuid: str, message: TimesliceMessage) -> None:
         number = next(number for number, name in self._gpus.items() if name == uuid)
-        if isinstance(message, Grant):
-            self._send(Message(MessageKind.TURN, number, message.turn, message.length))
-        else:
-            self._send(Message(MessageKind.LIMIT, number, message.turn, message.remaining))
+        match message:
+            case Grant(_, turn, length):
+                self._send(Message(MessageKind.TURN, number, turn, length))
+            case Limit(_, turn, remaining):
+                self._send(Message(MessageKind.LIMIT, number, turn, remaining))
 
     def acknowledge(self, number: int) -> None:
         self._send(Message(MessageKind.WAIT, number))
@@ -172,13 +175,6 @@ class ContainerConnection(_SocketSource):
             # Delayed, because the arbiter may currently send the messages of another event.
             self._loop.call_soon(self._arbiter.disconnected, self.container, self._member)
 
-    def close_if_hung_up(self) -> None:
-        """Close the connection if the process closed it or ended. Unread messages are dropped."""
-        poll = select.poll()
-        poll.register(self._sock, 0)
-        if poll.poll(0):
-            self.close()
-
     def handle(self, most: int) -> int:
         spent = 0
         try:
@@ -187,9 +183,6 @@ class ContainerConnection(_SocketSource):
         except ProtocolError as error:
             self._arbiter.warn(self.container, f"invalid message: {error}")
             self.close()
-        except Exception:
-            self.close()  # the state of the connection is unknown
-            raise
         return spent
 
     def _receive(self) -> Message | None:
@@ -214,7 +207,7 @@ class ContainerConnection(_SocketSource):
         if not self._agreed:
             self._greet(message)
         elif kind is MessageKind.GPU:
-            uuid = self._arbiter.gpu_of(self.container, (message.a, message.b))
+            uuid = self._uuids.get((message.a, message.b))
             if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
                 raise ProtocolError("GPU names a GPU of another container, or a GPU twice")
             self._gpus[message.gpu] = uuid
@@ -234,12 +227,10 @@ class ContainerConnection(_SocketSource):
             raise ProtocolError("HELLO is missing")
         self._agreed = message.a <= VERSION <= message.b
         version = VERSION if self._agreed else 0  # 0 means that there is no common version
-        self._send(Message(MessageKind.WELCOME, a=version, b=self._arbiter.quantum))
-        if not self._agreed:
-            self.close()
-
-    def _expect_hello(self) -> None:
-        if not self._agreed:
+        self._send(Message(MessageKind.WELCOME, a=version, b=self._arbiter.turns.quantum))
+        if self._agreed:
+            self._hello_timer.cancel()
+        else:
             self.close()
 
     def _send(self, message: Message) -> None:
@@ -256,7 +247,6 @@ class ContainerConnection(_SocketSource):
 
 @dataclass(slots=True)
 class _ConnectedContainer:
-    allocation: AssignedContainer
     uuids: dict[tuple[int, int], str]
     listener: Listener | None = None
     members: set[int] = field(default_factory=set)
@@ -267,52 +257,45 @@ class Arbiter:
     """Serves the containers of the latest assignment."""
 
     def __init__(self) -> None:
-        self.quantum = Assignment().quantum_ms * MS
-        self._turns = NodeTimeSlices(self.quantum, Assignment().longest_wait_ms * MS)
+        self.turns = NodeTimeSlices()
         self._containers: dict[str, _ConnectedContainer] = {}
-        self._queue = MessageQueue(asyncio.get_running_loop())
+        self.queue = MessageQueue(asyncio.get_running_loop())
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, ContainerConnection] = {}
-        self._last_member = 0
+        self._numbers = count(1)  # for the members
 
     def assign(self, assignment: Assignment) -> None:
-        self.quantum = assignment.quantum_ms * MS
-        self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
-        wanted = {allocation.directory: allocation for allocation in assignment.allocations}
-        for name in list(self._containers):
-            before = {gpu.uuid for gpu in self._containers[name].allocation.gpus}
-            if name not in wanted or before != {gpu.uuid for gpu in wanted[name].gpus}:
+        self.turns.configure(assignment.quantum_ms * MS, assignment.longest_wait_ms * MS)
+        wanted = assignment.containers
+        for name, container in list(self._containers.items()):
+            if set(container.uuids.values()) != wanted.get(name, {}).keys():
                 self._remove(name)
-        for allocation in wanted.values():
-            self._serve(allocation)
-        for uuid in self._turns.gpus - {gpu.uuid for a in wanted.values() for gpu in a.gpus}:
-            self._turns.remove_gpu(uuid)
-            self._set_timer(uuid, None)
-        self._queue.containers = max(1, len(self._containers))
+        for name, shares in wanted.items():
+            self._serve(name, shares)
+        self.queue.containers = max(1, len(self._containers))
         self.listen()
 
     def listen(self) -> None:
         """Create missing sockets. A container's directory may not have existed until now."""
         for name, container in self._containers.items():
-            if container.listener is not None and container.listener.is_reachable:
-                continue
             if container.listener is not None:
+                if container.listener.is_reachable:
+                    continue
                 container.listener.close()
                 container.listener = None
             with contextlib.suppress(OSError):
-                container.listener = Listener(name, self, self._queue)
+                container.listener = Listener(name, self)
 
     def used(self) -> Used:
         now = time.monotonic_ns()
-        return {
-            name: {
-                uuid: Spent(
-                    self._turns.gpu(uuid).used(name), self._turns.gpu(uuid).waited(name, now)
-                )
-                for uuid in container.uuids.values()
+        used: Used = {}
+        for name, container in self._containers.items():
+            accounts = {u: self.turns.gpus[u].accounts[name] for u in container.uuids.values()}
+            used[name] = {
+                uuid: Spent(account.reported_use(), account.waited_until(now))
+                for uuid, account in accounts.items()
             }
-            for name, container in self._containers.items()
-        }
+        return used
 
     def close(self) -> None:
         for name in list(self._containers):
@@ -320,18 +303,11 @@ class Arbiter:
 
     # -- called by connections
 
-    def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the GPU in a ``GPU`` message, or None if the container lacks it."""
-        container = self._containers.get(allocation)
-        return container.uuids.get(fields) if container is not None else None
-
     def handle(self, allocation: str, member: int, uuid: str, message: Message) -> int:
         """Handle a process's message about a GPU. Return the cost in messages."""
-        turns, now = self._turns, time.monotonic_ns()
-        if uuid not in turns.gpus:
-            return 1
+        turns, now = self.turns, time.monotonic_ns()
         match message.kind:
-            case MessageKind.WANT if turns.gpu(uuid).waits(member):
+            case MessageKind.WANT if turns.gpus[uuid].waits(member):
                 self._connections[member].acknowledge(message.gpu)
                 return 1
             case MessageKind.WANT:
@@ -340,9 +316,8 @@ class Arbiter:
                 messages = turns.busy(uuid, member, message.turn, now)
             case _:
                 messages = turns.done(uuid, member, message.turn, message.a, message.b == 1, now)
-        cost = turns.cost
         self._send(messages, now)
-        return cost
+        return turns.cost
 
     def disconnected(self, allocation: str, member: int) -> None:
         container = self._containers.get(allocation)
@@ -352,12 +327,12 @@ class Arbiter:
         container.members.discard(member)
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._send(self._turns.leave(uuid, member, now), now)
+            self._send(self.turns.leave(uuid, member, now), now)
 
     def warn(self, allocation: str, text: str) -> None:
         """Log a fault of a container, at most once a minute, so that it cannot fill the log."""
-        container, now = self._containers.get(allocation), time.monotonic()
-        if container is not None and now >= container.warn_at:
+        container, now = self._containers[allocation], time.monotonic()
+        if now >= container.warn_at:
             container.warn_at = now + WARN_EVERY_S
             log.warning("%s: %s", allocation, text)
 
@@ -367,28 +342,25 @@ class Arbiter:
         if len(container.members) >= MOST_CONNECTIONS:
             accepted.close()
             return
-        self._last_member += 1
-        self._connections[self._last_member] = ContainerConnection(
-            allocation, self._last_member, accepted, self, self._queue
+        member = next(self._numbers)
+        self._connections[member] = ContainerConnection(
+            allocation, container.uuids, member, accepted, self
         )
-        container.members.add(self._last_member)
+        container.members.add(member)
 
     # -- internal
 
-    def _serve(self, allocation: AssignedContainer) -> None:
-        try:
-            uuids = {uuid_fields(gpu.uuid): gpu.uuid for gpu in allocation.gpus}
-        except ProtocolError as error:
-            log.error("cannot schedule %s: %s", allocation.directory, error)
-            return
-        container = self._containers.get(allocation.directory)
-        if container is None:
-            container = _ConnectedContainer(allocation, uuids)
-            self._containers[allocation.directory] = container
-        container.allocation = allocation
-        for gpu in allocation.gpus:
+    def _serve(self, name: str, shares: Mapping[str, Share]) -> None:
+        if name not in self._containers:
+            try:
+                uuids = {uuid_fields(uuid): uuid for uuid in shares}
+            except ProtocolError as error:
+                log.error("cannot schedule %s: %s", name, error)
+                return
+            self._containers[name] = _ConnectedContainer(uuids)
+        for uuid, share in shares.items():
             now = time.monotonic_ns()
-            self._send(self._turns.set_share(gpu.uuid, allocation.directory, gpu.share, now), now)
+            self._send(self.turns.set_share(uuid, name, share, now), now)
 
     def _remove(self, name: str) -> None:
         container = self._containers.pop(name)
@@ -400,24 +372,21 @@ class Arbiter:
             self._connections[member].close()
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._send(self._turns.remove(uuid, name, now), now)
+            self._send(self.turns.remove(uuid, name, now), now)
 
     def _send(self, messages: GpuMessages, now: int) -> None:
         for uuid, message in messages:
             connection = self._connections.get(message.member)
             if connection is not None:
                 connection.send(uuid, message)
-        for uuid, at in self._turns.changed_wakeups(now).items():
-            self._set_timer(uuid, at, now)
-
-    def _set_timer(self, uuid: str, at: int | None, now: int = 0) -> None:
-        timer = self._timers.pop(uuid, None)
-        if timer is not None:
-            timer.cancel()
-        if at is not None:
-            loop = asyncio.get_running_loop()
-            self._timers[uuid] = loop.call_later(max(0, at - now) / 1e9, self._tick, uuid)
+        for uuid, at in self.turns.changed_wakeups(now).items():
+            timer = self._timers.pop(uuid, None)
+            if timer is not None:
+                timer.cancel()
+            if at is not None:
+                loop = asyncio.get_running_loop()
+                self._timers[uuid] = loop.call_later(max(0, at - now) / 1e9, self._tick, uuid)
 
     def _tick(self, uuid: str) -> None:
         now = time.monotonic_ns()
-        self._send(self._turns.tick(uuid, now), now)
+        self._send(self.turns.tick(uuid, now), now)

@@ -22,13 +22,13 @@ from gputile.node.arbiter.accounts import (
 
 MS: Final = 1_000_000
 # How long the GPU stays idle for the container whose turn has ended, if its rank is the first
-IDLE_HOLD: Final = 1 * MS
+GRACE: Final = 1 * MS
 # A turn begins without an end if no other container has used the GPU for this time.
 UNCONTENDED_AFTER: Final = 1000 * MS
 # A container that did not want the GPU for this time gets no credit for the time.
 AWAY_AFTER: Final = 100 * MS
 # At least a quarter of a turn is charged, because the GPU was reserved even if it was idle.
-LEAST_PART: Final = 4
+LEAST_CHARGED_PART: Final = 4
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
 # At most this many processes hold a turn. Other processes of the container wait for the next turn.
@@ -45,17 +45,16 @@ class TimeSliceScheduler:
     """The accounts and the current turn on one GPU.
 
     ``NodeTimeSlices``, which manages all GPUs, begins the turns. It calls ``tick`` after each
-    event. A container that has waited for ``longest_wait`` takes precedence over all others.
+    event.
     """
 
-    def __init__(self, quantum: int, longest_wait: int) -> None:
+    def __init__(self, quantum: int) -> None:
         self.quantum = quantum
-        self.longest_wait = longest_wait
         self.accounts: dict[str, Account] = {}
         self._members: dict[int, Account] = {}
         self._wanted_at: dict[int, int] = {}  # when each member last wanted the GPU
-        self._turn: Turn | None = None
-        self._idle_hold: tuple[Account, int] | None = None
+        self.turn: Turn | None = None
+        self._grace: tuple[Account, int] | None = None
         self._virtual = 0
         self._forgiven: set[int] = set()  # processes that overrun a turn which began without an end
         self._last_number = 0
@@ -66,22 +65,10 @@ class TimeSliceScheduler:
         """The level that the bucket of an account's ceiling must reach before a turn."""
         return self.quantum // 2
 
-    def configure(self, quantum: int, longest_wait: int) -> None:
-        self.quantum, self.longest_wait = quantum, longest_wait
+    def configure(self, quantum: int) -> None:
+        self.quantum = quantum
         for account in self.accounts.values():
             account.configure(account.share, quantum)
-
-    def used(self, container: str) -> int:
-        """Return the GPU time of a container. The result never decreases, even after a refund."""
-        account = self.accounts.get(container)
-        if account is None:
-            return 0
-        account.reported = max(account.reported, account.used)
-        return account.reported
-
-    def waited(self, container: str, now: int) -> int:
-        account = self.accounts.get(container)
-        return account.waited_until(now) if account is not None else 0
 
     # -- containers and processes
 
@@ -108,16 +95,16 @@ class TimeSliceScheduler:
         del self._wanted_at[member]
         account.waiting.pop(member, None)
         if not account.waiting:
-            account.has_waited(now)
+            account.stop_waiting(now)
         if member in account.overrun:
             self._charge_overrun(account, member, now)
-        turn = self._turn
+        turn = self.turn
         if turn is not None and member in turn.holders:
             turn.holders.discard(member)
             turn.used = now - turn.since
             if not turn.holders:
                 self._end(now)
-                self._idle_hold = None
+                self._grace = None
 
     # -- messages of processes
 
@@ -142,14 +129,14 @@ class TimeSliceScheduler:
         return member in self.holders or (wanted_at is not None and now - wanted_at <= USED_WITHIN)
 
     def holds(self, member: int, number: int) -> bool:
-        return (
-            self._turn is not None and self._turn.number == number and member in self._turn.holders
-        )
+        return self.turn is not None and self.turn.number == number and member in self.turn.holders
 
-    def busy(self, member: int, number: int, now: int) -> None:
-        """Record that a holder is alive and waits until the GPU has finished its submitted work."""
-        if self._turn is not None and self.holds(member, number):
-            self._turn.heard_at = now
+    def busy(self, member: int, number: int, now: int) -> bool:
+        """Record that a process waits for the GPU. Return whether the process holds the turn."""
+        if self.turn is None or not self.holds(member, number):
+            return False
+        self.turn.last_message_at = now
+        return True
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> Account | None:
         """Accept the turn that a process returns. Return the account of the process.
@@ -158,51 +145,49 @@ class TimeSliceScheduler:
         for which the GPU worked for the process. ``again`` states whether the process has more
         work.
         """
-        account, turn, holds = self._members.get(member), self._turn, self.holds(member, number)
+        account, turn, holds = self._members.get(member), self.turn, self.holds(member, number)
         if account is None or not (holds or member in account.overrun):
             return None
         self._bring_up_to(now)
-        if again:
-            self._wanted_at[member] = now
         if turn is not None and holds:
             turn.holders.discard(member)
             turn.used = max(turn.used, used)
-            if again:
-                self._wait(account, member, now)
-            if not turn.holders:
-                turn.worked, turn.used = turn.worked + turn.used, 0
-                turn.kept_until = now + self.spare if account.tied else now
-                if turn.kept_until == now:
-                    self._end(now)
         else:
             self._charge_overrun(account, member, now)
-            if again:
-                self._wait(account, member, now)
+        if again:
+            self._wanted_at[member] = now
+            self._wait(account, member, now)
+        if turn is not None and holds and not turn.holders:
+            turn.worked, turn.used = turn.worked + turn.used, 0
+            if account.in_joint_set:
+                turn.open_until = now + self.spare
+            else:
+                self._end(now)
         return account
 
     # -- time
 
     def tick(self, now: int) -> list[TimesliceMessage]:
         self._bring_up_to(now)
-        return self._continue(self._turn, now) if self._turn is not None else []
+        return self._continue(now)
 
     def wake_at(self, now: int) -> int | None:
         due: list[int] = []
-        turn = self._turn
+        turn = self.turn
         if turn is not None and not turn.holders:
-            due.append(turn.kept_until)
+            due.append(turn.open_until)
         elif turn is not None and turn.end is not None:
             due.append(self._lost_at(turn, turn.end))
         else:
             eligible = (self.eligible_at(a) for a in self.accounts.values() if self._competes(a))
             due += [at for at in eligible if at > now]
-        if self._idle_hold is not None:
-            due.append(self._idle_hold[1])
+        if self._grace is not None:
+            due.append(self._grace[1])
         return min(due, default=None)
 
     @property
     def holders(self) -> frozenset[int]:
-        return frozenset(self._turn.holders) if self._turn is not None else frozenset()
+        return frozenset(self.turn.holders) if self.turn is not None else frozenset()
 
     # -- for NodeTimeSlices, which manages all GPUs
 
@@ -214,15 +199,11 @@ class TimeSliceScheduler:
     @property
     def owner(self) -> Account | None:
         """The account that has the turn, even while none of its processes holds the turn."""
-        return self._turn.account if self._turn is not None else None
-
-    @property
-    def since(self) -> int | None:
-        return self._turn.since if self._turn is not None else None
+        return self.turn.account if self.turn is not None else None
 
     def is_overdue(self, now: int) -> bool:
         """Return whether a process still holds the turn half a quantum after the turn's end."""
-        turn = self._turn
+        turn = self.turn
         return (
             turn is not None
             and turn.end is not None
@@ -230,14 +211,9 @@ class TimeSliceScheduler:
             and now >= turn.end + self.quantum // 2
         )
 
-    @property
-    def end(self) -> int | None:
-        """When the turn ends, or None if there is no turn or the turn has no end yet."""
-        return self._turn.end if self._turn is not None else None
-
     def free_at(self, now: int) -> int:
         """Return when the GPU is expected to be free. A long overrun is expected to double."""
-        turn = self._turn
+        turn = self.turn
         if turn is None:
             return now
         if turn.end is None:
@@ -246,31 +222,30 @@ class TimeSliceScheduler:
         return now + over if over >= self.spare else max(now, turn.end)
 
     def end_by(self, end: int, now: int) -> list[TimesliceMessage]:
-        turn = self._turn
+        """Set the end of a turn without an end."""
+        turn = self.turn
         if turn is None or turn.end is not None:
             return []
-        turn.end, turn.heard_at = max(now, end), max(turn.heard_at, now)
+        turn.end, turn.last_message_at = max(now, end), max(turn.last_message_at, now)
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
         """End a turn that processes still hold. The container is charged for their overrun."""
-        if self._turn is not None:
+        if self.turn is not None:
             self._bring_up_to(now)
-            self._lose(self._turn, now)
+            self._lose(self.turn, now)
 
     def release(self, now: int) -> None:
         """End a turn if no process holds it."""
-        if self._turn is not None and not self._turn.holders:
+        if self.turn is not None and not self.turn.holders:
             self._bring_up_to(now)
             self._end(now)
 
-    def idle_hold(self, now: int) -> tuple[Account, int] | None:
+    def grace(self, now: int) -> tuple[Account, int] | None:
         """Return the account for which the GPU stays idle after its turn, and until when."""
-        if self._idle_hold is not None and (
-            now >= self._idle_hold[1] or self._idle_hold[0].waiting
-        ):
-            self._idle_hold = None
-        return self._idle_hold
+        if self._grace is not None and (now >= self._grace[1] or self._grace[0].wants):
+            self._grace = None
+        return self._grace
 
     # -- accounting
 
@@ -279,7 +254,7 @@ class TimeSliceScheduler:
             self._refilled_at, enough = now, self._enough
             for account in self.accounts.values():
                 account.refill(now, enough)
-        turn = self._turn
+        turn = self.turn
         if turn is not None:
             # If ``now`` is later, the arbiter itself did not run. That time is not charged.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
@@ -296,8 +271,8 @@ class TimeSliceScheduler:
 
     def _wait(self, account: Account, member: int, now: int) -> None:
         if not account.waiting:
-            account.waits_from(now)
-            active = self._turn is not None and self._turn.account is account
+            account.start_waiting(now)
+            active = self.turn is not None and self.turn.account is account
             away = account.last_active is None or now - account.last_active > AWAY_AFTER
             if away and not active:
                 account.virtual = max(account.virtual, self._virtual)
@@ -323,41 +298,41 @@ class TimeSliceScheduler:
         account.guarantee.level = max(account.guarantee.level, -self.quantum)
 
     def _end(self, now: int) -> None:
-        turn, self._turn = self._turn, None
+        turn, self.turn = self.turn, None
         if turn is None:
             return
         lasted = turn.charged_until - turn.since
-        too_much = lasted - min(lasted, max(turn.worked + turn.used, lasted // LEAST_PART))
+        too_much = lasted - min(lasted, max(turn.worked + turn.used, lasted // LEAST_CHARGED_PART))
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
             self._forgive(turn.account)
         if turn.account.waiting:  # more processes wanted the turn than MOST_HOLDERS
-            turn.account.waits_from(now)
+            turn.account.start_waiting(now)
         if turn.end is not None and now >= turn.end:
-            self._idle_hold = (turn.account, now + IDLE_HOLD)
+            self._grace = (turn.account, now + GRACE)
             turn.account.ended_at = now
 
     # -- the current turn
 
-    def _continue(self, turn: Turn, now: int) -> list[TimesliceMessage]:
+    def _continue(self, now: int) -> list[TimesliceMessage]:
+        turn = self.turn
+        if turn is None:
+            return []
         account = turn.account
         messages: list[TimesliceMessage] = []
         others = (a for a in self.accounts.values() if self._competes(a))
-        if turn.end is None and (account.capped or any(self.eligible_at(a) <= now for a in others)):
-            turn.end = max(now, turn.since + self.quantum)
-            turn.heard_at = max(turn.heard_at, now)
-            messages += [
-                Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)
-            ]
+        contended = any(self.eligible_at(a) <= now for a in others)
+        if turn.end is None and (account.has_ceiling or contended):
+            messages += self.end_by(turn.since + self.quantum, now)
         if turn.end is None or now < turn.end:
             length = 0 if turn.end is None else turn.end - now
             for member in list(account.waiting)[: MOST_HOLDERS - len(turn.holders)]:
                 del account.waiting[member]
                 turn.holders.add(member)
                 messages.append(Grant(member, turn.number, length))
-            account.has_waited(now)
+            account.stop_waiting(now)
         if not turn.holders:
-            if now >= turn.kept_until or (turn.end is not None and now >= turn.end):
+            if now >= turn.open_until or (turn.end is not None and now >= turn.end):
                 self._end(now)
         elif turn.end is not None and now >= self._lost_at(turn, turn.end):
             self._lose(turn, now)
@@ -370,20 +345,20 @@ class TimeSliceScheduler:
                 self._forgiven.add(member)
         turn.used = now - turn.since
         self._end(now)
-        self._idle_hold = None
+        self._grace = None
 
     def _lost_at(self, turn: Turn, end: int) -> int:
         """Return when holders lose a turn that ended at ``end`` if they send no more messages."""
-        return min(max(end, turn.heard_at) + self.quantum, end + MOST_OVERRUN)
+        return min(max(end, turn.last_message_at) + self.quantum, end + MOST_OVERRUN)
 
     # -- the next turn
 
     def _competes(self, account: Account) -> bool:
-        return account.wants and not (self._turn is not None and self._turn.account is account)
+        return account.wants and not (self.turn is not None and self.turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
         """Return the past or future time from which an account's ceiling permits a turn."""
-        if not account.capped:
+        if not account.has_ceiling:
             return 0
         at = account.ceiling.full_enough_at(self._enough)
         return (
@@ -399,40 +374,24 @@ class TimeSliceScheduler:
         account = self.accounts[container]
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
-        self._turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
-        self._turn.kept_until = now + (self.quantum if account.overrun else self.spare)
-        self._idle_hold = None
-        return self._continue(self._turn, now)
+        self.turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
+        self.turn.open_until = now + (self.quantum if account.overrun else self.spare)
+        self._grace = None
+        return self._continue(now)
 
     def length(self, account: Account, now: int) -> int:
         """Return the length of an account's next turn, or 0 for a turn without an end."""
-        if account.capped:
+        if account.has_ceiling:
             return min(self.quantum, account.ceiling.level)
-        return 0 if self._is_uncontended(account, now) else self.quantum
-
-    def _is_uncontended(self, account: Account, now: int) -> bool:
-        """Return whether no other container wants the GPU or has used it recently."""
-        others = [a for a in self.accounts.values() if a is not account]
-        if any(a.asks for a in others):
-            return False
-        return not any(
-            a.waiting or a.overrun or now - a.last_active < UNCONTENDED_AFTER
-            for a in others
-            if a.last_active is not None
+        contended = any(
+            a.wants
+            or a.overrun
+            or (a.last_active is not None and now - a.last_active < UNCONTENDED_AFTER)
+            for a in self.accounts.values()
+            if a is not account
         )
+        return self.quantum if contended else 0
 
     def lead(self, account: Account) -> int:
         """Return how far an account's virtual time is ahead of the smallest active one."""
         return account.virtual - self._virtual
-
-    def rank(self, account: Account, now: int) -> Rank:
-        """Return the account's rank among the accounts on this GPU."""
-        since = (
-            now
-            if account.waits_since is None
-            else max(account.waits_since, self.eligible_at(account))
-        )
-        if now - since >= self.longest_wait:
-            return (0, since, 0, 0, account.name)
-        owed = account.share.guarantee > 0 and account.guarantee.level > 0
-        return (1, 0 if owed else 1, -account.share.priority, self.lead(account), account.name)

@@ -14,6 +14,7 @@ import grpc
 import msgspec
 
 from gputile.node.gateway.link import (
+    FROM_AGENT,
     Advertise,
     Call,
     CallAnswer,
@@ -26,7 +27,6 @@ from gputile.node.gateway.link import (
     ServeClaims,
     State,
     TakeCharge,
-    to_agent,
 )
 from gputile.node.gateway.plugins import REGISTRY, ClaimsPlugin, RefusedError
 from gputile.node.gateway.registration import CLIENT_OPTIONS, Registrar, SocketWatch
@@ -238,7 +238,7 @@ class Gateway:
         """
         self._starts += 1
         self._others = not self.in_charge and self._registrar.has_others()
-        agent = self._agent = to_agent(reader, writer)
+        agent = self._agent = MessageChannel(reader, writer, FROM_AGENT)
         self._sent = State()
         self._send_state()
         lists: set[asyncio.Task[None]] = set()

@@ -7,7 +7,6 @@ protobuf bytes.
 
 import asyncio
 import contextlib
-import logging
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -16,15 +15,11 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from gputile.api.quantity import MIB
 from gputile.support.files import read_whole, write_whole
-
-log = logging.getLogger(__name__)
 
 LINK: Final = "GPUTILE_GATEWAY_FD"
 """The environment variable with the agent's file descriptor of the connection to the gateway."""
 CONNECT_TIMEOUT_S = 0.2
-MOST_UNREAD = 64 * MIB  # the size of four of the kubelet's largest messages
 _LENGTH = struct.Struct(">I")
 _ENCODER = msgspec.msgpack.Encoder()
 _LOCK_MOST_BYTES = 4096
@@ -104,6 +99,8 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
 
 FromAgent = TakeCharge | Advertise | ServeClaims | ListDevices | CallAnswer | CallRefused
 FromGateway = State | Call | Listed
+FROM_AGENT: Final["msgspec.msgpack.Decoder[FromAgent]"] = msgspec.msgpack.Decoder(FromAgent)
+FROM_GATEWAY: Final["msgspec.msgpack.Decoder[FromGateway]"] = msgspec.msgpack.Decoder(FromGateway)
 
 Received = TypeVar("Received")
 
@@ -122,12 +119,7 @@ class MessageChannel(Generic[Received]):
         self._decoder = decoder
 
     def send(self, message: FromAgent | FromGateway) -> None:
-        """Send a message, or close the connection if the peer leaves too many bytes unread."""
         if self._writer.is_closing():
-            return
-        if self._writer.transport.get_write_buffer_size() > MOST_UNREAD:
-            log.error("the connection of gateway and agent is closed: the peer does not read")
-            self._writer.transport.abort()
             return
         body = _ENCODER.encode(message)
         self._writer.write(_LENGTH.pack(len(body)) + body)
@@ -148,18 +140,6 @@ class MessageChannel(Generic[Received]):
 
     def close(self) -> None:
         self._writer.close()
-
-
-def to_agent(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> MessageChannel[FromAgent]:
-    return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromAgent))
-
-
-def to_gateway(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> MessageChannel[FromGateway]:
-    return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromGateway))
 
 
 class NodeLock:

@@ -42,8 +42,6 @@ LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
 FIRST_PAUSE_S = 0.05  # the kubelet creates its socket a moment before it accepts connections
 LONGEST_PAUSE_S = 30.0
 
-KubeletIdentity = tuple[int, int, int]
-
 
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
@@ -63,7 +61,7 @@ class Registrar:
         self._on_change = on_change
         self._plugins: dict[str, Plugin] = {}
         self._withdrawn: list[Plugin] = []
-        self._kubelet: KubeletIdentity | None = None
+        self._kubelet: tuple[int, int, int] | None = None
         self._pause = 0.0  # the pause after the last registration, or 0 if it succeeded
         self._next_try = 0.0
 
@@ -155,17 +153,14 @@ class Registrar:
         target = f"unix:{self._directory / KUBELET_SOCKET}"
         async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
             problems = await asyncio.gather(*(plugin.register(channel) for plugin in plugins))
-        failed = {
-            p.subject: problem
-            for p, problem in zip(plugins, problems, strict=True)
-            if problem is not None
-        }
+        results = zip(plugins, problems, strict=True)
+        failed = [(plugin.subject, problem) for plugin, problem in results if problem]
         if not failed:
             self._pause = 0.0
             return
         self._pause = min(2 * self._pause or FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._next_try = now + self._pause
-        resource, problem = next(iter(failed.items()))
+        resource, problem = failed[0]
         log.warning(
             "the kubelet does not register %s: %s. The next attempt is in %s s",
             resource,
@@ -174,7 +169,7 @@ class Registrar:
         )
 
 
-def _identity(path: Path) -> KubeletIdentity | None:
+def _identity(path: Path) -> tuple[int, int, int] | None:
     try:
         stat = path.stat()
     except OSError:

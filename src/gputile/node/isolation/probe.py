@@ -48,28 +48,6 @@ class _AllocNode(ctypes.Structure):
     )  # fmt: skip
 
 
-def _linear(cuda: ctypes.CDLL) -> int:
-    return int(cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(_PIECE)))
-
-
-def _managed(cuda: ctypes.CDLL) -> int:
-    return int(cuda.cuMemAllocManaged(byref(c_uint64()), c_size_t(_PIECE), 1))
-
-
-def _pooled(cuda: ctypes.CDLL) -> int:
-    return int(cuda.cuMemAllocAsync(byref(c_uint64()), c_size_t(_PIECE), None))
-
-
-def _physical(cuda: ctypes.CDLL) -> int:
-    wanted = _AllocationProp(1, 0, _ON_DEVICE, 0)
-    return int(cuda.cuMemCreate(byref(c_uint64()), c_size_t(_PIECE), byref(wanted), c_uint64(0)))
-
-
-def _array(cuda: ctypes.CDLL) -> int:
-    wanted = _ArrayDescriptor(1024, _PIECE // (1024 * 16), _FLOAT, 4)
-    return int(cuda.cuArrayCreate_v2(byref(c_void_p()), byref(wanted)))
-
-
 def _graph(cuda: ctypes.CDLL) -> int:
     graph, node, run = c_void_p(), c_void_p(), c_void_p()
     wanted = _AllocNode(1, 0, _ON_DEVICE, 0, bytes=_PIECE)
@@ -84,11 +62,20 @@ def _graph(cuda: ctypes.CDLL) -> int:
 
 
 WAYS: Final[dict[str, Callable[[ctypes.CDLL], int]]] = {
-    "cuMemAlloc": _linear,
-    "cuMemAllocManaged": _managed,
-    "cuMemAllocAsync": _pooled,
-    "cuMemCreate": _physical,
-    "cuArrayCreate": _array,
+    "cuMemAlloc": lambda cuda: cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(_PIECE)),
+    "cuMemAllocManaged": lambda cuda: cuda.cuMemAllocManaged(
+        byref(c_uint64()), c_size_t(_PIECE), 1
+    ),
+    "cuMemAllocAsync": lambda cuda: cuda.cuMemAllocAsync(byref(c_uint64()), c_size_t(_PIECE), None),
+    "cuMemCreate": lambda cuda: cuda.cuMemCreate(
+        byref(c_uint64()),
+        c_size_t(_PIECE),
+        byref(_AllocationProp(1, 0, _ON_DEVICE, 0)),
+        c_uint64(0),
+    ),
+    "cuArrayCreate": lambda cuda: cuda.cuArrayCreate_v2(
+        byref(c_void_p()), byref(_ArrayDescriptor(1024, _PIECE // (1024 * 16), _FLOAT, 4))
+    ),
     "graph allocation node": _graph,
 }
 

@@ -19,19 +19,12 @@ from typing import Annotated, Final
 import msgspec
 
 from gputile.api.wording import described
-from gputile.node.arbiter.accounts import WHOLE
-from gputile.node.arbiter.messages import (
-    SOCKET,
-    AssignedContainer,
-    Assignment,
-    GpuClaim,
-    encode_line,
-)
+from gputile.node.arbiter.accounts import WHOLE, Share
+from gputile.node.arbiter.messages import SOCKET, Assignment, encode_line
 from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limits, library_path
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
 
-TOGETHER: Final = 4
 # A probe may stay below its limit by the size of a context and the granularity of a memory pool
 # (docs/concepts/isolation.md).
 SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
@@ -67,14 +60,7 @@ def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> It
     yield from alone
     missed = limit_mib - alone[0].got_mib + PIECE_MIB
     limits = [limit_mib, limit_mib // 2]
-    yield from _memory_rows(
-        alone[0].way,
-        TOGETHER // len(limits),
-        uuid,
-        limits,
-        environment,
-        missed * TOGETHER // len(limits),
-    )
+    yield from _memory_rows(alone[0].way, 2, uuid, limits, environment, 2 * missed)
 
 
 def _memory_rows(
@@ -199,24 +185,20 @@ def time_rows(
     because other programs on the machine sometimes slow down a process. ``environment`` makes a
     process see only the GPU ``uuid``. Raises LibraryMissing if this installation has no library.
     """
-    capped = [GpuClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
+    capped = [Share(part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
     cases = (
-        (("alone",), [GpuClaim(uuid)], (1.0,)),
+        (("alone",), [Share()], (1.0,)),
         (("30 % of two", "60 % of two"), capped, (0.3, 0.6)),
-        (
-            ("weight 1 of two", "weight 3 of two"),
-            [GpuClaim(uuid, 1), GpuClaim(uuid, 3)],
-            (0.25, 0.75),
-        ),
+        (("weight 1 of two", "weight 3 of two"), [Share(1), Share(3)], (0.25, 0.75)),
     )
-    for names, claims, wanted in cases:
+    for names, shares, wanted in cases:
         rows: list[TimeRow] = []
         rounds: list[list[float]] = []
         for _ in range(MOST_ROUNDS):
             try:
                 rate = _fills(environment, [None], seconds)[0]
                 with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
-                    fills = _arbitrated(Path(directory), uuid, environment, claims, seconds)
+                    fills = _arbitrated(Path(directory), uuid, environment, shares, seconds)
             except ProbeError as error:
                 rows = [
                     TimeRow(name, 0.0, 0.0, 0.0, 0.0, holds=False, failed=str(error))
@@ -224,9 +206,9 @@ def time_rows(
                 ]
                 break
             rounds.append([fill / rate for fill in fills])
-            combine = max if len(claims) == 1 else mean
+            combine = max if len(shares) == 1 else mean
             rows = _judge(
-                names, claims, wanted, [combine(parts) for parts in zip(*rounds, strict=True)]
+                names, shares, wanted, [combine(parts) for parts in zip(*rounds, strict=True)]
             )
             if all(row.holds for row in rows):
                 break
@@ -234,17 +216,17 @@ def time_rows(
 
 
 def _judge(
-    names: Sequence[str], claims: Sequence[GpuClaim], wanted: Sequence[float], got: Sequence[float]
+    names: Sequence[str], shares: Sequence[Share], wanted: Sequence[float], got: Sequence[float]
 ) -> list[TimeRow]:
     rows = []
-    for i, (name, claim) in enumerate(zip(names, claims, strict=True)):
+    for i, (name, share) in enumerate(zip(names, shares, strict=True)):
         wanted_ratio, ratio = (wanted[i] / wanted[0], got[i] / got[0]) if i else (0.0, 0.0)
         bound = ""
         holds = i == 0 or abs(ratio / wanted_ratio - 1) < CLOSE
-        if claim.ceiling < WHOLE:
+        if share.ceiling < WHOLE:
             bound = f"at most {wanted[i] * (1 + CLOSE):.1%}"
             holds = holds and got[i] <= wanted[i] * (1 + CLOSE)
-        elif len(claims) == 1:
+        elif len(shares) == 1:
             bound = f"at least {LEAST_ALONE:.1%}"
             holds = got[i] >= LEAST_ALONE
         rows.append(
@@ -259,25 +241,27 @@ def _arbitrated(
     directory: Path,
     uuid: str,
     environment: Mapping[str, str],
-    claims: Sequence[GpuClaim],
+    shares: Sequence[Share],
     seconds: float,
 ) -> list[float]:
-    directories = [directory / str(number) for number in range(len(claims))]
+    directories = [directory / str(number) for number in range(len(shares))]
     for allocation in directories:
         _make_allocation(
             allocation, encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(allocation / SOCKET))
         )
-    allocations = (
-        AssignedContainer(str(allocation), (claim,))
-        for allocation, claim in zip(directories, claims, strict=True)
-    )
+    containers = {
+        str(allocation): {uuid: share}
+        for allocation, share in zip(directories, shares, strict=True)
+    }
     # The arbiter and the probes have their own process groups, so that Ctrl-C reaches only this
     # process, which then ends all of them.
-    command = [sys.executable, "-m", "gputile.node.arbiter"]
-    arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
+    command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(directory / "lock")]
+    arbiter = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
+    )
     try:
         assert arbiter.stdin is not None  # noqa: S101 - it is a pipe
-        arbiter.stdin.write(encode_line(Assignment(tuple(allocations))))
+        arbiter.stdin.write(encode_line(Assignment(containers)))
         arbiter.stdin.flush()
         end = time.monotonic() + _WITHIN_S
         while not all((allocation / SOCKET).exists() for allocation in directories):

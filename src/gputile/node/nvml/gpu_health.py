@@ -21,8 +21,8 @@ APPLICATION_XIDS = frozenset(
         109,  # context switch timeout
     )
 )
-DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row that make a GPU unhealthy
-GOOD_TO_RETURN = 3  # good examinations in a row that make a GPU healthy again
+SUSPICIONS_UNTIL_UNHEALTHY = 2  # suspected examinations in a row that make a GPU unhealthy
+GOOD_UNTIL_HEALTHY = 3  # good examinations in a row that make a GPU healthy again
 FIRST_QUIET_S = 60.0
 LONGEST_QUIET_S = 3600.0
 FORGIVEN_AFTER_S = 3600.0  # after this time in good health, the quiet time is FIRST_QUIET_S again
@@ -40,13 +40,13 @@ class XidSeen:
 class Examined:
     """The result of examining the GPU or MIG instance ``uuid``.
 
-    ``trouble`` describes a fault, or is None if the GPU is healthy. A ``doubtful`` fault may be
+    ``fault`` describes a fault, or is None if the GPU is healthy. A ``suspected`` fault may be
     transient, such as a call that timed out. Any other fault is definite, such as a lost GPU.
     """
 
     uuid: str
-    trouble: str | None = None
-    doubtful: bool = False
+    fault: str | None = None
+    suspected: bool = False
 
 
 Sign = XidSeen | Examined
@@ -58,10 +58,10 @@ class HealthState:
 
     healthy: bool = True
     reason: str = ""
-    doubts: int = 0  # doubtful examinations in a row
+    suspicions: int = 0  # suspected examinations in a row
     good: int = 0  # good examinations in a row of an unhealthy GPU
-    troubled_at_s: float = 0.0
-    returned_at_s: float | None = None  # when the GPU last became healthy again
+    last_fault_at_s: float = 0.0
+    recovered_at_s: float | None = None  # when the GPU last became healthy again
     quiet_s: float = FIRST_QUIET_S  # the time without faults after which it may become healthy
 
 
@@ -75,7 +75,7 @@ class Health:
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
     def healthy(self, uuid: str) -> bool:
-        return self.conditions.get(uuid, WELL).healthy
+        return self.conditions.get(uuid, HEALTHY).healthy
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -86,32 +86,31 @@ class Health:
             if not condition.healthy
         }
 
+    def after(self, signs: Iterable[Sign], now_s: float) -> "Health":
+        """Return the health after these ``signs``, in their order, at the time ``now_s``."""
+        conditions = dict(self.conditions)
+        for sign in signs:
+            condition = _step(conditions.pop(sign.uuid, HEALTHY), sign, now_s)
+            if condition != HEALTHY:
+                conditions[sign.uuid] = condition
+        return Health(MappingProxyType(conditions)) if conditions != self.conditions else self
 
-WELL = HealthState()
+    def without(self, gone: Iterable[str]) -> "Health":
+        """Return the health without the UUIDs of ``gone`` devices, such as removed instances."""
+        left = set(gone)
+        conditions = {u: state for u, state in self.conditions.items() if u not in left}
+        return Health(MappingProxyType(conditions))
 
 
-def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
+HEALTHY = HealthState()
+
+
+def initial_health(unhealthy: Iterable[str], now_s: float) -> Health:
     """Return the initial health if the previous agent published the GPUs ``unhealthy``."""
     begin = HealthState(
-        healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s
+        healthy=False, reason="was unhealthy when the agent started", last_fault_at_s=now_s
     )
     return Health(MappingProxyType(dict.fromkeys(unhealthy, begin)))
-
-
-def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
-    """Return ``health`` after these ``signs``, in their order, at the time ``now_s``."""
-    conditions = dict(health.conditions)
-    for sign in signs:
-        condition = _step(conditions.pop(sign.uuid, WELL), sign, now_s)
-        if condition != WELL:
-            conditions[sign.uuid] = condition
-    return Health(MappingProxyType(conditions)) if conditions != health.conditions else health
-
-
-def without(health: Health, gone: Iterable[str]) -> Health:
-    """Return ``health`` without the UUIDs of ``gone`` devices, such as removed MIG instances."""
-    left = set(gone)
-    return Health(MappingProxyType({u: c for u, c in health.conditions.items() if u not in left}))
 
 
 def _step(condition: HealthState, sign: Sign, now_s: float) -> HealthState:
@@ -119,26 +118,26 @@ def _step(condition: HealthState, sign: Sign, now_s: float) -> HealthState:
         return (
             condition
             if sign.code in APPLICATION_XIDS
-            else _troubled(condition, f"XID {sign.code}", now_s)
+            else _unhealthy(condition, f"XID {sign.code}", now_s)
         )
-    if sign.trouble is not None:
-        doubts = condition.doubts + 1
-        if sign.doubtful and condition.healthy and doubts < DOUBTS_TO_LEAVE:
-            return replace(condition, doubts=doubts)
-        return _troubled(replace(condition, doubts=doubts), sign.trouble, now_s)
+    if sign.fault is not None:
+        suspicions = condition.suspicions + 1
+        if sign.suspected and condition.healthy and suspicions < SUSPICIONS_UNTIL_UNHEALTHY:
+            return replace(condition, suspicions=suspicions)
+        return _unhealthy(replace(condition, suspicions=suspicions), sign.fault, now_s)
     if condition.healthy:
-        return replace(condition, doubts=0) if condition.doubts else condition
+        return replace(condition, suspicions=0) if condition.suspicions else condition
     good = condition.good + 1
-    if good >= GOOD_TO_RETURN and now_s - condition.troubled_at_s >= condition.quiet_s:
-        return HealthState(returned_at_s=now_s, quiet_s=condition.quiet_s)
-    return replace(condition, good=good, doubts=0)
+    if good >= GOOD_UNTIL_HEALTHY and now_s - condition.last_fault_at_s >= condition.quiet_s:
+        return HealthState(recovered_at_s=now_s, quiet_s=condition.quiet_s)
+    return replace(condition, good=good, suspicions=0)
 
 
-def _troubled(condition: HealthState, reason: str, now_s: float) -> HealthState:
+def _unhealthy(condition: HealthState, reason: str, now_s: float) -> HealthState:
     quiet_s = condition.quiet_s
-    if condition.healthy and condition.returned_at_s is not None:
-        relapsed = now_s - condition.returned_at_s < FORGIVEN_AFTER_S
+    if condition.healthy and condition.recovered_at_s is not None:
+        relapsed = now_s - condition.recovered_at_s < FORGIVEN_AFTER_S
         quiet_s = min(2 * quiet_s, LONGEST_QUIET_S) if relapsed else FIRST_QUIET_S
     return replace(
-        condition, healthy=False, reason=reason, good=0, troubled_at_s=now_s, quiet_s=quiet_s
+        condition, healthy=False, reason=reason, good=0, last_fault_at_s=now_s, quiet_s=quiet_s
     )

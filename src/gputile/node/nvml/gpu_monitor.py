@@ -1,4 +1,4 @@
-"""Watches the machine's GPUs through a probe, and publishes the latest observation.
+"""Watches the machine's GPUs through a session of NVML, and publishes the latest observation.
 
 The monitor must survive every failure of the driver and of GPUs. If the driver is missing, fails or
 is replaced, the monitor opens a new session after growing pauses. A GPU that vanished stays in the
@@ -17,10 +17,10 @@ import pynvml  # type: ignore[import-untyped]
 
 from gputile.api.well_known import ConditionReason
 from gputile.core.devices.inventory import Inventory
-from gputile.node.nvml.binding import problem_of
-from gputile.node.nvml.gpu_health import Examined, Health, Sign, XidSeen, after, remembered, without
-from gputile.node.nvml.nvml_probe import RealProbe
-from gputile.node.nvml.probe import GpuReading, NvmlError, ProbedGpu, ProbedMachine, Problem
+from gputile.node.nvml.errors import problem_of
+from gputile.node.nvml.gpu_health import Examined, Health, Sign, XidSeen, initial_health
+from gputile.node.nvml.nvml_probe import NvmlSession
+from gputile.node.nvml.probe import GpuReading, ProbedGpu, ProbedMachine, Problem
 
 EXAMINE_EVERY_S: Final = 10.0
 READ_EVERY_S: Final = 60.0  # reading the inventory detects changed MIG instances and modes
@@ -53,19 +53,19 @@ class GpuMonitor:
 
     def __init__(
         self,
-        open_probe: Callable[[], RealProbe],
+        open_session: Callable[[], NvmlSession],
         known: Inventory = NO_INVENTORY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._open_probe = open_probe
+        self._open_session = open_session
         self._clock = clock
-        self._probe: RealProbe | None = None
+        self._session: NvmlSession | None = None
         self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
         self._lost: frozenset[str] = frozenset()  # UUIDs that a new session of NVML may find again
-        self._failures = 0
+        self._retry_s = FIRST_RETRY_S
         self._reopen_at_s = clock()
         self._read_at_s = self._examine_at_s = inf
-        health = remembered((gpu.uuid for gpu in known.gpus if not gpu.healthy), clock())
+        health = initial_health((gpu.uuid for gpu in known.gpus if not gpu.healthy), clock())
         self.seen = Observation(ProbedMachine(down=NOT_PROBED), health)
         self.readings: tuple[GpuReading, ...] = ()
         self.xids: Mapping[tuple[str, int], int] = {}
@@ -75,36 +75,33 @@ class GpuMonitor:
         before = self.seen
         try:
             if self._clock() >= self._reopen_at_s:
-                self._reopen()
+                self.close()
+                self._session = self._open_session()
+                self._reopen_at_s = inf
+                self._read_at_s = self._examine_at_s = self._clock()
             due_s = min(self._reopen_at_s, self._read_at_s, self._examine_at_s)
             wait_s = max(0.0, min(seconds, due_s - self._clock()))
-            if self._probe is None:
+            if self._session is None:
                 time.sleep(wait_s)
                 return False
-            self._apply(self._probe.watch_health(wait_s))
+            self._apply(self._session.watch_health(wait_s))
             if self._clock() >= self._read_at_s:
                 self._read_at_s = self._clock() + READ_EVERY_S
-                self._apply(self._read(self._probe.inventory()))
+                self._apply(self._read(self._session.inventory()))
             if self._clock() >= self._examine_at_s:
                 self._examine_at_s = self._clock() + EXAMINE_EVERY_S
-                self._apply(self._probe.examine())
-                self.readings = self._probe.readings()
-        except NvmlError as error:
-            self._go_down(error.problem)
+                self._apply(self._session.examine())
+                self.readings = self._session.readings()
+        except pynvml.NVMLError as error:
+            self._go_down(problem_of(error.value))
         return (
             self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons
         )
 
     def close(self) -> None:
-        if self._probe is not None:
-            self._probe.close()
-            self._probe = None
-
-    def _reopen(self) -> None:
-        self.close()
-        self._probe = self._open_probe()
-        self._reopen_at_s = inf
-        self._read_at_s = self._examine_at_s = self._clock()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
 
     def _go_down(self, problem: Problem) -> None:
         self.close()
@@ -113,13 +110,11 @@ class GpuMonitor:
         self.readings = ()
         machine = replace(self.seen.machine, down=problem, problems=())
         signs = [Examined(uuid, problem.message) for uuid in _uuids(machine)]
-        self.seen = Observation(machine, after(self.seen.health, signs, self._clock()))
+        self.seen = Observation(machine, self.seen.health.after(signs, self._clock()))
 
     def _retry_later(self) -> None:
-        self._reopen_at_s = self._clock() + min(
-            FIRST_RETRY_S * 2.0**self._failures, LONGEST_RETRY_S
-        )
-        self._failures = min(self._failures + 1, 32)
+        self._reopen_at_s = self._clock() + self._retry_s
+        self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
         """Apply a new inventory. Return a sign for each GPU that is missing in it."""
@@ -127,7 +122,7 @@ class GpuMonitor:
         vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
         self._assign_indices(machine, first=not known.gpus)
         merged = _merged(machine, known, vanished, self._index)
-        self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
+        self.seen = Observation(merged, self.seen.health.without(_uuids(known) - _uuids(merged)))
         lost = problem_of(pynvml.NVML_ERROR_GPU_IS_LOST).message
         return tuple(Examined(uuid, lost) for gpu in vanished for uuid in gpu.uuids)
 
@@ -151,9 +146,9 @@ class GpuMonitor:
             return
         if seen := Counter((sign.uuid, sign.code) for sign in signs if isinstance(sign, XidSeen)):
             self.xids = Counter(self.xids) + seen
-        self.seen = replace(self.seen, health=after(self.seen.health, signs, self._clock()))
+        self.seen = replace(self.seen, health=self.seen.health.after(signs, self._clock()))
         examined = [sign for sign in signs if isinstance(sign, Examined)]
-        lost = {sign.uuid for sign in examined if sign.trouble is not None and not sign.doubtful}
+        lost = {sign.uuid for sign in examined if sign.fault is not None and not sign.suspected}
         self._lost = (self._lost - {sign.uuid for sign in examined} | lost) & _uuids(
             self.seen.machine
         )
@@ -161,7 +156,7 @@ class GpuMonitor:
             if self._reopen_at_s == inf:
                 self._retry_later()
         else:
-            self._failures, self._reopen_at_s = 0, inf
+            self._retry_s, self._reopen_at_s = FIRST_RETRY_S, inf
 
 
 def _uuids(machine: ProbedMachine) -> frozenset[str]:

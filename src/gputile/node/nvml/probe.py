@@ -16,14 +16,6 @@ class Problem:
     message: str
 
 
-class NvmlError(Exception):
-    """NVML as a whole cannot be used. ``problem`` states the reason and the remedy."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-
-
 class Mig(StrEnum):
     """A GPU's MIG mode (NVIDIA Multi-Instance GPU). If ON, only the instances can be used."""
 

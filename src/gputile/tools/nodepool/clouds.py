@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gputile.api.well_known import GPU_MEMORY, UNSAFE_ACCESS_LABEL, WHOLE_GPU
-from gputile.core.devices.inventory import resources_for_mode
-from gputile.tools.nodepool.pool import NodePool, agent_labels, joining_labels
+from gputile.core.devices.inventory import model_labels, resources_for_mode
+from gputile.tools.nodepool.pool import NodePool, joining_labels
 
 _INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 
@@ -95,7 +95,7 @@ def node_labels(pool: NodePool) -> dict[str, str]:
 
 def template_labels(pool: NodePool) -> dict[str, str]:
     """Return all labels of the pool's nodes, including the labels that the agent sets."""
-    return node_labels(pool) | agent_labels(pool)
+    return node_labels(pool) | model_labels(pool.devices)
 
 
 def advertised(pool: NodePool) -> dict[str, int]:

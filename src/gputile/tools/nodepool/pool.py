@@ -18,7 +18,7 @@ from gputile.api.well_known import (
     Placement,
 )
 from gputile.api.wording import described, matching, unsupported
-from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, model_label_value, model_labels
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, model_labels
 
 # The values of ``way`` that each provider supports (docs/guides/nodepools.md).
 WAYS = {
@@ -197,7 +197,7 @@ _KUBELETS: Final = re.compile(r"(.*\.)?(kubelet|node)\.kubernetes\.io")
 
 def _label_problems(pool: NodePool) -> Iterator[str]:
     """Yield a problem for each label that contradicts the description or that kubelets refuse."""
-    known = joining_labels(pool) | agent_labels(pool)
+    known = joining_labels(pool) | model_labels(pool.devices)
     for key, value in pool.labels.items():
         domain = key.rpartition("/")[0]
         if key in known and value != known[key]:
@@ -222,13 +222,6 @@ def joining_labels(pool: NodePool) -> dict[str, str]:
         labels |= {
             key: value
             for key, value in model_labels(pool.devices).items()
-            if key != LEGACY_MODEL_LABEL
+            if key != LEGACY_MODEL_LABEL and not key.startswith(MODEL_COUNT_PREFIX)
         }
     return labels
-
-
-def agent_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels by which the agent states the GPU model of a node."""
-    model = model_label_value(pool.gpus.model)
-    own = {f"{MODEL_COUNT_PREFIX}{model}": str(pool.gpus.count)} if model else {}
-    return model_labels(pool.devices) | own

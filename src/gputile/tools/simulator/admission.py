@@ -32,7 +32,7 @@ from gputile.core.admission.review import (
     mutate,
     unreadable,
 )
-from gputile.core.devices.request import asks_for_gpu
+from gputile.core.devices.request import requests_gpu
 from gputile.core.refusal import AdmissionRule, Refusal
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Note, Origin, decode
@@ -91,7 +91,7 @@ class Admission:
     # The namespace of gputile's own pods, where the policies on access to GPUs do not apply.
     installed_in: str = ""
 
-    def beside(self, manifests: Iterable[Manifest]) -> "Admission":
+    def with_objects(self, manifests: Iterable[Manifest]) -> "Admission":
         """Return a copy with the namespaces and PriorityClasses in ``manifests`` added."""
         unsafe, priorities = set(self.unsafe), dict(self.priorities)
         for manifest in manifests:
@@ -122,13 +122,13 @@ class Admission:
         prefix = f"{path}." if path else ""
         pod = self._with_priority(origin, prefix, _with_host_ports(pod), notes)
         if self.enforced:
-            pod = self._reviewed(origin, prefix, pod, notes)
+            pod = self._admitted(origin, prefix, pod, notes)
         admitted = decode(origin, path, pod, Pod)
         scheduler = admitted.spec.scheduler_name
         if scheduler not in ("", DEFAULT_SCHEDULER, self.configuration.scheduler_name):
-            gpu = " and calls gputile's extender" if asks_for_gpu(admitted) else ""
-            said = f"it is assumed that {scheduler[:80]} decides as kube-scheduler{gpu}"
-            notes.append(Note(f"{prefix}spec.schedulerName: {said}", origin))
+            gpu = " and calls gputile's extender" if requests_gpu(admitted) else ""
+            text = f"it is assumed that {scheduler[:80]} decides as kube-scheduler{gpu}"
+            notes.append(Note(f"{prefix}spec.schedulerName: {text}", origin))
         return admitted
 
     def _with_priority(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
@@ -139,33 +139,33 @@ class Admission:
         found = self.priorities.get(name)
         if found is None:
             if name and "priority" not in spec:
-                said = f"the PriorityClass {shown(name)} is unknown: its value is assumed to be 0"
-                notes.append(Note(f"{prefix}spec.priorityClassName: {said}", origin))
+                text = f"the PriorityClass {shown(name)} is unknown: its value is assumed to be 0"
+                notes.append(Note(f"{prefix}spec.priorityClassName: {text}", origin))
             return pod
-        given = {
+        priority = {
             "priorityClassName": name,
             "priority": found.value,
             "preemptionPolicy": found.preemption,
         }
-        return {**pod, "spec": {**spec, **given}}
+        return {**pod, "spec": {**spec, **priority}}
 
-    def _reviewed(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
+    def _admitted(self, origin: Origin, prefix: str, pod: Json, notes: list[Note]) -> Json:
         namespace = pod["metadata"]["namespace"]
-        found = self._asked(pod, namespace)
+        found = self._verdict(pod, namespace)
         claims = self.configuration.features.claims and bool(pod["spec"].get("resourceClaims"))
         if not claims and not _is_sent_to_webhook(pod):
-            held = _OF_ALLOCATIONS if namespace == self.installed_in else _OF_POLICIES
-            found = Verdict(refusals=tuple(each for each in found.refusals if each.rule in held))
+            rules = _OF_ALLOCATIONS if namespace == self.installed_in else _OF_POLICIES
+            found = Verdict(refusals=tuple(each for each in found.refusals if each.rule in rules))
         if found.refusals:
             lines = (
-                f"{origin}: {_placed(prefix, refusal.text)} [{refusal.rule}]"
+                f"{origin}: {_with_path(prefix, refusal.text)} [{refusal.rule}]"
                 for refusal in found.refusals
             )
             raise ManifestError("\n".join(lines))
-        notes += [Note(_placed(prefix, warning), origin) for warning in found.warnings]
+        notes += [Note(_with_path(prefix, warning), origin) for warning in found.warnings]
         return apply_patch(found.operations, pod) if found.operations else pod
 
-    def _asked(self, pod: Json, namespace: str) -> Verdict:
+    def _verdict(self, pod: Json, namespace: str) -> Verdict:
         request = AdmissionRequest(
             uid="",
             kind=_POD,
@@ -230,7 +230,7 @@ def _is_sent_to_webhook(pod: Json) -> bool:
     )
 
 
-def _placed(prefix: str, text: str) -> str:
+def _with_path(prefix: str, text: str) -> str:
     """Prefix a message about a pod with the path of the pod in the workload that creates it."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

@@ -36,7 +36,7 @@ from gputile.core.scheduling.pod_filter import ranked_shapes
 from gputile.tools.simulator.fields import Json
 from gputile.tools.simulator.manifests import Manifest, make_uid
 
-BOTH_WAYS = "it asks for GPUs by claims and by extended resources, but no node serves GPUs by both"
+MIXED_GPUS = "it asks for GPUs by claims and by extended resources, but no node serves GPUs by both"
 
 
 class _ClaimTemplateSpec(msgspec.Struct):
@@ -68,7 +68,7 @@ class KnownClaims:
             self.templates[key] = manifest.decode(_ClaimTemplate).spec.spec
         elif manifest.kind == "ResourceClaim":
             claim = manifest.decode(ResourceClaim)
-            self.claims[key] = claim if manifest.stored else _new(namespace, name, claim.spec)
+            self.claims[key] = claim if manifest.stored else _new_claim(namespace, name, claim.spec)
 
     def release(self, nodes: Collection[str]) -> None:
         """Deallocate the claims on ``nodes``, because the pods of these nodes are placed again."""
@@ -76,19 +76,19 @@ class KnownClaims:
             if claim_node(claim) in nodes:
                 self.claims[key] = msgspec.structs.replace(claim, status=ResourceClaimStatus())
 
-    def why_not(self, namespace: str, named: Json) -> str:
+    def problem(self, namespace: str, entry: Json) -> str:
         """Return why an entry of ``spec.resourceClaims`` cannot be evaluated, or "" if it can."""
-        name = named.get("resourceClaimName")
+        name = entry.get("resourceClaimName")
         if name:
             claim, kind = self.claims.get(f"{namespace}/{name}"), "ResourceClaim"
         else:
-            name, kind = named.get("resourceClaimTemplateName"), "ResourceClaimTemplate"
+            name, kind = entry.get("resourceClaimTemplateName"), "ResourceClaimTemplate"
             spec = self.templates.get(f"{namespace}/{name}")
-            claim = _new(namespace, str(name), spec) if spec is not None else None
+            claim = _new_claim(namespace, str(name), spec) if spec is not None else None
         if claim is None:
-            said = f"there is no {kind} {namespace}/{name} of {RESOURCE_API}"
-            return f"{said}: add its file with -f, or ignore it with --ignore-unknown"
-        return unjudged(claim)
+            text = f"there is no {kind} {namespace}/{name} of {RESOURCE_API}"
+            return f"{text}: add its file with -f, or ignore it with --ignore-unknown"
+        return claim_problem(claim)
 
     def create_from_templates(self, pod: Pod) -> tuple[Pod, list[ResourceClaim]]:
         """Create the pod's missing claims from their templates.
@@ -103,7 +103,7 @@ class KnownClaims:
             )
             if spec is not None and each.name not in made:
                 claims.append(
-                    _new(pod.metadata.namespace, f"{pod.metadata.name}-{each.name}", spec)
+                    _new_claim(pod.metadata.namespace, f"{pod.metadata.name}-{each.name}", spec)
                 )
                 name = claims[-1].metadata.name
                 statuses.append(PodResourceClaimStatus(name=each.name, resource_claim_name=name))
@@ -111,12 +111,12 @@ class KnownClaims:
         return msgspec.structs.replace(pod, status=status), claims
 
 
-def _new(namespace: str, name: str, spec: ResourceClaimSpec) -> ResourceClaim:
+def _new_claim(namespace: str, name: str, spec: ResourceClaimSpec) -> ResourceClaim:
     uid = make_uid("ResourceClaim", namespace, name)
     return ResourceClaim(metadata=ObjectMeta(namespace=namespace, name=name, uid=uid), spec=spec)
 
 
-def unjudged(claim: ResourceClaim) -> str:
+def claim_problem(claim: ResourceClaim) -> str:
     """Return why a claim is invalid or cannot be evaluated by this module, or "" otherwise."""
     before = f"claim {claim.metadata.name}: spec.devices"
     devices = claim.spec.devices
@@ -191,11 +191,11 @@ def _allocated(
 ) -> ResourceClaim | Refusal[FitRule]:
     results: list[AllocatedDevice] = []
     found, host = claim, host_request(pod)
-    for asked in parse_claim(claim):
-        decision = _first_fit(engine, asked, host, node)
+    for shape in parse_claim(claim):
+        decision = _first_fit(engine, shape, host, node)
         if isinstance(decision, Refusal):
             return decision
-        results += _results(decision, asked)
+        results += _results(decision, shape)
         status = ResourceClaimStatus(
             allocation=ClaimAllocation(devices=DeviceAllocation(results=tuple(results))),
             reserved_for=(

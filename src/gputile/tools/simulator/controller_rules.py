@@ -17,14 +17,14 @@ from gputile.api.workloads import PodDisruptionBudget, PodGroup
 from gputile.core.devices.gang_membership import (
     GangName,
     gang_of,
-    gated,
+    has_gang_gate,
     has_other_gates,
     needed_members,
     queue_priority,
-    started,
+    started_pods,
     too_few_text,
 )
-from gputile.core.devices.request import is_decided
+from gputile.core.devices.request import requests_gputile_gpu
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
@@ -95,7 +95,7 @@ def member_of(pod: Pod) -> GangName | None:
 
 def is_gated(pod: Pod) -> bool:
     """Return whether a pod has the gate of its gang, or admission would add that gate."""
-    return gated(pod) or is_decided(pod)
+    return has_gang_gate(pod) or requests_gputile_gpu(pod)
 
 
 def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
@@ -105,7 +105,7 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
         gang = gang_of(pod)
         if gang is not None:
             members.setdefault(gang, []).append(pod)
-    return {gang: len(started(bound)) for gang, bound in members.items()}
+    return {gang: len(started_pods(bound)) for gang, bound in members.items()}
 
 
 def incomplete(

@@ -134,8 +134,9 @@ class PodMaker:
 
     def indexed(self, index: int) -> Pod:
         """Return the pod of an Indexed Job with the completion index ``index``."""
-        said = {COMPLETION_INDEX: str(index)}
-        return self.pod(f"{self.name}-{index}-{self._suffix(index)}", labels=said, annotations=said)
+        entry = {COMPLETION_INDEX: str(index)}
+        name = f"{self.name}-{index}-{self._suffix(index)}"
+        return self.pod(name, labels=entry, annotations=entry)
 
     def numbered(self, ordinal: int) -> Pod:
         """Return the pod of a StatefulSet with this ordinal."""
@@ -290,12 +291,12 @@ def _daemons(workload: ControllerInput) -> Iterator[Pod]:
     chosen = [node for node in workload.nodes if _wants_pod(workload.written, node)]
     missed = [node for node in workload.nodes if node not in chosen and _wants_pod(admitted, node)]
     if missed:
-        said = f"{first_of([node.metadata.name for node in missed], 3)}: {_BY_TEMPLATE}"
+        text = f"{first_of([node.metadata.name for node in missed], 3)}: {_BY_TEMPLATE}"
         if not chosen and not workload.stored:
             raise workload.origin.error(
-                "spec.template.spec", f"the DaemonSet never makes a pod for {said}"
+                "spec.template.spec", f"the DaemonSet never makes a pod for {text}"
             )
-        workload.note(f"it makes no pod for {said}")
+        workload.note(f"it makes no pod for {text}")
     elif not chosen:
         workload.note("there is no node that it may run on")
     for i, node in enumerate(chosen):

@@ -54,7 +54,7 @@ _ALL: Final = 100  # percent of a GPU
 _MEMORY_UNKNOWN: Final = "; or state the memory of the whole GPU with --gpu-memory"
 # By default, KAI_FRACTION and KAI_MEMORY request a part of one GPU for the first container. These
 # annotations change that.
-_KAI_BESIDE: Final = (
+_KAI_MODIFIERS: Final = (
     "gpu-fraction-num-devices",
     "gpu-fraction-container-name",
     "gpu-fraction.limit",
@@ -110,23 +110,23 @@ class _Conversion:
     unit_mib: int
     gpu_mib: int | None
 
-    def walk(self, value: Any, path: str, above: Object) -> None:
+    def walk(self, value: Any, path: str, parent: Object) -> None:
         """Convert the pods and containers in ``value``.
 
-        ``path`` is the path of ``value`` in the object. ``above`` is the mapping around ``value``.
+        ``path`` is the path of ``value`` in the object. ``parent`` is the mapping around ``value``.
         """
         if isinstance(value, list):
             for number, item in enumerate(value):
-                self.walk(item, f"{path}[{number}]", above)
+                self.walk(item, f"{path}[{number}]", parent)
         elif isinstance(value, dict):
             containers = _containers(value)
             if containers:
-                template = above if path.endswith("spec") else None
+                template = parent if path.endswith("spec") else None
                 self._convert_pod(
                     value, containers, template, path.removesuffix("spec").removesuffix(".")
                 )
             elif isinstance(value.get("resources"), dict) and "containers" not in value:
-                self._convert_pod(above, [("", value)], None, path)
+                self._convert_pod(parent, [("", value)], None, path)
             if not _containers(value.get("spec")):
                 self._report_annotations(path, value.get("metadata"))
             for key, item in list(value.items()):
@@ -144,8 +144,11 @@ class _Conversion:
                 self._check(_at(container, each), f"{where}.{each}")
         metadata = self._metadata(template, before)
         annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
-        asked = {number: self._asked(container) for number, (_, container) in enumerate(containers)}
-        found = {number: amounts for number, amounts in asked.items() if amounts is not None}
+        found = {
+            number: amounts
+            for number, (_, container) in enumerate(containers)
+            if (amounts := self._request(container)) is not None
+        }
         counts = {amounts.gpus for amounts in found.values() if amounts.mib}
         mixed = len(counts) > 1 or (template is None and counts - {1})
         if mixed:
@@ -156,7 +159,7 @@ class _Conversion:
             self.result.notes.append(f"{path or 'spec'}: {text}")
         for number, amounts in found.items():
             if not mixed:
-                self._write(containers[number][1], amounts)
+                self._replace_resources(containers[number][1], amounts)
         if counts - {1} and not mixed and template is not None:
             template.setdefault("metadata", {})["labels"] = labels = {
                 **labels,
@@ -168,10 +171,10 @@ class _Conversion:
                 del metadata["annotations"]
         asks = any(_asks_gputile(each) for _, each in containers)
         if template is not None and template is not self.result.body:
-            self._join_gang(template, labels, asks and spec.get("schedulerName") in _GANG_MAKERS)
-        self._report_words(path, metadata, [each for _, each in containers])
+            self._label_gang(template, labels, asks and spec.get("schedulerName") in _GANG_MAKERS)
+        self._report_fields(path, metadata, [each for _, each in containers])
         if asks:
-            self._leave_scheduler(spec)
+            self._remove_scheduler(spec)
 
     def _report_refusal(
         self, containers: list[tuple[str, Object]], metadata: Object, path: str
@@ -192,16 +195,16 @@ class _Conversion:
     def _report_annotations(self, path: str, metadata: Any) -> None:
         """Report GPU requests in annotations if no pod spec belongs to ``metadata``."""
         if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-            self._report_words(path, metadata, [])
+            self._report_fields(path, metadata, [])
 
-    def _report_words(self, path: str, metadata: Object, containers: list[Object]) -> None:
+    def _report_fields(self, path: str, metadata: Object, containers: list[Object]) -> None:
         pod = {"metadata": metadata, "spec": {"containers": containers}}
-        beside = [name for name in _KAI_BESIDE if name in (metadata.get("annotations") or {})]
+        modifiers = [name for name in _KAI_MODIFIERS if name in (metadata.get("annotations") or {})]
         for where, rule in foreign_requests(path, pod):
             remedy = _MEMORY_UNKNOWN if KAI_FRACTION in where and not self.gpu_mib else ""
-            if beside:
+            if modifiers:
                 remedy = (
-                    f"; convert {' and '.join(beside)} by hand, and write the label "
+                    f"; convert {' and '.join(modifiers)} by hand, and write the label "
                     f"{GPU_COUNT_LABEL} for several GPUs"
                 )
             self.result.notes.append(f"{where} {rule}{remedy}")
@@ -209,7 +212,7 @@ class _Conversion:
             unknown = not self.gpu_mib and ForeignAmount.PERCENT_OF_MEMORY in text
             self.result.notes.append(text + (_MEMORY_UNKNOWN if unknown else ""))
 
-    def _asked(self, container: Object) -> _Amounts | None:
+    def _request(self, container: Object) -> _Amounts | None:
         """Return what a container requests from another system, or None if that is uncertain."""
         bounds = {**_bound(container, "requests"), **_bound(container, "limits")}
         amounts: dict[ForeignAmount, int] = {}
@@ -232,14 +235,14 @@ class _Conversion:
             else None
         )
 
-    def _write(self, container: Object, amounts: _Amounts) -> None:
+    def _replace_resources(self, container: Object, amounts: _Amounts) -> None:
         """Replace the resources that a container requests from another system with ``amounts``."""
-        gone = {*FOREIGN_RESOURCES, WHOLE_GPU}
+        replaced = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):
                 new: Object = {}
                 for name, amount in bound.items():
-                    new |= amounts.limits(self.unit_mib) if name in gone else {name: amount}
+                    new |= amounts.limits(self.unit_mib) if name in replaced else {name: amount}
                 container["resources"][kind] = new
         self.result.changed = True
 
@@ -251,8 +254,8 @@ class _Conversion:
         Return whether an annotation was converted.
         """
         apps = [each for name, each in containers if name.startswith("containers")]
-        left = any(name in annotations for name in _KAI_BESIDE)
-        if not apps or left or any(_asks_gputile(each) for _, each in containers):
+        modified = any(name in annotations for name in _KAI_MODIFIERS)
+        if not apps or modified or any(_asks_gputile(each) for _, each in containers):
             return False
         try:
             mib = Decimal(str(annotations.get(KAI_MEMORY, 0)))
@@ -272,19 +275,19 @@ class _Conversion:
         self.result.changed = True
         return True
 
-    def _job(self) -> Object:
+    def _job_or_object(self) -> Object:
         """Return ``spec.jobTemplate`` if it exists, and otherwise the object itself."""
         spec = self.result.body.get("spec")
         job = spec.get("jobTemplate") if isinstance(spec, dict) else None
         return job if isinstance(job, dict) else self.result.body
 
-    def _join_gang(self, template: Object, labels: Object, by_scheduler: bool) -> None:
+    def _label_gang(self, template: Object, labels: Object, by_scheduler: bool) -> None:
         """Add the labels of the gang to a pod template, or report which labels to add by hand.
 
         The gang gets the object's name. That is impossible for an object with a ``jobTemplate``,
         because it creates several gangs, and each gang needs a different name.
         """
-        job, name = self._job(), self.manifest.namespaced_name[1]
+        job, name = self._job_or_object(), self.manifest.namespaced_name[1]
         gang = foreign_gang(job)
         if GANG_NAME_LABEL in labels:
             return
@@ -304,7 +307,7 @@ class _Conversion:
             if text not in self.result.notes:
                 self.result.notes.append(text)
 
-    def _leave_scheduler(self, spec: Object) -> None:
+    def _remove_scheduler(self, spec: Object) -> None:
         """Remove another scheduler's name, so that gputile's webhook can set gputile's scheduler.
 
         A Volcano object gets the default scheduler's name instead, because Volcano would set its
@@ -313,7 +316,7 @@ class _Conversion:
         if spec.get("schedulerName") in _SCHEDULERS:
             del spec["schedulerName"]
             self.result.changed = True
-        whole = self._job().get("spec")
+        whole = self._job_or_object().get("spec")
         if self.manifest.group == _VOLCANO and isinstance(whole, dict):
             self.result.changed |= whole.get("schedulerName") != DEFAULT_SCHEDULER
             whole["schedulerName"] = DEFAULT_SCHEDULER

@@ -121,7 +121,7 @@ def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> 
     if total > MOST_NODES:
         raise manifest.origin.error("nodes", f"{total} nodes are more than {MOST_NODES}")
     for i, node in enumerate(cluster.nodes):
-        yield from _Describer(manifest.origin, f"nodes[{i}]", unit).nodes(node)
+        yield from _NodeBuilder(manifest.origin, f"nodes[{i}]", unit).nodes(node)
 
 
 def usual_mib(model: str) -> int:
@@ -142,16 +142,16 @@ def nodes_of_text(
         ManifestError: the text has the wrong format, or the memory of the model is unknown.
     """
     origin = Origin(f"{source} {text}")
-    form = "use COUNTxGPUSxMODEL[=MEMORY][:MODE], such as 2x8xH100:cgpu"
+    usage = "use COUNTxGPUSxMODEL[=MEMORY][:MODE], such as 2x8xH100:cgpu"
     written, colon, mode = text.partition(":")
     *counts, last = written.split("x", 2)
     model, _, memory = last.partition("=")
     if len(counts) < 2 or not all(decimal(count, 5) > 0 for count in counts) or not model:
-        raise origin.error("", form)
+        raise origin.error("", usage)
     if not memory and not usual_mib(model):
         known = (re.split("[^a-z0-9]", pattern)[0].upper() for pattern, _ in _USUAL_MIB)
-        said = f"state it, as {written}=48GiB{colon}{mode}{nearest(model, known)}"
-        raise origin.error("", f"the memory of a {model} is unknown: {said}")
+        hint = f"state it, as {written}=48GiB{colon}{mode}{nearest(model, known)}"
+        raise origin.error("", f"the memory of a {model} is unknown: {hint}")
     node = {"name": f"new-{number}", "count": int(counts[0])} | ({"mode": mode} if colon else {})
     gpus = {"count": int(counts[1]), "model": model, "memory": memory or f"{usual_mib(model)}MiB"}
     body = {"apiVersion": API_VERSION, "kind": "Cluster", "nodes": [node | {"gpus": gpus}]}
@@ -179,7 +179,7 @@ def written_node(manifest: Manifest) -> Node:
         ("allocatable", node.status.allocatable),
     ):
         for name, amount in amounts.items():
-            if why := _broken_amount(amount):
+            if why := _amount_problem(amount):
                 raise manifest.origin.error(f'status.{field}["{name[:80]}"]', why)
     uid = node.metadata.uid or make_uid("Node", "", node.metadata.name)
     return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, uid=uid))
@@ -200,7 +200,7 @@ def _mib(origin: Origin, path: str, text: str) -> int:
         raise origin.error(path, str(error)) from error
 
 
-class _Describer:
+class _NodeBuilder:
     """Creates the Node objects of one entry of ``nodes``. Every error names the entry's path."""
 
     def __init__(self, origin: Origin, path: str, unit_mib: int) -> None:
@@ -236,9 +236,9 @@ class _Describer:
         if described.placement is not None:
             gpu_labels[PLACEMENT_LABEL] = described.placement
         labels = {"kubernetes.io/hostname": name, **_KUBELET_LABELS} | gpu_labels | described.labels
-        non_gpu = self._non_gpu(described)
-        capacity: ResourceList = dict(non_gpu)
-        allocatable: ResourceList = dict(non_gpu)
+        other_resources = self._other_resources(described)
+        capacity: ResourceList = dict(other_resources)
+        allocatable: ResourceList = dict(other_resources)
         if gpus and not inventory.claims:
             for resources, unhealthy in ((capacity, True), (allocatable, False)):
                 offered = resources_for_mode(mode, gpus, self._unit, count_unhealthy=unhealthy)
@@ -292,7 +292,7 @@ class _Describer:
                     Gpu(index=len(gpus), uuid=uuid, mib=mib, model=group.model, healthy=healthy)
                 )
         replicas, links = self._replicas(described.labels, mode), self._bandwidth(groups)
-        claims = self._by_claims(described.labels, mode, replicas)
+        claims = self._serves_claims(described.labels, mode, replicas)
         inventory = Inventory(
             tuple(gpus),
             mode=mode.value,
@@ -308,12 +308,12 @@ class _Describer:
 
     def _replicas(self, labels: Mapping[str, str], mode: Mode) -> int:
         """Return how many replicas of each GPU the labels request, or 0 without time-slicing."""
-        way, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
-        if way is None or self._one_of(field, way, _SHARING) != _TIME_SLICING:
+        value, field = labels.get(SHARING_LABEL), f'labels["{SHARING_LABEL}"]'
+        if value is None or self._one_of(field, value, _SHARING) != _TIME_SLICING:
             return 0
         if mode is not Mode.EXCLUSIVE:
             raise self._error(
-                field, f"{way} is valid in mode {Mode.EXCLUSIVE.value} only, not in {mode.value}"
+                field, f"{value} is valid in mode {Mode.EXCLUSIVE.value} only, not in {mode.value}"
             )
         replicas = decimal(text := labels.get(REPLICAS_LABEL, ""), 3)
         if not 2 <= replicas <= MOST_REPLICAS:
@@ -322,7 +322,7 @@ class _Describer:
             )
         return replicas
 
-    def _by_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
+    def _serves_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
         """Return whether a label makes the node serve claims, and refuse an invalid label."""
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
@@ -359,19 +359,19 @@ class _Describer:
             )
         return given
 
-    def _non_gpu(self, described: DescribedNode) -> ResourceList:
+    def _other_resources(self, described: DescribedNode) -> ResourceList:
         """Return the node's non-GPU resources. The memory may be "64GiB" or "64Gi"."""
         memory = described.memory
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
-        non_gpu: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
-        non_gpu["ephemeral-storage"] = _DISK
-        non_gpu |= described.resources
-        for name, amount in non_gpu.items():
+        resources: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
+        resources["ephemeral-storage"] = _DISK
+        resources |= described.resources
+        for name, amount in resources.items():
             path = name if name in ("cpu", "memory") else f'resources["{name[:80]}"]'
-            if why := _broken_amount(amount):
+            if why := _amount_problem(amount):
                 raise self._error(path, why)
-        return non_gpu
+        return resources
 
     def _one_of(self, field: str, value: str, valid: Iterable[str]) -> str:
         if value not in valid:
@@ -382,7 +382,7 @@ class _Describer:
         return self._origin.error(f"{self._path}.{field}", rule)
 
 
-def _broken_amount(amount: str | int | float) -> str | None:
+def _amount_problem(amount: str | int | float) -> str | None:
     """Return why an amount of a resource is invalid, or None if the amount is valid."""
     try:
         value = parse_quantity(amount)

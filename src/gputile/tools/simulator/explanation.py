@@ -19,16 +19,16 @@ from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.placement_engine import TOP_SCORE
-from gputile.tools.simulator.claims import unjudged
+from gputile.tools.simulator.claims import claim_problem
 from gputile.tools.simulator.controller_rules import VictimFinder, victims_text
 from gputile.tools.simulator.fields import MistypedResources, mistyped_mode
 from gputile.tools.simulator.node_reports import (
     NodeReport,
     Subject,
-    asks,
-    left_to_others,
-    unlimited_memory,
-    waiting_for,
+    gates_text,
+    memory_warning,
+    missed_admission_text,
+    request_text,
 )
 from gputile.tools.simulator.remedies import Remedy, remedies
 
@@ -84,78 +84,78 @@ def explain_pod(
         )
     if pod.finished or pod.spec.node_name:
         state, text = placement_of(pod)
-        more = (
-            [] if pod.finished else [_why_there(subject), _unlimited(subject, [pod.spec.node_name])]
-        )
+        more: list[str | None] = []
+        if not pod.finished:
+            more = [_placement_reason(subject), _memory_warning(subject, [pod.spec.node_name])]
         return PodExplanation(pod, state, [text, *filter(None, more)], placed=True)
     return _pending(subject)
 
 
 def _pending(subject: Subject) -> PodExplanation:
     if subject.invalid:
-        said = (
+        reason = (
             f"{subject.invalid}. kube-scheduler may allocate it nevertheless. On which node, "
             f"gputile cannot tell."
         )
         return PodExplanation(
-            subject.pod, "Refused", [f"Pod {subject.pod.key}: {said}"], placed=False
+            subject.pod, "Refused", [f"Pod {subject.pod.key}: {reason}"], placed=False
         )
     reports = subject.reports()
     fitting = [report.name for report in reports if report.fits]
-    text = _asked(subject)
-    waiting = waiting_for(subject.pod) or left_to_others(subject.pod, subject.configuration)
+    text = _request_sentences(subject)
+    waiting = gates_text(subject.pod) or missed_admission_text(subject.pod, subject.configuration)
     if waiting is not None:
         text.append(f"It is not scheduled yet: {waiting}.")
     if fitting:
         named = ", ".join(fitting[:NODES_NAMED]) + (", ..." if len(fitting) > NODES_NAMED else "")
         soon = "" if waiting is not None else "; kube-scheduler will try it again"
         text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
-        text += filter(None, [_unlimited(subject, fitting)])
+        text += filter(None, [_memory_warning(subject, fitting)])
     else:
-        ever = (
+        even_empty = (
             ""
             if any(not report.unresolvable for report in reports)
             else ", not even when they are empty"
         )
-        text.append(f"It fits none of {len(reports)} node(s){ever}.")
+        text.append(f"It fits none of {len(reports)} node(s){even_empty}.")
         containers = (*subject.pod.spec.init_containers, *subject.pod.spec.containers)
-        asked = (name for container in containers for name in container.resources.limits)
-        mistyped = [*MistypedResources(subject.nodes).among(asked), mistyped_mode(subject.pod)]
-        text += [f"{said[:1].upper()}{said[1:]}" for said in mistyped if said]
+        requested = (name for container in containers for name in container.resources.limits)
+        mistyped = [*MistypedResources(subject.nodes).among(requested), mistyped_mode(subject.pod)]
+        text += [f"{each[:1].upper()}{each[1:]}" for each in mistyped if each]
     state = "Waits" if waiting is not None else ("Fits" if fitting else "Pending")
-    preempts = None if fitting or waiting is not None else _preempts(subject)
+    preempts = None if fitting or waiting is not None else _preemption_text(subject)
     if preempts is not None:
         state, text = "Preempts", [*text, preempts]
     placed = bool(fitting) or preempts is not None
     return PodExplanation(subject.pod, state, text, placed, reports, remedies(subject, reports))
 
 
-def _asked(subject: Subject) -> list[str]:
+def _request_sentences(subject: Subject) -> list[str]:
     """Return sentences on the pod's requests, and on claims that gputile cannot evaluate."""
     pod = subject.pod
     if not pod.spec.resource_claims:
-        return [f"Pod {pod.key} {asks(subject.request)}."]
-    asked = [asks(Request(shape, CLAIM_UNIT_MIB, ())) for shape in subject.shapes]
+        return [f"Pod {pod.key} {request_text(subject.request)}."]
+    parts = [request_text(Request(shape, CLAIM_UNIT_MIB, ())) for shape in subject.shapes]
     allocated = [
         claim.metadata.name for claim in subject.claims if claim.status.allocation is not None
     ]
-    asked += [f"has GPUs by claim {name}, which is allocated" for name in allocated]
-    if not asked:
-        asked = [
-            asks(subject.request)
+    parts += [f"has GPUs by claim {name}, which is allocated" for name in allocated]
+    if not parts:
+        parts = [
+            request_text(subject.request)
             if subject.request
             else "has no claim for gputile's GPUs that is known"
         ]
     known = {claim.metadata.name for claim in subject.claims}
     others = [name for name in claims_of(pod) if name not in known]
     not_made = len(pod.spec.resource_claims) - len(claims_of(pod))
-    unseen = [f"claim {name}, which is for other devices or does not exist" for name in others]
-    unseen += [f"{not_made} claim(s) that have not been made yet"] if not_made else []
-    unseen += filter(None, map(unjudged, subject.claims))
-    return [f"Pod {pod.key} {' and '.join(asked)}.", *(f"Not judged: {each}." for each in unseen)]
+    unread = [f"claim {name}, which is for other devices or does not exist" for name in others]
+    unread += [f"{not_made} claim(s) that have not been made yet"] if not_made else []
+    unread += filter(None, map(claim_problem, subject.claims))
+    return [f"Pod {pod.key} {' and '.join(parts)}.", *(f"Not judged: {each}." for each in unread)]
 
 
-def _preempts(subject: Subject) -> str | None:
+def _preemption_text(subject: Subject) -> str | None:
     """Return a sentence on the pods that the subject would preempt, or None if there are none."""
     if subject.request is None:
         return None
@@ -172,8 +172,8 @@ def _preempts(subject: Subject) -> str | None:
     )
 
 
-def _unlimited(subject: Subject, nodes: Sequence[str]) -> str | None:
-    return unlimited_memory(subject.ledger, nodes) if subject.request is not None else None
+def _memory_warning(subject: Subject, nodes: Sequence[str]) -> str | None:
+    return memory_warning(subject.ledger, nodes) if subject.request is not None else None
 
 
 def placement_of(pod: Pod) -> tuple[str, str]:
@@ -247,7 +247,7 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
     )
 
 
-def _why_there(subject: Subject) -> str | None:
+def _placement_reason(subject: Subject) -> str | None:
     """Return a sentence that compares a bound pod's node with the cluster's other nodes now.
 
     The state of the cluster at the time of the binding is not recorded. Return None if gputile does
@@ -290,7 +290,10 @@ def creation_refusal(name: str, events: Iterable[Event]) -> str | None:
     found = [
         event
         for event in events
-        if event.reason == _REASON and _is_of(name, event.involved_object.name) and event.message
+        if event.reason == _REASON
+        and event.message
+        and event.involved_object.name
+        and f"{name}-".startswith(f"{event.involved_object.name}-")
     ]
     if not found:
         return None
@@ -305,7 +308,3 @@ def _remedy(message: str) -> str:
     """Return "; " and the remedy if ``message`` is about a quota or limit, or "" otherwise."""
     found = ((re.search(pattern, message), text) for pattern, text in _REMEDIES)
     return next((f"; {text.format(*match.groups())}" for match, text in found if match), "")
-
-
-def _is_of(pod: str, controller: str) -> bool:
-    return bool(controller) and (pod == controller or pod.startswith(f"{controller}-"))

@@ -73,7 +73,7 @@ def _unknown_field(name: str, type_name: str) -> str:
     return f"unknown field{nearest(name, _fields(type_name))}"
 
 
-_Found = tuple[str, "str | _Unknown"]
+_Finding = tuple[str, "str | _Unknown"]
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def names_of_fields(type_name: str) -> frozenset[str]:
     return frozenset(_fields(type_name))
 
 
-def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
+def _check(type_name: str, value: Any, path: str) -> Iterator[_Finding]:
     if type_name.startswith("[]"):
         yield from _list(type_name[2:], value, path)
     elif type_name.startswith("{}"):
@@ -102,7 +102,7 @@ def _check(type_name: str, value: Any, path: str) -> Iterator[_Found]:
             yield path, why
 
 
-def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
+def _object(type_name: str, value: Any, path: str) -> Iterator[_Finding]:
     if not isinstance(value, dict):
         yield path, f"must be a mapping, is {kind_of(value)}"
         return
@@ -116,7 +116,7 @@ def _object(type_name: str, value: Any, path: str) -> Iterator[_Found]:
             yield from _check(expected, item, f"{before}{name}")
 
 
-def _list(item_type: str, value: Any, path: str) -> Iterator[_Found]:
+def _list(item_type: str, value: Any, path: str) -> Iterator[_Finding]:
     if not isinstance(value, list):
         yield path, f"must be a list, is {kind_of(value)}"
         return
@@ -124,7 +124,7 @@ def _list(item_type: str, value: Any, path: str) -> Iterator[_Found]:
         yield from _check(item_type, item, f"{path}[{i}]")
 
 
-def _map(item_type: str, value: Any, path: str) -> Iterator[_Found]:
+def _map(item_type: str, value: Any, path: str) -> Iterator[_Finding]:
     if not isinstance(value, dict):
         yield path, f"must be a mapping, is {kind_of(value)}"
         return
@@ -186,9 +186,9 @@ _SCALARS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 
 
 _KINDS: Final = ("initContainers", "containers")
-_LIKE: Final = 0.75  # the required similarity, higher than that of amd.com/gpu and nvidia.com/gpu
+_SIMILARITY: Final = 0.75  # required similarity, higher than between amd.com/gpu and nvidia.com/gpu
 # HAMi's names for gputile's resources. HAMi counts memory in MiB.
-_OTHERS: Final = MappingProxyType(
+_HAMI_NAMES: Final = MappingProxyType(
     {"nvidia.com/gpumem": GPU_MEMORY, "nvidia.com/gpucores": GPU_CORE}
 )
 
@@ -213,8 +213,8 @@ class MistypedResources:
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):
                 named = container.get("resources", {}).get("limits", {})
-                for said in self.among(name for name in named if name not in _OTHERS):
-                    yield f"{prefix}spec.{kind}[{i}].resources.limits: {said}"
+                for sentence in self.among(name for name in named if name not in _HAMI_NAMES):
+                    yield f"{prefix}spec.{kind}[{i}].resources.limits: {sentence}"
 
     def among(self, names: Iterable[str]) -> Iterator[str]:
         """Yield a sentence for each incorrect name that resembles a correct name."""
@@ -222,13 +222,13 @@ class MistypedResources:
             if "/" not in name or name.startswith(MIG_PREFIX) or name in self._offered | self._seen:
                 continue
             self._seen.add(name)
-            if meant := self._meant(name):
-                yield f"no node offers {shown(name)}{meant}"
+            if suggestion := self._suggestion(name):
+                yield f"no node offers {shown(name)}{suggestion}"
 
-    def _meant(self, name: str) -> str:
+    def _suggestion(self, name: str) -> str:
         longer = min((each for each in self._offered if each.startswith(f"{name}.")), default="")
-        named = longer or _OTHERS.get(name)
-        return f"; did you mean {named}?" if named else nearest(name, self._offered, _LIKE)
+        named = longer or _HAMI_NAMES.get(name)
+        return f"; did you mean {named}?" if named else nearest(name, self._offered, _SIMILARITY)
 
 
 def mistyped_mode(pod: Pod) -> str:
@@ -236,13 +236,13 @@ def mistyped_mode(pod: Pod) -> str:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]
-    demanded = [
+    required = [
         *pod.spec.node_selector.items(),
         *((rule.key, value) for rule in rules for value in rule.values),
     ]
-    for key, mode in demanded:
-        if key == MODE_LABEL and mode not in set(Mode) and (meant := nearest(mode, Mode)):
-            return f"no node is in mode {shown(mode)} ({MODE_LABEL}){meant}"
+    for key, mode in required:
+        if key == MODE_LABEL and mode not in set(Mode) and (suggestion := nearest(mode, Mode)):
+            return f"no node is in mode {shown(mode)} ({MODE_LABEL}){suggestion}"
     return ""
 
 

@@ -8,7 +8,7 @@ A pod of this plugin is therefore assumed to use the GPUs with the fewest pods.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
 from typing import Any, Final, TypeVar
@@ -55,7 +55,7 @@ from gputile.core.devices.inventory import (
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_nodes import usual_mib
 from gputile.tools.simulator.fields import with_containers
-from gputile.tools.simulator.foreign_words import GPU_COUNTERS, GPU_NAMES, SHARED_GPU, other_words
+from gputile.tools.simulator.foreign_words import GPU_COUNTERS, GPU_NAMES, SHARED_GPU, gpu_field
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 # Marks in-memory Node objects whose GPUs other systems serve. It is never written to the cluster.
@@ -95,7 +95,7 @@ class AdoptedCluster:
     notes: list[Note] = field(default_factory=list)
 
 
-def adopted(
+def adopted_cluster(
     nodes: Iterable[Node], pods: Sequence[Pod], unit_mib: int, pending: Sequence[Pod] = ()
 ) -> AdoptedCluster:
     """Add inventories and allocations for the GPUs that gputile does not serve.
@@ -110,27 +110,28 @@ def adopted(
     for node in nodes:
         served = INVENTORY_ANNOTATION in node.metadata.annotations
         claims = claims and not served
-        facts = None if served else _facts(node, unit_mib)
-        if facts is None:
+        adopted = adopted_node(node, unit_mib)
+        if adopted is None:
             found.nodes.append(node)
             offered = node.status.capacity
             counters = filter(GPU_COUNTERS.match, offered)
             if not served and any(count_of(offered, name) for name in counters):
                 unknown.append(node.metadata.name)
             continue
-        source, known[node.metadata.name] = facts
+        of_node, known[node.metadata.name] = adopted
+        source = of_node.metadata.annotations[ADOPTED]
         by_source.setdefault(source, []).append(node.metadata.name)
-        found.nodes.append(_annotated(with_inventory(node, facts[1]), ADOPTED, source))
+        found.nodes.append(of_node)
     for source, names in by_source.items():
         found.notes.append(
             Note(f"gputile does not serve {first_of(names, 3)}: its GPUs are read from {source}")
         )
     if unknown:
-        said = (
+        text = (
             "its GPUs are not shown: no label states their memory, another system shares them, or "
             "MIG splits them"
         )
-        found.notes.append(Note(f"node {first_of(unknown, 3)}: {said}"))
+        found.notes.append(Note(f"node {first_of(unknown, 3)}: {text}"))
     holders = {name: Counter[str]() for name in known}
     guessed = False
     for pod in pods:
@@ -138,7 +139,7 @@ def adopted(
         if inventory is None or pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations:
             found.pods.append(pod)
             continue
-        adopted_pod = _with_gpus(pod, inventory, holders[pod.spec.node_name], unit_mib)
+        adopted_pod = with_allocation(pod, inventory, holders[pod.spec.node_name], unit_mib)
         guessed |= adopted_pod is not pod and inventory.mode == Mode.EXCLUSIVE
         found.pods.append(adopted_pod)
     if guessed:
@@ -146,16 +147,29 @@ def adopted(
             Note("NVIDIA's device plugin does not publish the GPUs of pods: they are assumed")
         )
     uncounted = {
-        pod.key: name for pod in (*found.pods, *pending) if (name := other_words(pod, claims))
+        pod.key: name for pod in (*found.pods, *pending) if (name := gpu_field(pod, claims))
     }
     if uncounted:
-        asked = first_of(sorted(set(uncounted.values())), 3)
-        said = f"its GPUs are not counted: it asks for them by {asked}, which gputile does not read"
-        found.notes.append(Note(f"pod {first_of(list(uncounted), 3)}: {said}"))
+        named = first_of(sorted(set(uncounted.values())), 3)
+        text = f"its GPUs are not counted: it asks for them by {named}, which gputile does not read"
+        found.notes.append(Note(f"pod {first_of(list(uncounted), 3)}: {text}"))
     return found
 
 
-def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
+def adopted_node(node: Node, unit_mib: int) -> tuple[Node, Inventory] | None:
+    """Return a copy with the inventory of the node's GPUs, and the inventory.
+
+    Return None if gputile serves the node, or if nothing describes its GPUs.
+    """
+    if INVENTORY_ANNOTATION in node.metadata.annotations:
+        return None
+    facts = _read_inventory(node, unit_mib)
+    if facts is None:
+        return None
+    return _annotated(with_inventory(node, facts[1]), ADOPTED, facts[0]), facts[1]
+
+
+def _read_inventory(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
     """Return the first source that describes a node's GPUs, and the inventory, or None."""
     for source, read in _SOURCES:
         try:
@@ -167,7 +181,7 @@ def _facts(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
     return None
 
 
-def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
+def _hami_inventory(node: Node, unit_mib: int) -> Inventory | None:
     text = node.metadata.annotations.get(HAMI_NODE)
     if text is None:
         return None
@@ -191,7 +205,7 @@ def _of_hami(node: Node, unit_mib: int) -> Inventory | None:
     return Inventory(gpus=gpus, mode=Mode.CGPU, unit_mib=unit_mib)
 
 
-def _of_gpushare(node: Node, unit_mib: int) -> Inventory | None:
+def _gpushare_inventory(node: Node, unit_mib: int) -> Inventory | None:
     """Return the GPUs of a gpushare or ACK node. ``_gpushare_unit`` guesses the memory unit."""
     labels, offered = node.metadata.labels, node.status.capacity
     units, count = count_of(offered, GPU_MEMORY), count_of(offered, GPU_COUNT)
@@ -218,7 +232,7 @@ def _gpushare_unit(units: int) -> int:
     return 1 if units > _MOST_GIB else 1024
 
 
-def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | None:
+def _labelled_inventory(node: Node, count: str, memory: str, model: str) -> Inventory | None:
     """Return the GPUs that the labels ``count``, ``memory`` and ``model`` describe.
 
     Return None if the labels are incomplete, or if all GPUs are divided into MIG instances. The
@@ -231,7 +245,8 @@ def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | N
     replicas = int(next((labels[name] for name in _REPLICAS if name in labels), "1"))
     number = int(labels.get(count, "0")) or count_of(offered, WHOLE_GPU) // max(replicas, 1)
     mib = int(labels.get(memory, "0")) or usual_mib(name)
-    if _is_split(offered):  # the label also counts GPUs that MIG splits
+    if any(key.startswith(MIG_PREFIX) and count_of(offered, key) for key in offered):
+        # The label also counts GPUs that MIG splits.
         number = min(number, count_of(offered, WHOLE_GPU) // max(replicas, 1))
     if not number or not mib or (count not in labels and not name):
         return None
@@ -239,11 +254,6 @@ def _of_labels(node: Node, count: str, memory: str, model: str) -> Inventory | N
     name = name.removesuffix("-SHARED")
     gpus = _equal_gpus(node, number, mib, name)
     return Inventory(gpus=gpus, mode=Mode.EXCLUSIVE, replicas=min(sliced, MOST_REPLICAS))
-
-
-def _is_split(offered: Mapping[str, Any]) -> bool:
-    """Return whether a node advertises MIG instances as resources of their own."""
-    return any(name.startswith(MIG_PREFIX) and count_of(offered, name) for name in offered)
 
 
 def _equal_gpus(node: Node, count: int, mib: int, model: str) -> tuple[Gpu, ...]:
@@ -255,33 +265,33 @@ def _equal_gpus(node: Node, count: int, mib: int, model: str) -> tuple[Gpu, ...]
 
 
 _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] = (
-    ("HAMi's annotation", _of_hami),
-    ("gpushare's or ACK's labels and resources", _of_gpushare),
-    ("GPU Feature Discovery's labels", lambda node, _: _of_labels(node, *_GFD)),
-    ("Karpenter's labels", lambda node, _: _of_labels(node, *_KARPENTER)),
-    ("EKS's labels", lambda node, _: _of_labels(node, *_EKS)),
-    ("GKE's label", lambda node, _: _of_labels(node, "", "", _GKE_MODEL)),
+    ("HAMi's annotation", _hami_inventory),
+    ("gpushare's or ACK's labels and resources", _gpushare_inventory),
+    ("GPU Feature Discovery's labels", lambda node, _: _labelled_inventory(node, *_GFD)),
+    ("Karpenter's labels", lambda node, _: _labelled_inventory(node, *_KARPENTER)),
+    ("EKS's labels", lambda node, _: _labelled_inventory(node, *_EKS)),
+    ("GKE's label", lambda node, _: _labelled_inventory(node, "", "", _GKE_MODEL)),
 )
 
 
-def _with_gpus(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
+def with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
     """Add an allocation annotation for the GPUs that another system allocated to the pod.
 
     If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, no
     annotation is added. ``holders`` counts assumed pods by GPU UUID, and is updated.
     """
-    taken = _annotated_amounts(pod, inventory)
-    if taken:
+    amounts = _annotated_amounts(pod, inventory)
+    if amounts:
         shares = tuple(
-            GpuShare(gpu.uuid, gpu.index, *taken[gpu.index])
+            GpuShare(gpu.uuid, gpu.index, *amounts[gpu.index])
             for gpu in inventory.gpus
-            if gpu.index in taken
+            if gpu.index in amounts
         )
         least = min(share.mib for share in shares)
-        shared = sharing(pod, len(shares), max(1, least // unit_mib), 0)
+        shared = with_shares(pod, len(shares), max(1, least // unit_mib), 0)
         allocation = Allocation(shares, {}, unit_mib, mode=inventory.mode)
         return _annotated(shared, ALLOCATION_ANNOTATION, encode_allocation(allocation))
-    pod = _renamed(pod)
+    pod = _with_whole_gpus(pod)
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:
@@ -305,12 +315,12 @@ def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, i
     """
     annotations = pod.metadata.annotations
     index_of = {gpu.uuid: gpu.index for gpu in inventory.gpus}
-    taken: dict[int, tuple[int, int]] = {}
+    amounts: dict[int, tuple[int, int]] = {}
 
     def add(index: int | None, mib: int, percent: int = 0) -> None:
         if index in index_of.values() and index is not None:
-            before = taken.get(index, (0, 0))
-            taken[index] = before[0] + mib, min(100, before[1] + percent)
+            before = amounts.get(index, (0, 0))
+            amounts[index] = before[0] + mib, min(100, before[1] + percent)
 
     # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends a container.
     for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
@@ -318,8 +328,8 @@ def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, i
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
             uuid = fields[0].partition("[")[0]  # for a MIG instance, [n-m] follows the UUID
             add(index_of.get(uuid), int(fields[2]), int(fields[3]))
-    asked = sum(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
-    unit = _gpushare_unit(asked) if asked else 1024
+    requested = sum(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
+    unit = _gpushare_unit(requested) if requested else 1024
     index = annotations.get(GPUSHARE_INDEX, "")
     if ACK_ALLOCATION in annotations:
         try:
@@ -327,15 +337,15 @@ def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, i
                 annotations[ACK_ALLOCATION], type=dict[str, dict[str, int]]
             )
         except msgspec.MsgspecError:
-            return taken
+            return amounts
         for index, units in (item for each in containers.values() for item in each.items()):
             add(int(index) if index.isdecimal() else None, units * unit)
-    elif index.isdecimal() and asked:
-        add(int(index), asked * unit)
-    return taken
+    elif index.isdecimal() and requested:
+        add(int(index), requested * unit)
+    return amounts
 
 
-def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
+def with_shares(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
     """Replace a pod's GPU request with a request for a share of each of ``gpus`` GPUs.
 
     Each share has ``units`` of memory and ``percent`` of compute.
@@ -343,16 +353,16 @@ def sharing(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
     wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | (
         {GPU_CORE: gpus * percent} if percent else {}
     )
-    asked = asking(pod, wanted)
+    changed = with_gpus(pod, wanted)
     labels = {key: text for key, text in pod.metadata.labels.items() if key != GPU_COUNT_LABEL}
     if gpus > 1:
         labels[GPU_COUNT_LABEL] = str(gpus)
     return msgspec.structs.replace(
-        asked, metadata=msgspec.structs.replace(asked.metadata, labels=labels)
+        changed, metadata=msgspec.structs.replace(changed.metadata, labels=labels)
     )
 
 
-def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
+def with_gpus(pod: Pod, wanted: dict[str, Any]) -> Pod:
     """Replace all GPU requests of a pod with ``wanted``.
 
     ``wanted`` goes to the first container that requests GPUs, if there is such a container.
@@ -375,10 +385,10 @@ def asking(pod: Pod, wanted: dict[str, Any]) -> Pod:
     return with_containers(pod, changed)
 
 
-def _renamed(pod: Pod) -> Pod:
+def _with_whole_gpus(pod: Pod) -> Pod:
     """Return a pod that requests ``nvidia.com/gpu`` in place of ``nvidia.com/gpu.shared``."""
     count = sum(count_of(each.resources.limits, SHARED_GPU) for each in pod.spec.containers)
-    return asking(pod, {WHOLE_GPU: count}) if count else pod
+    return with_gpus(pod, {WHOLE_GPU: count}) if count else pod
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:

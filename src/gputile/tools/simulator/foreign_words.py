@@ -112,18 +112,18 @@ _MIN_AVAILABLE: Final = (
 _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
-def other_words(pod: Pod, claims: bool) -> str:
+def gpu_field(pod: Pod, claims: bool) -> str:
     """Return the field by which a pod requests another system's GPUs, or "".
 
     The field is an annotation, a resource or, if another system serves ``claims``,
     ``resourceClaims``. Also return "" if the pod has ended or also requests gputile's GPUs.
     """
     limits = (name for each in pod.spec.containers for name in each.resources.limits)
-    asked = {*pod.metadata.annotations, *limits}
-    if pod.finished or asked & {ALLOCATION_ANNOTATION, *GPU_NAMES}:
+    names = {*pod.metadata.annotations, *limits}
+    if pod.finished or names & {ALLOCATION_ANNOTATION, *GPU_NAMES}:
         return ""
     by_claims = "resourceClaims" if claims and pod.spec.resource_claims else ""
-    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in asked), by_claims)
+    return next((name for name in (*ASKING, *FOREIGN_RESOURCES) if name in names), by_claims)
 
 
 def foreign_requests(path: str, pod: Json) -> Iterator[Broken]:
@@ -136,8 +136,8 @@ def foreign_requests(path: str, pod: Json) -> Iterator[Broken]:
     for name, where, value in _annotations(path, pod):
         if name in ASKING:
             unit, remedy = ASKING[name]
-            asked = _ASKED.format(f"{value[:20]} {unit}")
-            yield where, f"{asked} {remedy}; or leave the annotation out"
+            rule = _ASKED.format(f"{value[:20]} {unit}")
+            yield where, f"{rule} {remedy}; or leave the annotation out"
 
 
 def foreign_notes(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterator[str]:
@@ -207,10 +207,15 @@ def foreign_gang_note(body: Json) -> str:
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each entry without effect in a ResourceQuota."""
+    """Yield a sentence for each entry of a ResourceQuota on GPUs, which a simulation never counts.
+
+    Kubernetes does not count some of these entries either.
+    """
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
-        if (
+        if name.removeprefix("requests.") in GPU_NAMES and name.startswith("requests."):
+            yield f"spec.hard[{shown(name)}] is not counted here; a cluster refuses pods beyond it"
+        elif (
             "/" in resource
             and not resource.startswith(("requests.", "count/"))
             and "class." not in name  # of a StorageClass or a DeviceClass

@@ -15,11 +15,11 @@ POD_SPEC: Final = "core.v1.PodSpec"
 _CONTAINER: Final = "core.v1.Container"
 _WHOLE_GPUS: Final = ("gpu", "gpus")  # their names in kinds that use no Kubernetes resource names
 _AMOUNTS: Final = (*_WHOLE_GPUS, "cpu", "memory")
-# The names of fields that contain a number of GPUs, such as requestGPU, gpuDevices, num_gpus and
-# gpusPerNode.
+# The names of fields that contain a number of GPUs or an amount of their memory, such as
+# requestGPU, gpuDevices, gpuMemory, num_gpus and gpusPerNode.
 _NUMBER: Final = re.compile(
     "(?i)(request|limit|num)?_?gpus?_?"
-    "(count|devices|number|request|limit|portion(request)?|per_?(node|pod|replica|worker))?"
+    "(count|devices|memory|number|request|limit|portion(request)?|per_?(node|pod|replica|worker))?"
 )
 _NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")  # of DRA, KubeVirt, KubeAI
 # Fields that name claims outside of a pod spec. The claims of a pod spec are read with the spec.
@@ -94,19 +94,21 @@ def asks_for_gpus(spec: Json) -> bool:
     return bool(gpu_amounts(spec) or spec.get("resourceClaims"))
 
 
-def names_gpus(value: Json) -> bool:
-    """Return whether a mapping requests GPUs by an amount, a device, a profile or claims."""
-    named = (str(value.get(name)).lower() for name in _NAMES)
-    if not _CLAIMS.isdisjoint(value) or any(re.search("gpu|nvidia", name) for name in named):
-        return True
+def field_with_gpus(value: Json) -> str | None:
+    """Return the field of a mapping that requests GPUs, or None if no field does.
+
+    The field contains an amount, a device, a profile or a claim.
+    """
     is_gpu = name_of(value).lower() in _WHOLE_GPUS  # not the name of pods, which have replicas
     for key, each in value.items():
+        named = key in _NAMES and re.search("gpu|nvidia", str(each).lower())
         apart = WHOLE_GPU if is_gpu and key in ("quantity", "value") else name_of(value)
         number = each.get("value") if isinstance(each, dict) else each  # Run:ai's have a value
         name = WHOLE_GPU if _NUMBER.fullmatch(str(key)) else key
-        if _is_amount((name, number)) or (key != "name" and _is_amount((apart, each))):
-            return True
-    return False
+        is_amount = _is_amount((name, number)) or (key != "name" and _is_amount((apart, each)))
+        if key in _CLAIMS or named or is_amount:
+            return str(key)
+    return None
 
 
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Intake:
     accepted: frozenset[Origin] = frozenset()
     claims: KnownClaims = field(default_factory=KnownClaims)  # the claims that pods may reference
     # The advice in the error for an object of an unknown kind.
-    tell_kinds: str = (
+    kinds_hint: str = (
         "--kinds FILE says where the templates are, and --ignore-unknown ignores the object"
     )
 
@@ -74,7 +74,7 @@ class IntakeChecks:
         prefix, spec = f"{path}." if path else "", pod.get("spec")
         if not spec or not spec.get("containers"):
             raise origin.error(f"{prefix}spec.containers", MISSING)
-        pod = self._with_judged_claims(origin, f"{prefix}spec.resourceClaims", pod)
+        pod = self._with_usable_claims(origin, f"{prefix}spec.resourceClaims", pod)
         self._refuse_foreign_requests(origin, path, pod)
         admitted = self._intake.admission.admit(origin, path, pod, self._notes)
         if broken := [origin.error(*each) for each in broken_amounts(f"{prefix}spec", spec)]:
@@ -86,11 +86,11 @@ class IntakeChecks:
                 "use nodeSelector"
             )
             raise origin.error(f"{prefix}spec.nodeName", rule)
-        for meant in filter(None, (mistyped_mode(admitted), self._other_unit(admitted))):
-            self._notes.append(Note(f"{path}: {meant}" if path else meant, origin))
+        for hint in filter(None, (mistyped_mode(admitted), self._unit_hint(admitted))):
+            self._notes.append(Note(f"{path}: {hint}" if path else hint, origin))
         return admitted
 
-    def _other_unit(self, pod: Pod) -> str:
+    def _unit_hint(self, pod: Pod) -> str:
         """Return a hint if a pod's memory request is implausible for the nodes' GPUs, or "".
 
         The unit may be wrong, or the containers together may exceed the GPU that they share.
@@ -102,26 +102,26 @@ class IntakeChecks:
             return ""
         if request is None or request.shape.kind is not RequestKind.SHARED or not self._gpu_sizes:
             return ""
-        least, most, asked = self._gpu_sizes[0] // 100, self._gpu_sizes[-1], request.shape.mib
-        if least <= asked <= most:
+        least, most, requested = self._gpu_sizes[0] // 100, self._gpu_sizes[-1], request.shape.mib
+        if least <= requested <= most:
             return ""
         largest = max(count_of(each.resources.limits, GPU_MEMORY) for each in pod.spec.containers)
-        if asked > most >= largest * request.unit_mib:
-            said = (
-                f"its containers share a GPU and ask for {memory_text(asked)} together, "
+        if requested > most >= largest * request.unit_mib:
+            text = (
+                f"its containers share a GPU and ask for {memory_text(requested)} together, "
                 f"and GPUs here have up to"
             )
             return (
-                f"{said} {memory_text(most)}; put containers that need different GPUs "
+                f"{text} {memory_text(most)}; put containers that need different GPUs "
                 f"into separate pods"
             )
-        count = asked // request.unit_mib
+        count = requested // request.unit_mib
         others = [other for other in _USUAL_UNITS if least <= count * other <= most]
         if not others:
             return ""
-        said = (
-            f"it asks for {count} units of {memory_text(request.unit_mib)} on a GPU, and GPUs "
-            f"here have up to"
+        text = (
+            f"it asks for {count} unit{'s' if count > 1 else ''} of "
+            f"{memory_text(request.unit_mib)} on a GPU, and GPUs here have up to"
         )
         instead = (
             f"did you mean units of {memory_text(others[0])}, {memory_text(count * others[0])}?"
@@ -130,7 +130,7 @@ class IntakeChecks:
             instead = (
                 f"did you mean {count} MiB? Then write {-(-count // request.unit_mib)} for each GPU"
             )
-        return f"{said} {memory_text(most)}; {instead}"
+        return f"{text} {memory_text(most)}; {instead}"
 
     @cached_property
     def _gpu_sizes(self) -> list[int]:
@@ -138,19 +138,19 @@ class IntakeChecks:
         inventories = filter(None, map(inventory_of, self._nodes))
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
-    def _with_judged_claims(self, origin: Origin, path: str, pod: Json) -> Json:
+    def _with_usable_claims(self, origin: Origin, path: str, pod: Json) -> Json:
         """If a claim cannot be evaluated, refuse the pod, or ignore the claim if so configured."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
-        why_not = [
-            self._intake.claims.why_not(namespace, each) for each in spec.get("resourceClaims", ())
+        reasons = [
+            self._intake.claims.problem(namespace, each) for each in spec.get("resourceClaims", ())
         ]
-        if not any(why_not):
+        if not any(reasons):
             return pod
         if not self._intake.ignore_unknown:
-            raise origin.error(path, next(filter(None, why_not)))
-        self._notes += (Note(f"{path}: ignored: {why}", origin) for why in why_not if why)
-        kept = [each for each, why in zip(spec["resourceClaims"], why_not, strict=True) if not why]
-        return {**pod, "spec": {**spec, "resourceClaims": kept}}
+            raise origin.error(path, next(filter(None, reasons)))
+        self._notes += (Note(f"{path}: ignored: {why}", origin) for why in reasons if why)
+        rest = [each for each, why in zip(spec["resourceClaims"], reasons, strict=True) if not why]
+        return {**pod, "spec": {**spec, "resourceClaims": rest}}
 
     def _refuse_foreign_requests(self, origin: Origin, path: str, pod: Json) -> None:
         """Refuse a pod that requests other systems' GPUs. Note other settings for these systems."""
@@ -173,16 +173,16 @@ class IntakeChecks:
         if not broken:
             return
         unknown = [each for each in broken if each[1].startswith("unknown field")]
-        way = self._intake.unknown_fields
+        treatment = self._intake.unknown_fields
         if manifest.origin in self._intake.accepted:
-            way = UnknownFields.IGNORED
-        elif manifest.stored and way is UnknownFields.REFUSED:
-            way = UnknownFields.NOTED
-        if way is UnknownFields.NOTED:
+            treatment = UnknownFields.IGNORED
+        elif manifest.stored and treatment is UnknownFields.REFUSED:
+            treatment = UnknownFields.NOTED
+        if treatment is UnknownFields.NOTED:
             self._notes += [Note(f"{path}: {rule}", manifest.origin) for path, rule in unknown]
         refused = (
             broken
-            if way is UnknownFields.REFUSED
+            if treatment is UnknownFields.REFUSED
             else [each for each in broken if each not in unknown]
         )
         if refused:

@@ -112,7 +112,7 @@ class Manifest:
         return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
 
     @property
-    def runs(self) -> bool:
+    def is_bound_pod(self) -> bool:
         """Whether the object is a stored Pod that is bound to a node."""
         spec = self.body.get("spec")
         return (
@@ -123,13 +123,13 @@ class Manifest:
         )
 
     @property
-    def judged(self) -> bool:
+    def is_validated(self) -> bool:
         """Whether the values of the object's fields are validated.
 
         Bound Pods, and stored objects in a cluster's description, are not validated. They
         may contain values that only API servers and controllers may write.
         """
-        return not (self.stored if self.described else self.runs)
+        return not (self.stored if self.described else self.is_bound_pod)
 
     def within(self, namespace: str) -> "Manifest":
         """Return the object, with its namespace set to ``namespace`` if it has none."""
@@ -160,13 +160,13 @@ class Note:
 
 def merged_notes(notes: Iterable[Note]) -> list[str]:
     """Return the notes as printed. Equal notes on objects of the same file become one sentence."""
-    alike: dict[tuple[str, str], list[Note]] = {}
+    groups: dict[tuple[str, str], list[Note]] = {}
     for note in notes:
-        alike.setdefault(
+        groups.setdefault(
             (note.origin.file if note.origin is not None else "", note.text), []
         ).append(note)
     sentences = []
-    for found in alike.values():
+    for found in groups.values():
         origins = [note.origin for note in found if note.origin is not None]
         if len(set(found)) == 1 or not origins:
             sentences.append(str(found[0]))
@@ -201,7 +201,7 @@ def load_manifests(paths: Iterable[str], *, described: bool = False) -> list[Man
             loaded += parse_manifests(STDIN_NAME, read_standard_input(), described=described)
             continue
         found = [each for file, data in _files(path) for each in _read(file, data, described)]
-        loaded += _some(path, found)
+        loaded += _not_empty(path, found)
     return loaded
 
 
@@ -211,10 +211,10 @@ def parse_manifests(name: str, data: bytes, *, described: bool = False) -> list[
     Raises:
         ManifestError: an object is invalid, or the data has no objects.
     """
-    return _some(name, _read(name, data, described))
+    return _not_empty(name, _read(name, data, described))
 
 
-def _some(name: str, found: list[Manifest]) -> list[Manifest]:
+def _not_empty(name: str, found: list[Manifest]) -> list[Manifest]:
     if not found:
         raise ManifestError(f"{name}: there are no objects")
     return found
@@ -238,7 +238,7 @@ def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
 def _files(path: str) -> Iterator[tuple[str, bytes]]:
     reading = path
     try:
-        for file in _of_directory(Path(path)) if Path(path).is_dir() else [Path(path)]:
+        for file in _manifest_files(Path(path)) if Path(path).is_dir() else [Path(path)]:
             reading = str(file)
             yield reading, read_bounded(file, MOST_BYTES)
     except FileNotFoundError as error:
@@ -254,7 +254,7 @@ def _files(path: str) -> Iterator[tuple[str, bytes]]:
         ) from error
 
 
-def _of_directory(directory: Path) -> list[Path]:
+def _manifest_files(directory: Path) -> list[Path]:
     """Return the directory's files and symbolic links that have one of kubectl's suffixes."""
     named = sorted(each for each in directory.iterdir() if each.name.endswith(SUFFIXES))
     files = [each for each in named if each.is_symlink() or not each.is_dir()]
@@ -292,14 +292,14 @@ def _read(file: str, data: bytes, described: bool) -> list[Manifest]:
     try:
         for document, body in enumerate(load_documents(text), 1):
             if body is not None:
-                _add(Origin(file, document), body, loaded, described)
+                _append_object(Origin(file, document), body, loaded, described)
     except DocumentError as error:
         remedy = f"; {BUILT_BY_HELM}" if "{{" in text else ""
         raise ManifestError(f"{file}, document {document + 1}: {error}{remedy}") from error
     return loaded
 
 
-def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> None:
+def _append_object(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> None:
     if not isinstance(body, dict):
         raise origin.error(
             "", f"an object is a mapping with apiVersion and kind, this is {kind_of(body)}"
@@ -315,7 +315,7 @@ def _add(origin: Origin, body: Any, loaded: list[Manifest], described: bool) -> 
         raise origin.error("apiVersion", "must be a string")
     if kind.endswith("List") and "items" in body:
         for item, place in _items(origin, api_version, kind, body):
-            _add(place, item, loaded, described)
+            _append_object(place, item, loaded, described)
         return
     loaded.append(Manifest(origin, api_version, kind, _without_nulls(body), described))
 

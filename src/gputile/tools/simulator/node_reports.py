@@ -13,14 +13,14 @@ from gputile.api.resource_claims import ResourceClaim
 from gputile.api.well_known import GANG_GATE, ISOLATION, Mode
 from gputile.api.wording import described, first_of, memory_text
 from gputile.core.admission.completion import DEFAULT_SCHEDULER
-from gputile.core.devices.gang_membership import gang_of, gated
+from gputile.core.devices.gang_membership import gang_of, has_gang_gate
 from gputile.core.devices.request import (
     Request,
     RequestError,
     RequestKind,
     Shape,
-    is_decided,
     parse_request,
+    requests_gputile_gpu,
 )
 from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.kube_predicates.predicates import Predicates
@@ -31,7 +31,7 @@ from gputile.core.placement.fit import UNRESOLVABLE, gpu_shortages, serves
 from gputile.core.refusal import FitRule, PredicateRule, Refusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.pod_filter import claimed_shapes
-from gputile.tools.simulator.claims import BOTH_WAYS, allocate_claims, claim_requests
+from gputile.tools.simulator.claims import MIXED_GPUS, allocate_claims, claim_requests
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,9 +43,9 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
     percent: Annotated[
         int, described("The compute of the GPU that is booked for the pod, in percent.")
     ]
-    kept: Annotated[
+    reserved: Annotated[
         bool, described("Whether this is a reservation for a pod that is not bound yet.")
-    ] = False
+    ] = msgspec.field(name="kept", default=False)
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,8 +58,7 @@ class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     free_percent: Annotated[int, described("Free compute, in percent.")]
     pods: Annotated[list[HolderReport], described("The pods on this GPU.")]
     lacks: Annotated[
-        str,
-        described('The reason why the pod cannot use this GPU, or "" if the pod could use it.'),
+        str, described('The reason why the pod cannot use this GPU, or "" if the pod could use it.')
     ]
 
 
@@ -68,8 +67,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     name: Annotated[str, described("The node's name.")]
     in_tree: Annotated[
-        str,
-        described('Why kube-scheduler\'s own checks refuse the node, or "" if it passes them.'),
+        str, described('Why kube-scheduler\'s own checks refuse the node, or "" if it passes them.')
     ]
     gpu: Annotated[
         str, described('Why the GPUs of the node do not fit the pod, or "" if they fit.')
@@ -132,7 +130,7 @@ class Subject:
         self.shapes: tuple[Shape, ...] = ()
         self.invalid = ""
         if self.claims and self.request is not None:
-            raise RequestError(BOTH_WAYS)
+            raise RequestError(MIXED_GPUS)
         try:
             self.shapes = claimed_shapes(self.ledger, pod)
         except RequestError as error:
@@ -181,21 +179,21 @@ class Subject:
             islice((name for name in feasible if self.predicates.reason(pod, name) is None), most)
         )
 
-    def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
-        """Return whether the subject would fit a node without the pods with UIDs in ``leaving``."""
-        held = [booking for uid in leaving if (booking := self.ledger.booking(uid)) is not None]
-        for booking in held:
+    def fits_without(self, request: Request, name: str, removed: frozenset[str]) -> bool:
+        """Return whether the subject would fit a node without the pods with UIDs in ``removed``."""
+        bookings = [booking for uid in removed if (booking := self.ledger.booking(uid)) is not None]
+        for booking in bookings:
             self.ledger.remove_pod(booking.uid)
-        gone = [uid for uid in leaving if self.predicates.remove(uid)]
+        placed = [uid for uid in removed if self.predicates.remove(uid)]
         try:
             return (
                 self.engine.refusal(request, name) is None
                 and self.predicates.reason(self.pod, name) is None
             )
         finally:
-            for booking in held:
+            for booking in bookings:
                 self.ledger.assume(booking)
-            for uid in gone:
+            for uid in placed:
                 self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
 
     def fits_new(self, request: Request | None, node: Node) -> bool:
@@ -236,7 +234,7 @@ class Subject:
         if self.claims:
             found = allocate_claims(self.engine, self.pod, name)
             refused = found if isinstance(found, Refusal) else None
-            request = self._claimed(state)
+            request = self._claimed_request(state)
         else:
             refused = self.engine.refusal(request, name) if request is not None else None
         if refused is not None and in_tree is not None and in_tree.lacks_gpus:
@@ -249,7 +247,7 @@ class Subject:
             unresolvable=refused is not None and refused.rule in UNRESOLVABLE,
             unit_mib=state.info.unit_mib if state is not None and request is not None else 0,
             gpus=[
-                self._gpu(state, gpu, request, refused)
+                self._gpu_report(state, gpu, request, refused)
                 for gpu in gpus
                 if state is not None and request is not None
             ],
@@ -257,7 +255,7 @@ class Subject:
         )
         return _nearness(state, refused), report
 
-    def _claimed(self, state: NodeState | None) -> Request | None:
+    def _claimed_request(self, state: NodeState | None) -> Request | None:
         """Return the request that the pod's largest unallocated claim makes on a node, or None."""
         if not self.shapes or state is None:
             return None
@@ -267,7 +265,7 @@ class Subject:
             (each for each in requests if serves(state.serving_mode, each.shape)), requests[0]
         )
 
-    def _gpu(
+    def _gpu_report(
         self, state: NodeState, gpu: GpuState, request: Request, refused: Refusal[FitRule] | None
     ) -> GpuReport:
         lacks = ""
@@ -276,7 +274,7 @@ class Subject:
             lacks = shortage.text if shortage is not None else ""
         found = self.ledger.on_gpu(state.info.name, gpu.gpu.uuid)
         holders = [
-            _holder(booking, gpu, state.info.replicas)
+            _holder_report(booking, gpu, state.info.replicas)
             for booking in sorted(found, key=lambda booking: booking.key)
         ]
         free_percent = max(0, 100 - gpu.percent)
@@ -285,7 +283,7 @@ class Subject:
         )
 
 
-def asks(request: Request | None) -> str:
+def request_text(request: Request | None) -> str:
     """Describe a request in words that follow the pod's name, such as "asks for one GPU"."""
     if request is None:
         return "asks for no GPU, so gputile does not choose its node"
@@ -306,22 +304,22 @@ def asks(request: Request | None) -> str:
     )
 
 
-def unlimited_memory(ledger: Ledger, nodes: Iterable[str]) -> str | None:
+def memory_warning(ledger: Ledger, nodes: Iterable[str]) -> str | None:
     """Return a warning if some of ``nodes`` do not limit the memory of pods, or None."""
     infos = (ledger.info_of(name) for name in dict.fromkeys(nodes))
     found = [info for info in infos if info is not None and info.grouped]
     if not found:
         return None
-    way = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
+    sharing = "time-slicing" if found[0].sliced else f"mode {Mode.SHARE}"
     names = first_of([info.name for info in found], 3)
-    keeps_off = f"the label {ISOLATION}: memory keeps a pod off"
+    advice = f"the label {ISOLATION}: memory keeps a pod off"
     return (
-        f"Memory is not limited on {names} ({way}): a pod there can use more than it asks for; "
-        f"{keeps_off}."
+        f"Memory is not limited on {names} ({sharing}): a pod there can use more than it asks for; "
+        f"{advice}."
     )
 
 
-def waiting_for(pod: Pod) -> str | None:
+def gates_text(pod: Pod) -> str | None:
     """Return a text on the scheduling gates that prevent a pod's scheduling, or None."""
     gang = gang_of(pod)
     gates = [
@@ -329,7 +327,7 @@ def waiting_for(pod: Pod) -> str | None:
     ]
     if gates:
         return f"it has scheduling gates that others must remove: {', '.join(gates)}"
-    if gang is not None and gated(pod):
+    if gang is not None and has_gang_gate(pod):
         return (
             f"it has the scheduling gate of gang {gang}, whose pods start together; "
             f"its Events say why the gang waits"
@@ -337,15 +335,15 @@ def waiting_for(pod: Pod) -> str | None:
     return None
 
 
-def overlooked(pod: Pod, configuration: Configuration) -> bool:
+def has_missed_admission(pod: Pod, configuration: Configuration) -> bool:
     """Return whether admission should have assigned the pod to gputile's scheduler, but did not."""
     ours, named = configuration.scheduler_name, pod.spec.scheduler_name or DEFAULT_SCHEDULER
-    return bool(ours) and named == DEFAULT_SCHEDULER != ours and is_decided(pod)
+    return bool(ours) and named == DEFAULT_SCHEDULER != ours and requests_gputile_gpu(pod)
 
 
-def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
-    """Return why gputile's scheduler ignores an ``overlooked`` pod, or None for other pods."""
-    if not overlooked(pod, configuration):
+def missed_admission_text(pod: Pod, configuration: Configuration) -> str | None:
+    """Return why gputile's scheduler ignores a pod that missed admission, or None otherwise."""
+    if not has_missed_admission(pod, configuration):
         return None
     return (
         "it was created while gputile's webhook did not run, so the scheduler "
@@ -353,7 +351,7 @@ def left_to_others(pod: Pod, configuration: Configuration) -> str | None:
     )
 
 
-def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
+def _holder_report(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
     shares = [share for share in booking.gpus if share.uuid == gpu.gpu.uuid]
     mib, percent = booking.amounts(shares[0], gpu.total, replicas)
     mib, percent = len(shares) * mib, len(shares) * percent

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_RESOURCES
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_RESOURCES, MIG_PREFIX
 from gputile.api.wording import memory_text
 from gputile.core.devices.allocation import Allocation, encode_allocation
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.pod_requests import pod_requests
-from gputile.tools.simulator.node_reports import Subject, waiting_for
+from gputile.tools.simulator.node_reports import Subject, gates_text
 from gputile.tools.simulator.remedies import Remedy, remedies
 from gputile.tools.simulator.scenario import Scenario, owners_of
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
@@ -23,8 +23,8 @@ from gputile.tools.simulator.workloads import Owner
 @dataclass(slots=True)
 class WorkloadOutcome:
     owner: Owner
-    nodes: Counter[str] = field(default_factory=Counter)  # numbers of placed pods by node
-    gets: Counter[str] = field(default_factory=Counter)  # numbers of placed pods by allocation
+    nodes: Counter[str] = field(default_factory=Counter)  # placed pods per node
+    allocations: Counter[str] = field(default_factory=Counter)  # placed pods per allocation
     refused: dict[str, list[Pod]] = field(default_factory=dict)  # refused pods by reason
 
     @property
@@ -38,16 +38,16 @@ class WorkloadOutcome:
 
 def workload_outcomes(outcomes: Iterable[PodOutcome]) -> list[WorkloadOutcome]:
     """Group outcomes by workload. Workloads are in the order of their first outcomes."""
-    found: dict[Owner, WorkloadOutcome] = {}
+    workloads: dict[Owner, WorkloadOutcome] = {}
     for outcome in outcomes:
         owner = workload_of(outcome.pod)
-        workload = found.setdefault(owner, WorkloadOutcome(owner))
+        workload = workloads.setdefault(owner, WorkloadOutcome(owner))
         if outcome.node is None:
             workload.refused.setdefault(outcome.reason, []).append(outcome.pod)
         else:
             workload.nodes[outcome.node] += 1
-            workload.gets[_gets(outcome.pod, outcome.allocation)] += 1
-    return list(found.values())
+            workload.allocations[_allocation_text(outcome.pod, outcome.allocation)] += 1
+    return list(workloads.values())
 
 
 def workload_of(pod: Pod) -> Owner:
@@ -61,12 +61,13 @@ def workload_name(owner: Owner) -> str:
     return f"{owner.kind.lower()}/{owner.name}"
 
 
-def _gets(pod: Pod, allocation: Allocation | None) -> str:
+def _allocation_text(pod: Pod, allocation: Allocation | None) -> str:
     """Describe the allocation of a pod in words, such as "8 GiB on each of 2 GPUs"."""
     if allocation is None:
-        return (
-            "GPUs of another plugin" if pod_requests(pod.spec).keys() & GPU_RESOURCES else "no GPU"
-        )
+        requests = pod_requests(pod.spec)
+        if instances := [name for name in requests if name.startswith(MIG_PREFIX)]:
+            return ", ".join(f"{requests[name]} x {name}" for name in instances)
+        return "GPUs of another plugin" if requests.keys() & GPU_RESOURCES else "no GPU"
     count = len(allocation.gpus)
     different = len({share.uuid for share in allocation.gpus})
     if different < count:
@@ -88,24 +89,24 @@ class OutcomeText:
     others: list[str] = field(default_factory=list)
 
 
-def together(outcomes: Iterable[PodOutcome]) -> list[OutcomeText]:
+def merged_outcomes(outcomes: Iterable[PodOutcome]) -> list[OutcomeText]:
     """Merge the outcomes of pods of a workload that are refused for the same reason.
 
     Other outcomes are not merged. The order does not change.
     """
-    told: list[OutcomeText] = []
+    merged: list[OutcomeText] = []
     groups: dict[tuple[Owner, str], OutcomeText] = {}
     for outcome in outcomes:
         if outcome.node is not None:
-            told.append(OutcomeText(outcome))
+            merged.append(OutcomeText(outcome))
             continue
         key = workload_of(outcome.pod), outcome.reason
         if key in groups:
             groups[key].others.append(outcome.pod.metadata.name)
         else:
             groups[key] = OutcomeText(outcome)
-            told.append(groups[key])
-    return told
+            merged.append(groups[key])
+    return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +128,15 @@ def advice(
     can never be served, and pods that now fit. ``now_ns`` is Unix time in nanoseconds.
     """
     outcomes, configuration = list(outcomes), simulation.configuration
-    there = pods_after(scenario, outcomes, simulation)
-    asked = Counter(workload_of(each.pod) for each in outcomes)
+    pods_now = pods_after(scenario, outcomes, simulation)
+    created = Counter(workload_of(each.pod) for each in outcomes)
     placed = Counter(workload_of(each.pod) for each in outcomes if each.node is not None)
-    found: dict[str, Advice] = {}
+    advised: dict[str, Advice] = {}
     subject: Subject | None = None
     for pod in pods:
         if (
             pod.spec.resource_claims
-            or waiting_for(pod) is not None
+            or gates_text(pod) is not None
             or (configuration.admission.gangs and gang_of(pod) is not None)
         ):
             continue
@@ -143,7 +144,7 @@ def advice(
             subject = (
                 subject.with_pod(pod)
                 if subject
-                else Subject(pod, scenario.nodes, there, configuration, now_ns)
+                else Subject(pod, scenario.nodes, pods_now, configuration, now_ns)
             )
         except RequestError:
             continue
@@ -155,23 +156,19 @@ def advice(
             nodes.setdefault(report.text, []).append(report.name)
         changes, owner = remedies(subject, reports), workload_of(pod)
         if placed[owner]:
-            changes.append(
-                Remedy(
-                    f"{workload_name(owner)} makes {placed[owner]} pods instead of {asked[owner]}",
-                    [],
-                )
-            )
-        found[pod.metadata.uid] = Advice(nodes, changes)
-    return found
+            text = f"{workload_name(owner)} makes {placed[owner]} pods instead of {created[owner]}"
+            changes.append(Remedy(text, []))
+        advised[pod.metadata.uid] = Advice(nodes, changes)
+    return advised
 
 
 def pods_after(
     scenario: Scenario, outcomes: Iterable[PodOutcome], simulation: Simulation
 ) -> list[Pod]:
     """Return the cluster's pods after a simulation as stored objects, without refused pods."""
-    gone = {victim.pod.metadata.uid for victim in simulation.victims}
+    victims = {victim.pod.metadata.uid for victim in simulation.victims}
     return [
-        *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in gone),
+        *(pod for pod in (*scenario.bound, *scenario.waiting) if pod.metadata.uid not in victims),
         *(_bound(each, each.node) for each in outcomes if each.node is not None),
     ]
 

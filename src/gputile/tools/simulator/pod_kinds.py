@@ -32,6 +32,9 @@ class Count(_TableSection, frozen=True):
     """A number that is computed from an object as ``path // per + plus``."""
 
     path: Annotated[Path, described("The path of the number in the object.")]
+    otherwise: Annotated[
+        tuple[Path, ...], described("Paths to try in this order if there is no number at `path`.")
+    ] = ()
     default: Annotated[int, described("The number to use if there is none at the path.", ge=0)] = 1
     per: Annotated[
         str, described("The path of a number by which this number is divided, if any.")

@@ -35,7 +35,11 @@ _EACH: Final = "*"
 # LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
 # here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
-_GPU_NAME: Final = re.compile(rb'"((?:nvidia|aliyun)\.com/[\w.-]+)"')
+# GPU resources, and fields of kinds whose controllers choose the pods' GPUs by a type of machine
+# (KAITO), a profile (KubeAI) or a MIG profile.
+_GPU_NAME: Final = re.compile(
+    rb'"((?:nvidia|aliyun)\.com/[\w.-]+|(?:instanceType|resourceProfile)":"[^"]+|\dg\.\d+gb)"'
+)
 # Suffixes of kinds that describe pods for other objects, and of kinds whose GPU amounts are only
 # bounds.
 DEFINITIONS: Final = (
@@ -86,7 +90,8 @@ def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods
     if not pods.groups and not pods.unassigned:
         is_bound = of_nodes or manifest.kind.endswith(_BOUNDS)
         named = None if is_bound else _GPU_NAME.search(text)
-        but = f", but names {named[1].decode()}" if named else ""
+        name = named[1].decode().replace('":"', " ") if named else ""
+        but = f", but names {name}" if name else ""
         pods.notes.append(f"has no template of pods{but}: no pods of it are judged")
     if kind is not None:
         pods.groups = list(_refined(manifest, kind, pods.groups))
@@ -125,14 +130,16 @@ def _refined(manifest: Manifest, kind: PodKind, groups: list[Group]) -> Iterator
                 known.add(group.steps)
                 numbers = [_number(manifest, each, keys) for each in rule.count]
                 count = math.prod(numbers) if numbers else group.count
-                key = (
-                    entry_name(manifest.body, group.steps[: path.split(".").index(_EACH) + 1])
-                    if keys
-                    else ""
+                key = "-".join(
+                    entry_name(manifest.body, group.steps[: i + 1])
+                    for i, name in enumerate(path.split("."))
+                    if name == _EACH
                 )
-                # It may have fields that a pod template does not have.
+                # The mapping at the path may have fields that a pod template does not have. An
+                # entry of a list has such fields by design, for example the number of pods.
                 whole = value_at(manifest.body, group.steps)
-                template = whole if "spec" in whole else group.template
+                is_template = "spec" in whole and isinstance(group.steps[-1], str)
+                template = whole if is_template else group.template
                 yield replace(group, template=template, count=count, key=key, rule=rule)
             if found:
                 break
@@ -153,16 +160,18 @@ def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int
     """Return the value of a count. ``keys`` replace each "*" in the paths of the count."""
     asked = Count(path=count) if isinstance(count, str) else count
 
-    def at(path: str, default: int) -> int:
-        rest = iter(keys)
-        steps = [next(rest, name) if name == _EACH else name for name in path.split(".")]
-        value = value_at(manifest.body, steps)
-        number = default if value is None else value
-        check_count(manifest, number, steps)
-        return 1 if value == 0 and not manifest.stored else int(number)
+    def at(paths: Iterable[str], default: int) -> int:
+        for path in paths:
+            rest = iter(keys)
+            steps = [next(rest, name) if name == _EACH else name for name in path.split(".")]
+            if (value := value_at(manifest.body, steps)) is not None:
+                check_count(manifest, value, steps)
+                return 1 if value == 0 and not manifest.stored else int(value)
+        return default
 
-    per = at(asked.per, 1) if asked.per else 1
-    return max(0, at(asked.path, asked.default) // max(1, per) + asked.plus)
+    per = at((asked.per,), 1) if asked.per else 1
+    number = at((asked.path, *asked.otherwise), asked.default)
+    return max(0, number // max(1, per) + asked.plus)
 
 
 def is_suspended(manifest: Manifest, kind: PodKind) -> bool:

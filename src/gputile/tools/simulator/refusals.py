@@ -13,7 +13,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 
 Rows = npt.NDArray[np.intp]
 
-_SHAPES_KEPT = 64
+_MOST_SHAPES = 64
 _REASONS_SHOWN = 10
 FITS = -1
 _UNKNOWN = -2
@@ -32,24 +32,24 @@ class JudgedNodes:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedRefusals:
     """The cached refusals of one request shape, as of ``position`` in the ledger's list of changes.
 
-    ``numbers`` has an item for each node row: an index into ``told``, ``FITS`` or ``_UNKNOWN``.
+    ``numbers`` has an item for each node row: an index into ``refusals``, ``FITS`` or ``_UNKNOWN``.
     """
 
     numbers: Rows
     position: int = -1
-    told: list[Refusal[FitRule]] = field(default_factory=list)
-    number_of: dict[tuple[FitRule, str], int] = field(default_factory=dict)
+    refusals: list[Refusal[FitRule]] = field(default_factory=list)
+    indices: dict[tuple[FitRule, str], int] = field(default_factory=dict)
 
-    def number(self, refusal: Refusal[FitRule] | None) -> int:
-        """Return the index of a refusal in ``told``. Append the refusal if it is new."""
+    def index_of(self, refusal: Refusal[FitRule] | None) -> int:
+        """Return the index of a refusal in ``refusals``. Append the refusal if it is new."""
         if refusal is None:
             return FITS
-        found = self.number_of.setdefault((refusal.rule, refusal.text), len(self.told))
-        if found == len(self.told):
-            self.told.append(refusal)
+        found = self.indices.setdefault((refusal.rule, refusal.text), len(self.refusals))
+        if found == len(self.refusals):
+            self.refusals.append(refusal)
         return found
 
 
@@ -58,7 +58,7 @@ class Refusals:
 
     def __init__(self, engine: PlacementEngine) -> None:
         self._engine = engine
-        self._shapes: LruCache[Shape, _Kept] = LruCache()
+        self._shapes: LruCache[Shape, _CachedRefusals] = LruCache()
 
     def lookup(self, request: Request, rows: Rows) -> tuple[Sequence[Refusal[FitRule]], Rows]:
         """Return the distinct refusals, and for each of ``rows`` the index of its refusal.
@@ -67,49 +67,50 @@ class Refusals:
         """
         ledger, shape = self._engine.ledger, request.shape
         count = ledger.node_arrays.rows + 1  # the last item is for unknown nodes
-        kept = self._shapes.find(
-            shape, lambda: _Kept(np.full(count, _UNKNOWN, np.intp)), _SHAPES_KEPT
+        cached = self._shapes.find(
+            shape, lambda: _CachedRefusals(np.full(count, _UNKNOWN, np.intp)), _MOST_SHAPES
         )
-        changed = ledger.changes.rows_since(kept.position)
-        kept.numbers[slice(None) if changed is None else changed] = _UNKNOWN
-        kept.position = ledger.changes.position
-        for row in rows[kept.numbers[rows] == _UNKNOWN].tolist():
+        changed = ledger.changes.rows_since(cached.position)
+        cached.numbers[slice(None) if changed is None else changed] = _UNKNOWN
+        cached.position = ledger.changes.position
+        for row in rows[cached.numbers[rows] == _UNKNOWN].tolist():
             info = ledger.node_info(row) if row >= 0 else None
-            kept.numbers[row] = kept.number(
+            cached.numbers[row] = cached.index_of(
                 self._engine.refusal(request, info.name if info is not None else "")
             )
-        return kept.told, kept.numbers[rows]
+        return cached.refusals, cached.numbers[rows]
 
 
 def fits_nowhere_text(
-    nodes: JudgedNodes, in_tree: NodeRefusals, told: Sequence[Refusal[FitRule]], by_gpu: Rows
+    nodes: JudgedNodes, in_tree: NodeRefusals, refusals: Sequence[Refusal[FitRule]], by_gpu: Rows
 ) -> str:
     """Return the text that says for all nodes why a pod does not fit.
 
     Refusals because of GPUs come first, beginning with the closest fit. kube-scheduler's reasons
-    follow. For each node, ``by_gpu`` has the index of the refusal in ``told``, or -1 if the node's
-    GPUs are not the reason.
+    follow. For each node, ``by_gpu`` has the index of the refusal in ``refusals``, or -1 if the
+    node's GPUs are not the reason.
     """
     # This number means "no reason". Higher numbers are kube-scheduler's reasons.
-    others = len(told)
-    numbers = np.where(by_gpu < 0, in_tree.codes + others + 1, by_gpu)
+    no_reason = len(refusals)
+    numbers = np.where(by_gpu < 0, in_tree.codes + no_reason + 1, by_gpu)
     ordered = numbers[nodes.by_alphabet]
     present, first, counts = np.unique(numbers, return_index=True, return_counts=True)
     count_of: dict[int, int] = dict(zip(present.tolist(), counts.tolist(), strict=True))
 
-    def few(number: int) -> list[str]:
+    def names_of(number: int) -> list[str]:
         positions = nodes.by_alphabet[ordered == number][:NAMES_SHOWN].tolist()
         return [nodes.names[i] for i in positions]
 
     in_order: list[int] = present[first.argsort()].tolist()
-    lacking = sorted((i for i in in_order if i < others), key=lambda i: -told[i].rule)
+    lacking = sorted((i for i in in_order if i < no_reason), key=lambda i: -refusals[i].rule)
     parts = [
-        refused_nodes_text(few(i), count_of[i], told[i].text) for i in lacking[:_REASONS_SHOWN]
+        refused_nodes_text(names_of(i), count_of[i], refusals[i].text)
+        for i in lacking[:_REASONS_SHOWN]
     ]
     if more := sum(count_of[i] for i in lacking[_REASONS_SHOWN:]):
         parts.append(f"and {more} more nodes whose GPUs do not suffice")
     for i in in_order:
-        if i >= others:
-            text = "did not fit" if i == others else in_tree.distinct[i - others - 1].text
-            parts.append(f"{count_of[i]} {text} ({some(few(i), count_of[i])})")
+        if i >= no_reason:
+            text = "did not fit" if i == no_reason else in_tree.distinct[i - no_reason - 1].text
+            parts.append(f"{count_of[i]} {text} ({some(names_of(i), count_of[i])})")
     return f"fits none of {len(nodes.names)} node(s); " + "; ".join(parts)

@@ -32,7 +32,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import described, first_of, memory_text
-from gputile.core.admission.completion import tolerate
+from gputile.core.admission.completion import add_toleration
 from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.inventory import (
     MOST_GPUS,
@@ -47,9 +47,9 @@ from gputile.core.kube_predicates.pod_requests import CPU, Amounts
 from gputile.core.ledger.booking import Booking
 from gputile.core.refusal import PredicateRule, Refusal
 from gputile.tools.simulator.fields import with_containers
-from gputile.tools.simulator.node_reports import NodeReport, Subject, overlooked
+from gputile.tools.simulator.node_reports import NodeReport, Subject, has_missed_admission
 
-_COMING = "a-node-that-comes"
+_NEW_NODE = "a-node-that-comes"
 _HOST_LABEL = "kubernetes.io/hostname"
 _MOST_NODES_TRIED = 50
 _NAMES_SHOWN = 5
@@ -68,8 +68,8 @@ class Proposal:
 
     remedy: Remedy
     pod: Pod  # the pod after the change
-    leaving: frozenset[str] = frozenset()  # the UIDs of pods that would be removed
-    coming: tuple[Node, ...] = ()  # alternative nodes, one of which would be added
+    removed: frozenset[str] = frozenset()  # the UIDs of pods that would be removed
+    new_nodes: tuple[Node, ...] = ()  # alternative nodes, one of which would be added
     # The reasons of kube-scheduler that would no longer apply.
     resolved: tuple[Refusal[PredicateRule], ...] = ()
 
@@ -77,11 +77,11 @@ class Proposal:
 def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
     """Return changes that would make the subject fit a node, the smallest change first."""
     if subject.shapes:
-        return _by_claims(subject)
+        return _claims_remedy(subject)
     return [proposal.remedy for proposal in proposals(subject, reports)]
 
 
-def _by_claims(subject: Subject) -> list[Remedy]:
+def _claims_remedy(subject: Subject) -> list[Remedy]:
     """Propose to serve a node's GPUs through claims, unless some node already does."""
     if any(info.by_claims for _, info in subject.ledger.nodes()):
         return []
@@ -92,7 +92,7 @@ def _by_claims(subject: Subject) -> list[Remedy]:
             continue
         inventory = encode_inventory(msgspec.structs.replace(info.inventory, claims=True))
         annotations = {**node.metadata.annotations, INVENTORY_ANNOTATION: inventory}
-        meta = msgspec.structs.replace(node.metadata, name=_COMING, annotations=annotations)
+        meta = msgspec.structs.replace(node.metadata, name=_NEW_NODE, annotations=annotations)
         if subject.fits_new(None, msgspec.structs.replace(node, metadata=meta)):
             names.append(node.metadata.name)
     change = f'a node gets the label {CLAIMS_LABEL}: "true", and its GPU pods have ended'
@@ -100,52 +100,59 @@ def _by_claims(subject: Subject) -> list[Remedy]:
 
 
 def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
-    """Return remedies with their effects. The only remedy for an overlooked pod is re-creation."""
+    """Return remedies with their effects.
+
+    The only remedy for a pod that missed admission is its re-creation.
+    """
     request = subject.request
     if request is None:
         return []
-    anew = _created_anew(subject.pod, subject.configuration)
+    readmitted = _readmitted(subject.pod, subject.configuration)
     found: list[Proposal | None] = []
-    if not overlooked(subject.pod, subject.configuration):
+    if not has_missed_admission(subject.pod, subject.configuration):
         if any(report.fits for report in reports):
             return []
         in_tree = subject.predicates.reasons(subject.pod)
         lacking = {name for name, why in in_tree.items() if why is None or why.lacks_gpus}
         open_nodes = [report for report in reports if not report.in_tree or report.name in lacking]
         found = [
-            _smaller(subject, request, [report.name for report in open_nodes]),
-            _departures(
+            _smaller_request(subject, request, [report.name for report in open_nodes]),
+            _removal(
                 subject, request, [report for report in open_nodes if not report.unresolvable]
             ),
-            _in_tree(
+            _resolved_predicates(
                 subject,
                 [report for report in reports if report.in_tree and report.gpus and not report.gpu],
             ),
             _new_node(subject, request),
         ]
-    found.append(_anew(subject, anew) if anew is not None else None)
+    if readmitted is not None:
+        names = [node.metadata.name for node in subject.nodes]
+        if fitting := subject.fitting(readmitted, names, _NAMES_SHOWN):
+            remedy = Remedy(f"pod {readmitted.key} is deleted and created anew", fitting)
+            found.append(Proposal(remedy, readmitted))
     return [proposal for proposal in found if proposal is not None]
 
 
-def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Proposal | None:
+def _smaller_request(subject: Subject, request: Request, names: Sequence[str]) -> Proposal | None:
     """Propose the largest reduced request that fits a node now, or None if none fits."""
     shape, pod = request.shape, subject.pod
     if not names:
         return None
-    tried = [(shape.kind.value, shape.gpus if shape.kind is RequestKind.SHARED else 1)]
+    resources = [(shape.kind.value, shape.gpus if shape.kind is RequestKind.SHARED else 1)]
     if shape.percent:
-        tried.append((GPU_CORE, PERCENT_STEP * shape.gpus))
-    for resource, step in tried:
-        less = _asking_less(
-            pod, resource, step, lambda asking: bool(subject.fitting(asking, names, 1))
+        resources.append((GPU_CORE, PERCENT_STEP * shape.gpus))
+    for resource, step in resources:
+        reduced = _reduced(
+            pod, resource, step, lambda candidate: bool(subject.fitting(candidate, names, 1))
         )
-        if less is not None:
-            amount = _amount(subject.request_of(less), resource)
+        if reduced is not None:
+            amount = _amount(subject.request_of(reduced), resource)
             remedy = Remedy(
                 f"pod {pod.key} asks for no more than {amount}",
-                subject.fitting(less, names, _NAMES_SHOWN),
+                subject.fitting(reduced, names, _NAMES_SHOWN),
             )
-            return Proposal(remedy, less)
+            return Proposal(remedy, reduced)
     return None
 
 
@@ -160,30 +167,30 @@ def _amount(request: Request | None, resource: str) -> str:
     return f"{memory_text(request.units * request.unit_mib)}{each} ({resource}: {request.units})"
 
 
-def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
+def _removal(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
     """Propose to remove pods from one node.
 
     Prefer the node with the fewest pods to remove, then the node where they use the least memory.
     """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
-        leaving = _fewest(subject, request, report.name)
-        if leaving is not None:
-            held = sum(share.mib for booking in leaving for share in booking.gpus)
-            found = (len(leaving), held, report.name, leaving)
+        removed = _smallest_removal(subject, request, report.name)
+        if removed is not None:
+            used_mib = sum(share.mib for booking in removed for share in booking.gpus)
+            found = (len(removed), used_mib, report.name, removed)
             best = found if best is None or found[:2] < best[:2] else best
     if best is None:
         return None
-    _, _, name, leaving = best
-    verb = "ends, or moves to another node" if len(leaving) == 1 else "end, or move to other nodes"
-    noun = "pod" if len(leaving) == 1 else "pods"
+    _, _, name, removed = best
+    verb = "ends, or moves to another node" if len(removed) == 1 else "end, or move to other nodes"
+    noun = "pod" if len(removed) == 1 else "pods"
     remedy = Remedy(
-        f"{noun} {first_of([booking.key for booking in leaving], _NAMES_SHOWN)} {verb}", [name]
+        f"{noun} {first_of([booking.key for booking in removed], _NAMES_SHOWN)} {verb}", [name]
     )
-    return Proposal(remedy, subject.pod, frozenset(booking.uid for booking in leaving))
+    return Proposal(remedy, subject.pod, frozenset(booking.uid for booking in removed))
 
 
-def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
+def _smallest_removal(subject: Subject, request: Request, name: str) -> list[Booking] | None:
     """Return a small set of a node's pods whose removal would make the request fit.
 
     Siblings of the subject are never in the set. Return None if there is no such set.
@@ -193,23 +200,23 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
     )
     bookings = sorted(others, key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
-    def fits(leaving: Sequence[Booking]) -> bool:
-        return subject.fits_without(request, name, frozenset(booking.uid for booking in leaving))
+    def fits(removed: Sequence[Booking]) -> bool:
+        return subject.fits_without(request, name, frozenset(booking.uid for booking in removed))
 
     for booking in bookings:
         if fits([booking]):
             return [booking]
     if not bookings or not fits(bookings):
         return None
-    leaving = list(bookings)
+    removed = list(bookings)
     for booking in reversed(bookings):  # keep the largest pods if possible
-        fewer = [other for other in leaving if other is not booking]
+        fewer = [other for other in removed if other is not booking]
         if fits(fewer):
-            leaving = fewer
-    return leaving
+            removed = fewer
+    return removed
 
 
-def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
+def _resolved_predicates(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
     """Propose to resolve kube-scheduler's reasons for refusing nodes with enough free GPUs.
 
     Choose the nodes with the fewest reasons.
@@ -221,23 +228,13 @@ def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
     if not reasons:
         return None
     fewest = min(reasons.values(), key=len)
-    alike = [name for name, each in reasons.items() if each == fewest]
+    names = [name for name, each in reasons.items() if each == fewest]
     quoted = " and ".join(f'"{reason.text}"' for reason in fewest)
     noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
     remedy = Remedy(
-        f"kube-scheduler's {noun} resolved; enough GPU capacity is free there", alike[:_NAMES_SHOWN]
+        f"kube-scheduler's {noun} resolved; enough GPU capacity is free there", names[:_NAMES_SHOWN]
     )
     return Proposal(remedy, subject.pod, resolved=fewest)
-
-
-def _anew(subject: Subject, pod: Pod) -> Proposal | None:
-    """Propose to re-create the subject as ``pod``. Return None if ``pod`` would fit no node."""
-    fitting = subject.fitting(pod, [node.metadata.name for node in subject.nodes], _NAMES_SHOWN)
-    return (
-        Proposal(Remedy(f"pod {pod.key} is deleted and created anew", fitting), pod)
-        if fitting
-        else None
-    )
 
 
 def _new_node(subject: Subject, request: Request) -> Proposal | None:
@@ -248,9 +245,9 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     else:
         modes = [Mode.EXCLUSIVE] if shape.kind is RequestKind.WHOLE else [Mode.TOPOLOGY]
     needs = subject.predicates.needs(pod)
-    made = (_coming_node(pod, request, mode, subject.configuration, needs) for mode in modes)
-    coming = tuple(node for node in made if node is not None and subject.fits_new(request, node))
-    if not coming:
+    made = (_empty_node(pod, request, mode, subject.configuration, needs) for mode in modes)
+    new_nodes = tuple(node for node in made if node is not None and subject.fits_new(request, node))
+    if not new_nodes:
         return None
     demanded = {
         key: value for key, value in (_demanded_labels(pod) or {}).items() if key != MODE_LABEL
@@ -264,23 +261,23 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     others = (name for name, amount in needs.items() if amount and "/" in name)
     gpus = " and ".join((gpus, *sorted(name for name in others if name not in GPU_RESOURCES)))
     named = " or ".join(
-        dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming)
+        dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in new_nodes)
     )
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
     return Proposal(
-        Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming
+        Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, new_nodes=new_nodes
     )
 
 
-def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
+def _reduced(pod: Pod, resource: str, step: int, enough: Callable[[Pod], bool]) -> Pod | None:
     """Limit ``resource`` in each container of ``pod`` to the largest amount that is acceptable.
 
     The amount is a multiple of ``step``. ``enough`` returns whether the changed pod is acceptable.
     Return None if the pod is not acceptable even with one step.
     """
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    asked = [count_of(container.resources.limits, resource) for container in containers]
-    best, low, high = None, 1, max(asked, default=0) // step
+    amounts = [count_of(container.resources.limits, resource) for container in containers]
+    best, low, high = None, 1, max(amounts, default=0) // step
     while low <= high:
         middle = (low + high) // 2
         capped = _capped(pod, resource, middle * step)
@@ -291,23 +288,23 @@ def _asking_less(pod: Pod, resource: str, step: int, enough: Callable[[Pod], boo
     return best
 
 
-def _created_anew(pod: Pod, configuration: Configuration) -> Pod | None:
+def _readmitted(pod: Pod, configuration: Configuration) -> Pod | None:
     """Return ``pod`` as admission would store it now, or None if nothing would differ.
 
     There is a difference, for example, if gputile's webhook did not run when the pod was created.
     """
     rewriting = rewrite(pod)
-    tolerate(pod, rewriting)
+    add_toleration(pod, rewriting)
     found = pod
     if rewriting.operations:
         found = msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(pod)), Pod)
-    if overlooked(pod, configuration):
+    if has_missed_admission(pod, configuration):
         spec = msgspec.structs.replace(found.spec, scheduler_name=configuration.scheduler_name)
         found = msgspec.structs.replace(found, spec=spec)
     return None if found is pod else found
 
 
-def _coming_node(
+def _empty_node(
     pod: Pod, request: Request, mode: Mode, configuration: Configuration, needs: Amounts
 ) -> Node | None:
     """Return an empty node of the given mode, just large enough for ``pod``.
@@ -331,8 +328,8 @@ def _coming_node(
     if not (0 < count <= MOST_GPUS and size <= MOST_MIB):
         return None
     model = next(iter(sorted(request.shape.models)), "")
-    gpus = tuple(Gpu(index, f"{_COMING}-{index}", size, model) for index in range(count))
-    labels = {_HOST_LABEL: _COMING} | demanded | {MODE_LABEL: mode.value}
+    gpus = tuple(Gpu(index, f"{_NEW_NODE}-{index}", size, model) for index in range(count))
+    labels = {_HOST_LABEL: _NEW_NODE} | demanded | {MODE_LABEL: mode.value}
     offered = resources_for_mode(mode, gpus, unit)
     amounts: ResourceList = {
         name: f"{amount}m" if name == CPU else str(amount)
@@ -342,7 +339,7 @@ def _coming_node(
     taint = Taint(key=WHOLE_GPU, value="present", effect="NoSchedule")
     return Node(
         metadata=ObjectMeta(
-            name=_COMING, labels=labels, annotations={INVENTORY_ANNOTATION: inventory}
+            name=_NEW_NODE, labels=labels, annotations={INVENTORY_ANNOTATION: inventory}
         ),
         spec=NodeSpec(taints=(taint,) if configuration.controller.taint_nodes else ()),
         status=NodeStatus(capacity=amounts, allocatable=amounts),

@@ -106,7 +106,7 @@ def load_files(
 
 def read_scenario(
     described: Sequence[Manifest],
-    asked: Sequence[Manifest],
+    workloads: Sequence[Manifest],
     *,
     nodes: Sequence[Node] | None = None,
     groups: PodGroups | None = None,
@@ -115,8 +115,8 @@ def read_scenario(
 ) -> Scenario:
     """Build a scenario from objects, and from the ``nodes`` of a live cluster, if there is one.
 
-    ``described`` are the objects of a cluster. ``asked`` are workloads, whose default namespace is
-    ``namespace``. PodGroups in either list replace PodGroups of the same name in ``groups``.
+    ``described`` are the objects of a cluster. ``namespace`` is the default namespace of
+    ``workloads``. PodGroups in either list replace PodGroups of the same name in ``groups``.
     ``configured_mib`` is the configured memory unit, or None. Described nodes use it by default.
 
     No pods are created yet, because that requires the configuration, which may depend on the
@@ -125,7 +125,7 @@ def read_scenario(
     Raises:
         ManifestError: an object or the combination of objects is invalid.
     """
-    manifests = [*described, *(manifest.within(namespace) for manifest in asked)]
+    manifests = [*described, *(manifest.within(namespace) for manifest in workloads)]
     scenario = Scenario(nodes=list(nodes or ()), groups=groups or PodGroups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):
         _set_unit(manifest, scenario, configured_mib)
@@ -239,7 +239,7 @@ def _add_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool
     return True
 
 
-def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> None:
+def match_live_pods(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> None:
     """Add a cluster's ``live`` pods to the scenario, and remove pending pods that exist already.
 
     A live pod belongs to an object in the files if the object, or a ReplicaSet or Job created by
@@ -253,16 +253,18 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
     pending if it remains. ``expansion`` is the result of ``make_pods``.
     """
     live = list(live)
-    there = {pod.key for pod in live}
+    live_keys = {pod.key for pod in live}
     # Files may contain pods of the same cluster, for example as output of kubectl.
-    scenario.bound = [pod for pod in scenario.bound if pod.key not in there]
-    asked: dict[Owner, list[Pod]] = {}
+    scenario.bound = [pod for pod in scenario.bound if pod.key not in live_keys]
+    new_pods: dict[Owner, list[Pod]] = {}
     for pod in scenario.pending:
-        asked.setdefault(owner_of(pod), []).append(pod)
+        new_pods.setdefault(owner_of(pod), []).append(pod)
     found: dict[Owner, list[Pod]] = {}
     for pod in live:
         owner = (
-            None if pod.metadata.deletion_timestamp else _owner_among(pod, asked, expansion.owned)
+            None
+            if pod.metadata.deletion_timestamp
+            else _owner_among(pod, new_pods, expansion.owned)
         )
         if owner is not None:
             found.setdefault(owner, []).append(pod)
@@ -270,58 +272,58 @@ def recognise(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> 
             (scenario.bound if pod.spec.node_name else scenario.waiting).append(pod)
     order = {pod.key: i for i, pod in enumerate(scenario.pending)}
     pending: list[Pod] = []
-    for owner, pods in asked.items():
+    for owner, pods in new_pods.items():
         most = expansion.completions.get(owner, len(pods))
         pending += (
-            _still_pending(owner, pods, found[owner], scenario, most) if owner in found else pods
+            _unmatched_pods(owner, pods, found[owner], scenario, most) if owner in found else pods
         )
     scenario.pending = sorted(pending, key=lambda pod: order.get(pod.key, -1))
 
 
-def _still_pending(
-    owner: Owner, asked: Sequence[Pod], live: Sequence[Pod], scenario: Scenario, completions: int
+def _unmatched_pods(
+    owner: Owner, new_pods: Sequence[Pod], live: Sequence[Pod], scenario: Scenario, completions: int
 ) -> list[Pod]:
     """Return an object's pods that have no node yet, and record its running pods as bound.
 
     A Job creates ``completions`` pods in total.
     """
     fixed = owner[:2] in (_POD, _JOB)  # the requests of these pods cannot be changed
-    demands = set(map(_demand, asked))
+    demands = set(map(_demand, new_pods))
     alive = [pod for pod in live if not pod.finished]
-    kept = [pod for pod in alive if fixed or _demand(pod) in demands]
-    names, copies = {pod.key for pod in kept}, {pod.key for pod in asked}
-    others = [pod for pod in kept if pod.key not in copies]
-    missing = [pod for pod in asked if pod.key not in names]
+    remaining = [pod for pod in alive if fixed or _demand(pod) in demands]
+    names, new_names = {pod.key for pod in remaining}, {pod.key for pod in new_pods}
+    unnamed = [pod for pod in remaining if pod.key not in new_names]
+    missing = [pod for pod in new_pods if pod.key not in names]
     if fixed:
         ended = sum(
             pod.finished and (owner[:2] == _POD or pod.status.phase == "Succeeded") for pod in live
         )
-        missing = missing[len(others) :][: max(0, completions - ended - len(kept))]
+        missing = missing[len(unnamed) :][: max(0, completions - ended - len(remaining))]
         if ended:
             scenario.notes.append(
                 Note(f"{owner}: {ended} of its pods have ended, and are not started again")
             )
     else:
-        missing = _without(missing, Counter(map(_demand, others)))
-    running = [pod for pod in kept if pod.spec.node_name]
+        missing = _without_demands(missing, Counter(map(_demand, unnamed)))
+    running = [pod for pod in remaining if pod.spec.node_name]
     scenario.bound += running
     if alive:
-        said = f"{owner}: {len(running)} of its {len(asked)} pods run already"
-        if replaced := len(alive) - len(kept):
-            said += f"; {replaced} with other requests are replaced"
-        if len(running) > len(asked):
-            said += "; these are more than it asks for, and all of them count"
-        scenario.notes.append(Note(said))
-    return [*(pod for pod in kept if not pod.spec.node_name), *missing]
+        text = f"{owner}: {len(running)} of its {len(new_pods)} pods run already"
+        if replaced := len(alive) - len(remaining):
+            text += f"; {replaced} with other requests are replaced"
+        if len(running) > len(new_pods):
+            text += "; these are more than it asks for, and all of them count"
+        scenario.notes.append(Note(text))
+    return [*(pod for pod in remaining if not pod.spec.node_name), *missing]
 
 
-def _without(pods: Sequence[Pod], others: Counter[Hashable]) -> list[Pod]:
-    """Return ``pods`` without the first ``others[demand]`` pods of each demand."""
+def _without_demands(pods: Sequence[Pod], counts: Counter[Hashable]) -> list[Pod]:
+    """Return ``pods`` without the first ``counts[demand]`` pods of each demand."""
     left = []
     for pod in pods:
         demand = _demand(pod)
-        if others[demand] > 0:
-            others[demand] -= 1
+        if counts[demand] > 0:
+            counts[demand] -= 1
         else:
             left.append(pod)
     return left
@@ -363,9 +365,9 @@ def _demand(pod: Pod) -> Hashable:
     """Return a key that is equal for pods that demand the same resources and nodes."""
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b""
-    taken = tuple(sorted(pod_requests(spec).items()))
+    requests = tuple(sorted(pod_requests(spec).items()))
     return (
-        taken,
+        requests,
         pod.metadata.labels.get(GPU_COUNT_LABEL),
         tuple(sorted(spec.node_selector.items())),
         affinity,

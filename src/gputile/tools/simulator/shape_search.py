@@ -15,11 +15,11 @@ from gputile.tools.simulator.gpu_fields import (
     POD_SPEC,
     asks_for_gpus,
     container_of,
+    field_with_gpus,
     gpu_amounts,
     gpu_requirements,
     is_containers,
     name_of,
-    names_gpus,
     placing_fields,
 )
 from gputile.tools.simulator.manifests import Manifest
@@ -48,9 +48,11 @@ _BESIDE_TEMPLATES: Final = (("count", "size"),)
 # Fields of a step of Argo's workflows that runs its template once per item.
 _REPEATS: Final = ("withItems", "withParam", "withSequence")
 _TEMPLATES: Final = ("template", "templateRef")
-_KNATIVE_MINIMUM: Final = ("metadata", "annotations", "autoscaling.knative.dev/min-scale")
+_ANNOTATIONS: Final = ("metadata", "annotations")
+_KNATIVE_MINIMUM: Final = ("autoscaling.knative.dev/min-scale", "autoscaling.knative.dev/minScale")
 # Steps that say nothing about the pods.
 _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
+NOT_JUDGED: Final = "is a manifest in a text, and names GPUs: its pods are not judged"
 _NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
 
 
@@ -95,6 +97,12 @@ class ShapedPods:
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unassigned: list[str] = field(default_factory=list)
+
+
+def is_manifest_with_gpus(value: Any) -> bool:
+    """Return whether a value is a text that contains a manifest and names GPUs."""
+    is_manifest = isinstance(value, str) and "apiVersion:" in value
+    return is_manifest and any(name in value for name in GPU_RESOURCES)
 
 
 def check_count(manifest: Manifest, number: Any, steps: Iterable[Step]) -> None:
@@ -173,13 +181,8 @@ class ShapeSearch:
                 group = groups.get(name_of(item), PodCount())
                 each = PodCount(count.pods * group.pods, (*count.said_by, *group.said_by))
                 self.walk(item, (*steps, number), each, above)
-        if (
-            isinstance(value, str)
-            and "apiVersion:" in value
-            and any(name in value for name in GPU_RESOURCES)
-        ):
-            text = "is a manifest in a text, and names GPUs: its pods are not judged"
-            self._found.notes.append(f"{written(steps)} {text}")
+        if is_manifest_with_gpus(value):
+            self._found.notes.append(f"{written(steps)} {NOT_JUDGED}")
         if not isinstance(value, dict):
             return
         if repeat := next((field for field in _REPEATS if field in value), ""):
@@ -195,8 +198,8 @@ class ShapeSearch:
             self._add(spec, {}, steps, count)
             self._walk_rest(value, steps, count, skip=("limits", "requests"))
         else:
-            if names_gpus(value):
-                self._found.unassigned.append(written(steps))
+            if field := field_with_gpus(value):
+                self._found.unassigned.append(written((*steps, field)))
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, PodCount]:
@@ -230,10 +233,12 @@ class ShapeSearch:
             resumed = not number and not self._manifest.stored
             said = written((*steps, name)) + (" (is 0: judged as if 1)" if resumed else "")
             above = PodCount(above.pods * (1 if resumed else number), (*above.said_by, said))
-        minimum = str(value_at(value, _KNATIVE_MINIMUM)) if steps else ""
-        if minimum.isdecimal() and 1 < int(minimum) <= MOST_PODS_OF_A_TEMPLATE:
-            by = written((*steps, *_KNATIVE_MINIMUM))
-            above = PodCount(above.pods * int(minimum), (*above.said_by, by))
+        annotations = value_at(value, _ANNOTATIONS) if steps else None
+        for name in _KNATIVE_MINIMUM:
+            minimum = str(value_at(annotations, (name,)))
+            if minimum.isdecimal() and 1 < int(minimum) <= MOST_PODS_OF_A_TEMPLATE:
+                by = written((*steps, *_ANNOTATIONS, name))
+                return PodCount(above.pods * int(minimum), (*above.said_by, by))
         return above
 
     def _walk_rest(

@@ -30,7 +30,7 @@ from gputile.core.scheduling.gang_plan import GangCandidate, plan_gang
 from gputile.core.scheduling.gang_victims import GangVictims
 from gputile.core.scheduling.placement_engine import Decision, PlacementEngine
 from gputile.core.scheduling.pod_filter import rank_pod_with_claims
-from gputile.tools.simulator.claims import BOTH_WAYS, KnownClaims, allocate_claims
+from gputile.tools.simulator.claims import MIXED_GPUS, KnownClaims, allocate_claims
 from gputile.tools.simulator.controller_rules import (
     PodBatch,
     PodGroups,
@@ -42,7 +42,7 @@ from gputile.tools.simulator.controller_rules import (
     started_by_gang,
     victims_text,
 )
-from gputile.tools.simulator.node_reports import waiting_for
+from gputile.tools.simulator.node_reports import gates_text
 from gputile.tools.simulator.refusals import FITS, JudgedNodes, Refusals, fits_nowhere_text
 from gputile.tools.simulator.scenario import Scenario
 
@@ -50,8 +50,8 @@ from gputile.tools.simulator.scenario import Scenario
 # One rank outweighs all these scores together.
 RANK_WEIGHT = 2000
 _MOST_ROUNDS = 32  # the longest supported chain of pods, each with affinity to a later one
-_NO_GANG = "pods of gangs must use extended resources, because claims are allocated pod by pod"
-_NOBODY: Mapping[GangName, int] = {}
+_NO_CLAIMS = "pods of gangs must use extended resources, because claims are allocated pod by pod"
+_NONE_RUNNING: Mapping[GangName, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Simulation:
         self._claims = KnownClaims()
         self._placed_pods = 0
         # The reasons of refusals since the last pod was placed, by the pod's spec and request.
-        self._refused_alike: dict[Hashable, str] = {}
+        self._refusal_cache: dict[Hashable, str] = {}
         self._victim_finder: VictimFinder | None = None  # None unless ``run`` is active
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
@@ -106,9 +106,9 @@ class Simulation:
             self._predicates.place(pod, pod.spec.node_name)
         for pod in scenario.waiting:
             self.ledger.apply_pod(pod)
-        there = [*scenario.bound, *scenario.waiting]
+        pods = [*scenario.bound, *scenario.waiting]
         self._victim_finder = VictimFinder(
-            self.engine, self._predicates, scenario.nodes, there, scenario.budgets, scenario.groups
+            self.engine, self._predicates, scenario.nodes, pods, scenario.budgets, scenario.groups
         )
         yield from self.decide(scenario.pending, clock_ns, started_by_gang(scenario.bound))
         self._victim_finder = None
@@ -117,7 +117,7 @@ class Simulation:
         self,
         pods: Iterable[Pod],
         clock_ns: Callable[[], int],
-        running: Mapping[GangName, int] = _NOBODY,
+        running: Mapping[GangName, int] = _NONE_RUNNING,
     ) -> Iterator[PodOutcome]:
         """Decide ``pods``, and place those that fit. Pods are preempted only during ``run``.
 
@@ -139,7 +139,7 @@ class Simulation:
                     waiting.append((outcome, self._placed_pods))
                 else:
                     yield outcome
-        yield from self._decide_again(waiting, clock_ns)
+        yield from self._retry(waiting, clock_ns)
 
     def _decide_batch(
         self, batch: PodBatch, running: Mapping[GangName, int], now_ns: int
@@ -149,34 +149,34 @@ class Simulation:
         else:
             outcomes = [self._decide(pod, now_ns) for pod in batch.pods]
         for outcome in outcomes:
-            self._enter(outcome)
+            self._add_to_predicates(outcome)
             yield outcome
 
-    def _enter(self, outcome: PodOutcome) -> None:
+    def _add_to_predicates(self, outcome: PodOutcome) -> None:
         """Record a placed pod for the in-tree predicates."""
         if outcome.node is not None:
             self._predicates.place(outcome.pod, outcome.node)
             self._placed_pods += 1
-            self._refused_alike.clear()
+            self._refusal_cache.clear()
 
-    def _decide_again(
+    def _retry(
         self, waiting: list[tuple[PodOutcome, int]], clock_ns: Callable[[], int]
     ) -> Iterator[PodOutcome]:
         """Retry refused pods after other pods have been placed, as kube-scheduler's queue does."""
         for _ in range(_MOST_ROUNDS):
-            still: list[tuple[PodOutcome, int]] = []
-            for outcome, asked_at in waiting:
-                if asked_at == self._placed_pods:
-                    still.append((outcome, asked_at))
+            refused: list[tuple[PodOutcome, int]] = []
+            for outcome, placed_before in waiting:
+                if placed_before == self._placed_pods:
+                    refused.append((outcome, placed_before))
                     continue
-                again = self._decide(outcome.pod, clock_ns())
-                self._enter(again)
-                if again.node is not None:
-                    yield again
+                retried = self._decide(outcome.pod, clock_ns())
+                self._add_to_predicates(retried)
+                if retried.node is not None:
+                    yield retried
                 else:
-                    still.append((again, self._placed_pods))
-            found, waiting = len(still) < len(waiting), still
-            if not found:
+                    refused.append((retried, self._placed_pods))
+            placed_any, waiting = len(refused) < len(waiting), refused
+            if not placed_any:
                 break
         yield from (outcome for outcome, _ in waiting)
 
@@ -188,7 +188,7 @@ class Simulation:
         If the needed pods do not fit, no pod of the gang is placed.
         """
         if any(pod.spec.resource_claims for pod in pods):
-            return [_refused(pod, f"gang {gang.name}: {_NO_GANG}") for pod in pods]
+            return [_refused(pod, f"gang {gang.name}: {_NO_CLAIMS}") for pod in pods]
         size = gang_size(gang, pods, self._groups.sizes)
         if (why := incomplete(gang, size, running, len(pods), self._groups)) is not None:
             return [_refused(pod, why) for pod in pods]
@@ -197,7 +197,7 @@ class Simulation:
         except RequestError as error:
             return [_refused(pod, f"gang {gang.name}: {error}") for pod in pods]
         for member in members:
-            self._learn(member.pod, member.request)
+            self._observe_demand(member.pod, member.request)
         needed = needed_members(size, running)
         plan = plan_gang(members, needed, self.engine, self._predicates, now_ns)
         together, places = together_text(gang, needed), plan.places
@@ -207,7 +207,7 @@ class Simulation:
                 return [
                     _refused(pod, f"{together} wait: there is room for {plan.room}") for pod in pods
                 ]
-            together, places = f"{together}; {self._preempts(found)}", found.places
+            together, places = f"{together}; {self._preemption_text(found)}", found.places
         outcomes = []
         for member in members:
             place = places.get(member.pod.metadata.uid)
@@ -225,12 +225,12 @@ class Simulation:
         """Decide one pod. A pod with GPUs is placed on the node with the best score.
 
         Among nodes with equal scores, the node that was added to the ledger first is chosen.
-        kube-scheduler's own scores are ignored, because a
-        difference of one in the extender's rank outweighs their sum. If an equal
-        pod has been refused since the last placement, this pod is refused for the same reason.
+        kube-scheduler's own scores are ignored, because a difference of one in the extender's rank
+        outweighs their sum. If an equal pod has been refused since the last placement, this pod is
+        refused for the same reason.
         """
         predicates = self._predicates
-        if (waiting := waiting_for(pod)) is not None:
+        if (waiting := gates_text(pod)) is not None:
             return _refused(pod, waiting)
         if pod.spec.resource_claims:
             return self._decide_by_claims(pod)
@@ -238,26 +238,26 @@ class Simulation:
             request = self.engine.request(pod)
         except RequestError as error:
             return _refused(pod, str(error))
-        self._learn(pod, request)
+        self._observe_demand(pod, request)
         if predicates.concerns_others(pod):
             return self._decide_among(pod, request, predicates.refusals(pod), now_ns)
-        alike = id(pod.spec), request.shape if request is not None else None
-        if (why := self._refused_alike.get(alike)) is not None:
+        cache_key = id(pod.spec), request.shape if request is not None else None
+        if (why := self._refusal_cache.get(cache_key)) is not None:
             return _refused(pod, why)
         outcome = self._decide_among(pod, request, predicates.refusals_alone(pod), now_ns)
         if outcome.node is None:
-            self._refused_alike[alike] = outcome.reason
+            self._refusal_cache[cache_key] = outcome.reason
         return outcome
 
     def _decide_among(
         self, pod: Pod, request: Request | None, in_tree: NodeRefusals, now_ns: int
     ) -> PodOutcome:
-        """Place a pod on the best node that the in-tree predicates allow."""
+        """Place a pod on the best node that passes the in-tree predicates, preempting if needed."""
         names, rows = self._nodes.names, self._nodes.rows
         if request is None:
             open_to_pod = np.flatnonzero(in_tree.open)
             if not len(open_to_pod):
-                return _refused(pod, self._why_nowhere(None, in_tree))
+                return _refused(pod, self._nowhere_text(None, in_tree))
             best = int(open_to_pod[self._predicates.scores(pod, open_to_pod).argmax()])
             reason = f"fits {len(open_to_pod)} of {len(names)} node(s); asks for no GPU"
             return self._recorded(pod, names[best], reason)
@@ -270,7 +270,10 @@ class Simulation:
             else None
         )
         if info is None:
-            return self._preempting(pod, request, in_tree, now_ns)
+            found = self._preempt([GangCandidate(pod, request)], 1, now_ns)
+            if found is None:
+                return _refused(pod, self._nowhere_text(request, in_tree))
+            return self._placed(pod, found.places[pod.metadata.uid], self._preemption_text(found))
         decision = self.engine.decide(request, info.name, now_ns)
         if isinstance(decision, Refusal):
             raise AssertionError(f"{info.name} fitted {pod.key} and then did not: {decision.text}")
@@ -286,8 +289,8 @@ class Simulation:
         open_to_pod = [self._nodes.names[row] for row in open_rows.tolist()]
         try:
             if self.engine.request(pod) is not None:
-                return _refused(pod, BOTH_WAYS)
-            why: dict[str, Refusal[FitRule]] = {}
+                return _refused(pod, MIXED_GPUS)
+            refusal_of: dict[str, Refusal[FitRule]] = {}
             found_ranks, _ = rank_pod_with_claims(self.engine, pod, open_to_pod)
             ranks = dict(zip(open_to_pod, found_ranks, strict=True))
             scores = dict(
@@ -299,14 +302,13 @@ class Simulation:
                 found = allocate_claims(self.engine, pod, node)
                 if not isinstance(found, Refusal):
                     return self._allocated(pod, node, found)
-                why[node] = found
+                refusal_of[node] = found
         except RequestError as error:
             return _refused(pod, str(error))
-        told = list(dict.fromkeys(why.values()))
-        by_gpu = np.array(
-            [told.index(why[name]) if name in why else FITS for name in self._nodes.names], np.intp
-        )
-        return _refused(pod, fits_nowhere_text(self._nodes, in_tree, told, by_gpu))
+        refusals = list(dict.fromkeys(refusal_of.values()))
+        index_of = {name: refusals.index(refusal) for name, refusal in refusal_of.items()}
+        by_gpu = np.array([index_of.get(name, FITS) for name in self._nodes.names], np.intp)
+        return _refused(pod, fits_nowhere_text(self._nodes, in_tree, refusals, by_gpu))
 
     def _allocated(self, pod: Pod, node: str, claims: Sequence[ResourceClaim]) -> PodOutcome:
         """Place a pod on a node, and record its allocated ``claims``."""
@@ -315,27 +317,18 @@ class Simulation:
         bookings = (
             self.ledger.booking(claim.metadata.uid) for claim in self.ledger.claims.of_pod(pod)
         )
-        held = [
+        allocations = [
             each.allocation for each in bookings if each is not None and each.allocation is not None
         ]
-        if not held:
+        if not allocations:
             return self._recorded(pod, node, "its claims ask for no GPU")
-        shares = tuple(share for each in held for share in each.gpus)
+        shares = tuple(share for each in allocations for share in each.gpus)
         allocation = msgspec.structs.replace(
-            held[0], gpus=shares, whole=all(each.whole for each in held)
+            allocations[0], gpus=shares, whole=all(each.whole for each in allocations)
         )
         return self._recorded(
             pod, node, f"by claims: {Decision(node, (), allocation).text()}", allocation
         )
-
-    def _preempting(
-        self, pod: Pod, request: Request, in_tree: NodeRefusals, now_ns: int
-    ) -> PodOutcome:
-        """Preempt pods for a pod that fits no node. If no victims are found, refuse the pod."""
-        found = self._preempt([GangCandidate(pod, request)], 1, now_ns)
-        if found is None:
-            return _refused(pod, self._why_nowhere(request, in_tree))
-        return self._placed(pod, found.places[pod.metadata.uid], self._preempts(found))
 
     def _preempt(
         self, members: Sequence[GangCandidate], needed: int, now_ns: int
@@ -357,7 +350,7 @@ class Simulation:
             self.victims.append(Victim(finder.pods[uid], preemptors))
         return found
 
-    def _preempts(self, found: GangVictims) -> str:
+    def _preemption_text(self, found: GangVictims) -> str:
         victims = self.victims[-len(found.evicted + found.withdrawn) :]
         return f"preempts {victims_text(each.pod for each in victims)}"
 
@@ -385,7 +378,7 @@ class Simulation:
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
-    def _learn(self, pod: Pod, request: Request | None) -> None:
+    def _observe_demand(self, pod: Pod, request: Request | None) -> None:
         """Update the prices of the packing policy, if it is used, as the live extender does."""
         demand = self.engine.demand
         if demand is not None:
@@ -393,15 +386,15 @@ class Simulation:
             if demand.due():
                 self.engine.reprice(prices(demand.demand()))
 
-    def _why_nowhere(self, request: Request | None, in_tree: NodeRefusals) -> str:
+    def _nowhere_text(self, request: Request | None, in_tree: NodeRefusals) -> str:
         """Return the text that says for all nodes why a pod does not fit."""
-        told: Sequence[Refusal[FitRule]] = ()
+        refusals: Sequence[Refusal[FitRule]] = ()
         by_gpu = np.full(len(self._nodes.rows), FITS, np.intp)
         if request is not None:
             gpus_are_short = np.array([*(reason.lacks_gpus for reason in in_tree.distinct), True])[
                 in_tree.codes
             ]
-            told, by_gpu[gpus_are_short] = self._refusals.lookup(
+            refusals, by_gpu[gpus_are_short] = self._refusals.lookup(
                 request, self._nodes.rows[gpus_are_short]
             )
-        return fits_nowhere_text(self._nodes, in_tree, told, by_gpu)
+        return fits_nowhere_text(self._nodes, in_tree, refusals, by_gpu)

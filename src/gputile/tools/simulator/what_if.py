@@ -32,7 +32,7 @@ from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.described_nodes import inventory_of
-from gputile.tools.simulator.foreign_cluster import asking, sharing, with_inventory
+from gputile.tools.simulator.foreign_cluster import with_gpus, with_inventory, with_shares
 from gputile.tools.simulator.foreign_words import SHARED_GPU
 from gputile.tools.simulator.manifests import make_uid
 from gputile.tools.simulator.outcomes import workload_name
@@ -65,42 +65,42 @@ class UnknownNode(ValueError):
         self.name = name
 
 
-def without_nodes(scenario: Scenario, leaving: Collection[str]) -> None:
-    """Remove the nodes ``leaving``. Their pods become pending, before other pending pods.
+def without_nodes(scenario: Scenario, removed: Collection[str]) -> None:
+    """Remove the nodes ``removed``. Their pods become pending, before other pending pods.
 
     Raises:
-        UnknownNode: one of ``leaving`` is not in the scenario.
+        UnknownNode: one of ``removed`` is not in the scenario.
     """
     names = {node.metadata.name for node in scenario.nodes}
-    missing = sorted(set(leaving) - names)
+    missing = sorted(set(removed) - names)
     if missing:
         raise UnknownNode(f"there is no node {missing[0] or shown(missing[0])}", missing[0])
-    scenario.nodes = [node for node in scenario.nodes if node.metadata.name not in leaving]
-    moving = [
+    scenario.nodes = [node for node in scenario.nodes if node.metadata.name not in removed]
+    displaced = [
         pod
         for pod in scenario.bound
-        if pod.spec.node_name in leaving and not pod.finished and not _stays(pod)
+        if pod.spec.node_name in removed and not pod.finished and not _ends_with_node(pod)
     ]
-    scenario.bound = [pod for pod in scenario.bound if pod.spec.node_name not in leaving]
-    scenario.pending = [*map(_unbound, moving), *scenario.pending]
-    scenario.claims.release(leaving)
+    scenario.bound = [pod for pod in scenario.bound if pod.spec.node_name not in removed]
+    scenario.pending = [*map(_unbound, displaced), *scenario.pending]
+    scenario.claims.release(removed)
 
 
-def _stays(pod: Pod) -> bool:
+def _ends_with_node(pod: Pod) -> bool:
     """Return whether a pod ends with its node because it is a static pod or a DaemonSet's pod."""
     return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
 
 
 def _unbound(pod: Pod) -> Pod:
     """Return the pod as its controller would create it, without annotations by gputile."""
-    kept = {
+    others = {
         key: value
         for key, value in pod.metadata.annotations.items()
         if key not in _WRITTEN and not key.startswith(GPUSHARE_PREFIX)
     }
     return msgspec.structs.replace(
         pod,
-        metadata=msgspec.structs.replace(pod.metadata, annotations=kept),
+        metadata=msgspec.structs.replace(pod.metadata, annotations=others),
         spec=msgspec.structs.replace(pod.spec, node_name=""),
         status=msgspec.structs.replace(pod.status, phase="Pending"),
     )
@@ -114,11 +114,11 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
             on_node.setdefault(pod.spec.node_name, []).append(pod)
     scenario.unit_mib = unit_mib
     scenario.nodes = [
-        _counting(node, on_node.get(node.metadata.name, ()), unit_mib) for node in scenario.nodes
+        _with_units(node, on_node.get(node.metadata.name, ()), unit_mib) for node in scenario.nodes
     ]
 
 
-def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
+def _with_units(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
     """Return a node with the memory units that its agent would advertise.
 
     The agent advertises the units that the node's pods request plus the free memory in new units.
@@ -128,19 +128,19 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
         return node
     allocatable = dict(node.status.allocatable)
     if str(allocatable.get(GPU_MEMORY, "0")) != "0":
-        held: Counter[str] = Counter()
+        booked_mib: Counter[str] = Counter()
         for pod in pods:
             allocation = _allocation_of(pod)
             for share in allocation.gpus if allocation is not None else ():
-                held[share.uuid] += share.mib
+                booked_mib[share.uuid] += share.mib
         units = sum(pod_requests(pod.spec).get(GPU_MEMORY, 0) for pod in pods)
         for gpu in inventory.gpus:
-            units += max(0, advertised_units(gpu, unit_mib) - -(-held[gpu.uuid] // unit_mib))
+            units += max(0, advertised_units(gpu, unit_mib) - -(-booked_mib[gpu.uuid] // unit_mib))
         allocatable[GPU_MEMORY] = str(units)
-    counting = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         node, status=msgspec.structs.replace(node.status, allocatable=allocatable)
     )
-    return with_inventory(counting, msgspec.structs.replace(inventory, unit_mib=unit_mib))
+    return with_inventory(changed, msgspec.structs.replace(inventory, unit_mib=unit_mib))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +170,17 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         for name, inventory in found.items()
         if inventory is not None and not inventory.claims
     }
-    moving, staying = list[Pod](), list[Pod]()
+    converted, unchanged = list[Pod](), list[Pod]()
     for pod in scenario.bound:
         inventory = None if pod.finished else known.get(pod.spec.node_name)
         moved = _in_mode(pod, inventory, mode, unit_mib, needs) if inventory is not None else None
-        (staying if moved is None else moving).append(pod if moved is None else moved)
+        (unchanged if moved is None else converted).append(pod if moved is None else moved)
     kinds = {(gpu.mib, max(each.replicas, 1)) for each in known.values() for gpu in each.gpus}
     waiting = [*scenario.pending, *scenario.waiting]
-    moving += (_awaited(pod, kinds, mode, unit_mib, needs) for pod in waiting)
-    scenario.bound, scenario.pending, scenario.waiting = staying, moving, []
+    converted += (_pending_in_mode(pod, kinds, mode, unit_mib, needs) for pod in waiting)
+    scenario.bound, scenario.pending, scenario.waiting = unchanged, converted, []
     scenario.nodes = [
-        _of_mode(node, known[node.metadata.name], mode, unit_mib)
+        _node_in_mode(node, known[node.metadata.name], mode, unit_mib)
         if node.metadata.name in known
         else node
         for node in scenario.nodes
@@ -198,46 +198,46 @@ def _in_mode(
     totals = [total_of.get(share.uuid, share.mib) for share in allocation.gpus]
     if not mode.shared:
         resource = TOPOLOGY_GPU if mode is Mode.TOPOLOGY else WHOLE_GPU
-        return asking(_unbound(pod), {resource: len(allocation.gpus)})
+        return with_gpus(_unbound(pod), {resource: len(allocation.gpus)})
     count = len({share.uuid for share in allocation.gpus})
-    total, held = min(totals), max(share.mib for share in allocation.gpus)
+    total, booked_mib = min(totals), max(share.mib for share in allocation.gpus)
     percent = max(share.percent for share in allocation.gpus)
     if allocation.whole:
         part = total * len(allocation.gpus) // count // max(inventory.replicas, 1)
-        held, percent = needs.of(pod, count) or max(part // unit_mib, 1) * unit_mib, 0
+        booked_mib, percent = needs.of(pod, count) or max(part // unit_mib, 1) * unit_mib, 0
     most = total // unit_mib
-    units = max(1, min(-(-held // unit_mib), most))
+    units = max(1, min(-(-booked_mib // unit_mib), most))
     if mode is Mode.CORE_MEM:
         percent = min(100, -(-(percent or 100 * units // most) // PERCENT_STEP) * PERCENT_STEP)
-    return sharing(_unbound(pod), count, units, percent if mode is Mode.CORE_MEM else 0)
+    return with_shares(_unbound(pod), count, units, percent if mode is Mode.CORE_MEM else 0)
 
 
-def _awaited(
+def _pending_in_mode(
     pod: Pod, kinds: set[tuple[int, int]], mode: Mode, unit_mib: int, needs: MemoryNeeds
 ) -> Pod:
     """Convert a stored pending pod's request for whole or time-sliced GPUs to a shared mode.
 
     ``kinds`` are the MiB and replicas of the cluster's GPUs. Other pods do not change.
     """
-    asked = pod_requests(pod.spec)
-    count = asked.get(WHOLE_GPU, 0) or asked.get(SHARED_GPU, 0)
+    amounts = pod_requests(pod.spec)
+    count = amounts.get(WHOLE_GPU, 0) or amounts.get(SHARED_GPU, 0)
     total, replicas = next(iter(kinds)) if len(kinds) == 1 else (0, 1)
-    part = total * asked.get("nvidia.com/gpumem-percentage", 100) // 100 // replicas
-    mib = needs.of(pod, count) or asked.get("nvidia.com/gpumem", 0) or part // unit_mib * unit_mib
+    part = total * amounts.get("nvidia.com/gpumem-percentage", 100) // 100 // replicas
+    mib = needs.of(pod, count) or amounts.get("nvidia.com/gpumem", 0) or part // unit_mib * unit_mib
     if not (pod.metadata.creation_timestamp and mode.shared and count and mib):
         return pod
     percent = min(100, -(-100 * mib // max(total, mib) // PERCENT_STEP) * PERCENT_STEP)
-    return sharing(pod, count, -(-mib // unit_mib), percent if mode is Mode.CORE_MEM else 0)
+    return with_shares(pod, count, -(-mib // unit_mib), percent if mode is Mode.CORE_MEM else 0)
 
 
-def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:
+def _node_in_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Node:
     """Return a node with the inventory, labels and resources that it would have in a mode."""
     inventory = msgspec.structs.replace(inventory, mode=mode.value, unit_mib=unit_mib, replicas=0)
     offered = {
         name: str(count)
         for name, count in resources_for_mode(mode, inventory.gpus, unit_mib).items()
     }
-    kept = {
+    others = {
         name: amount
         for name, amount in node.status.allocatable.items()
         if name not in GPU_RESOURCES
@@ -251,7 +251,7 @@ def _of_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> Nod
         msgspec.structs.replace(
             node,
             metadata=msgspec.structs.replace(meta, labels=labels),
-            status=msgspec.structs.replace(node.status, allocatable=kept | offered),
+            status=msgspec.structs.replace(node.status, allocatable=others | offered),
         ),
         inventory,
     )
@@ -309,7 +309,7 @@ def _copy(pod: Pod, number: int) -> Pod:
     return msgspec.structs.replace(pod, metadata=meta)
 
 
-def selected(nodes: Iterable[Node], selector: str) -> list[str]:
+def selected_nodes(nodes: Iterable[Node], selector: str) -> list[str]:
     """Return the names of the nodes that match ``selector``, in the syntax of kubectl's ``-l``.
 
     Raises:
@@ -324,7 +324,7 @@ def selected(nodes: Iterable[Node], selector: str) -> list[str]:
     ]
     if not found:
         raise UnknownNode(
-            f"no node has the labels {selector[:80]!r}{nearly_selected(selector, nodes)}"
+            f"no node has the labels {selector[:80]!r}{selector_hint(selector, nodes)}"
         )
     return found
 
@@ -345,7 +345,7 @@ def parse_selector(text: str) -> LabelSelector:
     )
 
 
-def nearly_selected(text: str, nodes: Iterable[Node]) -> str:
+def selector_hint(text: str, nodes: Iterable[Node]) -> str:
     """Return the label or value that a selector without matches may have meant, or ""."""
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:

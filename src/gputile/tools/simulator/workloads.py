@@ -46,10 +46,12 @@ from gputile.tools.simulator.manifests import (
 )
 from gputile.tools.simulator.pod_kinds import PodKind
 from gputile.tools.simulator.pod_shapes import DEFINITIONS, is_suspended, pods_by_shape
-from gputile.tools.simulator.shape_search import Group
+from gputile.tools.simulator.shape_search import NOT_JUDGED, Group, is_manifest_with_gpus
 
 MOST_PODS: Final = 200_000
 POD_GROUP: Final = (f"{POD_GROUP_API}/v1alpha1", "PodGroup")
+# Kinds of Kubernetes' own gangs, without pods. Pods that refer to them get a note.
+_NATIVE_GANGS: Final = (("scheduling.k8s.io", "PodGroup"), ("scheduling.k8s.io", "Workload"))
 # Former or mistaken API groups of the kinds that create pods. An unknown kind in one of these
 # groups is probably a kind of Kubernetes.
 _THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
@@ -117,18 +119,20 @@ def expand(
         ManifestError: objects are invalid, or have the same name. Each mistake has one line.
     """
     given = intake or Intake()
-    expander = _Expander(replace(given, admission=given.admission.beside(manifests)), nodes)
-    wrong: list[str] = []
+    expander = _Expander(replace(given, admission=given.admission.with_objects(manifests)), nodes)
+    errors: list[str] = []
     for manifest in manifests:
         try:
             expander.add(manifest)
         except ManifestError as error:
-            wrong += str(error).split("\n")
-    if wrong:
+            errors += str(error).split("\n")
+    if errors:
         more = (
-            [f"and {len(wrong) - _MOST_SHOWN:,} more mistakes"] if len(wrong) > _MOST_SHOWN else []
+            [f"and {len(errors) - _MOST_SHOWN:,} more mistakes"]
+            if len(errors) > _MOST_SHOWN
+            else []
         )
-        raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
+        raise ManifestError("\n".join([*errors[:_MOST_SHOWN], *more]))
     return expander.expansion
 
 
@@ -170,24 +174,28 @@ class _Expander:
             if kind == "ResourceQuota":
                 for text in uncounted_quota(manifest.body):
                     self._note(text, manifest)
+            if kind == "ConfigMap":
+                for key, text in manifest.body.get("data", {}).items():
+                    if is_manifest_with_gpus(text):
+                        self._note(f'data["{key}"] {NOT_JUDGED}', manifest)
             if kind not in MAKERS:
                 return iter(())
-            return self._single(manifest) if kind == "Pod" else self._of_workload(manifest)
+            return self._single_pod(manifest) if kind == "Pod" else self._pods_of_workload(manifest)
         self._check_metadata(manifest)
-        if (manifest.api_version, kind) == POD_GROUP:
+        if (manifest.api_version, kind) == POD_GROUP or (manifest.group, kind) in _NATIVE_GANGS:
             return iter(())
         found = self._intake.kinds.find(manifest)
         if found is not None or _may_be_custom(manifest):
-            return self._of_other(manifest, found)
-        unknown = self._unknown(manifest)
+            return self._pods_of_custom_resource(manifest, found)
+        unknown = self._unknown_kind(manifest)
         if self._intake.ignore_unknown and kind not in MAKERS:
             self._note(f"ignored: {unknown}", manifest)
             return iter(())
         raise manifest.origin.error("", unknown)
 
-    def _single(self, manifest: Manifest) -> Iterator[Pod]:
+    def _single_pod(self, manifest: Manifest) -> Iterator[Pod]:
         meta = _complete(manifest, manifest.decode(_OnlyMetadata).metadata)
-        if not manifest.judged:
+        if not manifest.is_validated:
             if not manifest.described:
                 self._note(_RUNS, manifest)
             yield msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
@@ -201,7 +209,7 @@ class _Expander:
         }
         yield self._checks.admit(manifest.origin, "", body)
 
-    def _of_workload(self, manifest: Manifest) -> Iterator[Pod]:
+    def _pods_of_workload(self, manifest: Manifest) -> Iterator[Pod]:
         origin, kind = manifest.origin, manifest.kind
         metadata, workload = workload_of(manifest)
         owner = self._owner(manifest, metadata)
@@ -220,12 +228,12 @@ class _Expander:
         make = PodMaker(manifest, owner, template, labels)
         spec = decode(origin, ".".join(steps), written, Pod).spec
         gangs = self._intake.admission.configuration.admission.gangs
-        given = ControllerInput(
+        workload_input = ControllerInput(
             origin, manifest.stored, gangs, workload, spec, make, self._nodes, self.expansion.notes
         )
-        yield from CONTROLLERS[kind](given)
+        yield from CONTROLLERS[kind](workload_input)
 
-    def _of_other(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
+    def _pods_of_custom_resource(self, manifest: Manifest, kind: PodKind | None) -> Iterator[Pod]:
         """Yield the pods of a custom resource, with notes on pods that the table does not cover.
 
         Raises:
@@ -248,11 +256,11 @@ class _Expander:
             self._note(f"by its shape: {text}", manifest)
         if found.unassigned:
             where = ", ".join(found.unassigned[:MOST_OF_AN_OBJECT])
-            way = BUILT_BY_HELM if manifest.kind == "HelmRelease" else self._intake.tell_kinds
-            said = f"it asks for GPUs, but for which pods is unknown: {way}"
+            remedy = BUILT_BY_HELM if manifest.kind == "HelmRelease" else self._intake.kinds_hint
+            text = f"it asks for GPUs, but for which pods is unknown: {remedy}"
             if not self._intake.ignore_unknown:
-                raise manifest.origin.error(where, said)
-            self._note(f"ignored: {where}: {said}", manifest)
+                raise manifest.origin.error(where, text)
+            self._note(f"ignored: {where}: {text}", manifest)
         if not found.groups:
             return
         if gang := foreign_gang_note(manifest.body):
@@ -273,7 +281,7 @@ class _Expander:
         for group in found.groups:
             count = 0 if suspended and manifest.stored else group.count
             try:
-                yield from self._of_group(manifest, owner, group, count)
+                yield from self._pods_of_group(manifest, owner, group, count)
             except ManifestError as error:
                 if group.rule is not None or asks_for_gpus(group.template["spec"]):
                     raise
@@ -296,7 +304,7 @@ class _Expander:
             return value
         return {key: self._without_workloads(each, manifest, inner) for key, each in value.items()}
 
-    def _of_group(
+    def _pods_of_group(
         self, manifest: Manifest, owner: ObjectMeta, group: Group, count: int
     ) -> Iterator[Pod]:
         self._checks.refuse(manifest, broken_fields(POD_TEMPLATE, group.template, group.path))
@@ -324,14 +332,14 @@ class _Expander:
             manifest, broken_fields(_METADATA, manifest.body.get("metadata", {}), "metadata")
         )
 
-    def _unknown(self, manifest: Manifest) -> str:
+    def _unknown_kind(self, manifest: Manifest) -> str:
         """Return the error for an unknown kind, with a suggestion if possible."""
         kind, version = manifest.kind, manifest.api_version
-        said = f"no matches for kind {shown(kind)} in version {shown(version)}"
+        text = f"no matches for kind {shown(kind)} in version {shown(version)}"
         if manifest.group == KUSTOMIZE_GROUP:
-            return f"{said}; {BUILT_BY_KUSTOMIZE}"
+            return f"{text}; {BUILT_BY_KUSTOMIZE}"
         if manifest.group == "gputile.io" and kind in _NAMED_BY:
-            return f"{said}; a file of this kind is for {_NAMED_BY[kind]}"
+            return f"{text}; a file of this kind is for {_NAMED_BY[kind]}"
         known, table = kubernetes_kinds().kinds, self._intake.kinds
         own = [each for each, names in known.items() if kind in names]
         others = [*table.of_kind(kind), *([POD_GROUP[0]] if kind == POD_GROUP[1] else ())]
@@ -340,8 +348,8 @@ class _Expander:
             name for each, name in table.kinds if each == version
         }
         if elsewhere:
-            return f"{said}; {kind} is in {' and '.join(elsewhere)}"
-        return said + nearest(kind, names or MAKERS)
+            return f"{text}; {kind} is in {' and '.join(elsewhere)}"
+        return text + nearest(kind, names or MAKERS)
 
     def _note(self, text: str, manifest: Manifest) -> None:
         self.expansion.notes.append(Note(text, manifest.origin))

@@ -34,7 +34,7 @@ Line = tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class Canvas:
     """The terminal: its columns, whether it has colours, and whether it is limited to ASCII."""
 
     columns: int
@@ -104,29 +104,31 @@ def node_bars(nodes: Sequence[NodeSummary], group_of: GroupOf) -> list[NodeBars]
     return [NodeBars(node.name, _bars(node, group_of), _remarks(node)) for node in nodes]
 
 
-def draw(nodes: Sequence[NodeBars], groups: BarGroups, paper: Paper) -> list[Line]:
+def draw(nodes: Sequence[NodeBars], groups: BarGroups, canvas: Canvas) -> list[Line]:
     """Return the lines of the drawing. The terminal must have at least 40 columns."""
     if not any(node.bars for node in nodes):
-        return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
+        remarks = [f"{node.name}: {remark}" for node in nodes for remark in node.remarks]
+        texts = [text for each in remarks for text in wrapped(inert(each), canvas.columns)]
+        return [(Span(text),) for text in ("No node has GPUs.", *texts)]
     names = [columns_of(inert(node.name)) for node in nodes]
-    name_width = max((width for width in names if width <= paper.columns // 4), default=_GAP)
+    name_width = max((width for width in names if width <= canvas.columns // 4), default=_GAP)
     name_width = max(name_width, len("NODE"))
-    grid = _grid(nodes, paper.columns - name_width - _GAP, paper)
+    grid = _grid(nodes, canvas.columns - name_width - _GAP, canvas)
     lines: list[Line] = [
         (Span(padded("NODE", name_width + _GAP) + "GPU MEMORY (GiB, used/total)"),)
     ]
     for node in nodes:
         rows = [node.bars[at : at + grid.in_row] for at in range(0, len(node.bars), grid.in_row)]
-        drawn = [_row(row, grid, groups, paper) for row in rows]
-        lines += _named_rows(inert(node.name), drawn, name_width, paper)
+        drawn = [_row(row, grid, groups, canvas) for row in rows]
+        lines += _named_rows(inert(node.name), drawn, name_width, canvas)
         lines += [
             (Span(" " * (name_width + _GAP) + text),)
             for remark in node.remarks
-            for text in wrapped(inert(remark), paper.columns - name_width - _GAP)
+            for text in wrapped(inert(remark), canvas.columns - name_width - _GAP)
         ]
     shown = {span.group for line in lines for span in line if span.group is not None}
-    ill = any(not bar.healthy for node in nodes for bar in node.bars)
-    return [*lines, (), *_legend(groups, paper, shown, ill=ill)]
+    has_unhealthy = any(not bar.healthy for node in nodes for bar in node.bars)
+    return [*lines, (), *_legend(groups, canvas, shown, has_unhealthy=has_unhealthy)]
 
 
 def _bars(node: NodeSummary, group_of: GroupOf) -> list[Bar]:
@@ -166,32 +168,32 @@ class _Grid:
     amounts: int
 
 
-def _grid(nodes: Sequence[NodeBars], columns: int, paper: Paper) -> _Grid:
+def _grid(nodes: Sequence[NodeBars], columns: int, canvas: Canvas) -> _Grid:
     """Return the layout that has the fewest rows, with equally many bars in each row."""
     bars = [bar for node in nodes for bar in node.bars]
     index = max(len(str(bar.index)) for bar in bars)
     amounts = max(len(bar.amounts) for bar in bars)
-    beside_bar = index + amounts + 2 + (2 if paper.ascii_only else 0)
+    other_columns = index + amounts + 2 + (2 if canvas.ascii_only else 0)
     most = max(len(node.bars) for node in nodes)
-    fitting = max(1, (columns + _GAP) // (beside_bar + _NARROWEST + _GAP))
+    fitting = max(1, (columns + _GAP) // (other_columns + _NARROWEST + _GAP))
     in_row = math.ceil(most / math.ceil(most / fitting))
-    bar = (columns + _GAP) // in_row - _GAP - beside_bar
+    bar = (columns + _GAP) // in_row - _GAP - other_columns
     return _Grid(in_row, index, max(2, min(bar, _WIDEST)), amounts)
 
 
-def _row(bars: Sequence[Bar], grid: _Grid, groups: BarGroups, paper: Paper) -> Line:
+def _row(bars: Sequence[Bar], grid: _Grid, groups: BarGroups, canvas: Canvas) -> Line:
     spans: list[Span] = []
     for number, bar in enumerate(bars):
         if number:
             spans.append(Span(" " * _GAP))
         spans.append(Span(f"{bar.index:>{grid.index}} "))
-        spans += _bar(bar, grid.bar, groups, paper)
+        spans += _bar(bar, grid.bar, groups, canvas)
         last = number == len(bars) - 1
         spans.append(Span(f" {bar.amounts}" if last else f" {bar.amounts:<{grid.amounts}}"))
     return tuple(spans)
 
 
-def _bar(bar: Bar, width: int, groups: BarGroups, paper: Paper) -> list[Span]:
+def _bar(bar: Bar, width: int, groups: BarGroups, canvas: Canvas) -> list[Span]:
     numbered: Counter[int] = Counter()
     for name, amount in bar.pieces.items():
         numbered[groups.number(name)] += amount
@@ -199,35 +201,37 @@ def _bar(bar: Bar, width: int, groups: BarGroups, paper: Paper) -> list[Span]:
     free = max(0, bar.total - sum(pieces.values()))
     *cells, empty = _cells([*pieces.values(), free], width)
     spans = [
-        Span(_filled(groups.letter(g), size, paper), g)
+        Span(_filled(groups.letter(g), size, canvas), g)
         for g, size in zip(pieces, cells, strict=True)
     ]
     if empty:
-        spans.append(Span((_free(paper) if bar.healthy else _unhealthy(paper)) * empty, faint=True))
-    return [Span("["), *spans, Span("]")] if paper.ascii_only else spans
+        spans.append(
+            Span((_free(canvas) if bar.healthy else _unhealthy(canvas)) * empty, faint=True)
+        )
+    return [Span("["), *spans, Span("]")] if canvas.ascii_only else spans
 
 
-def _free(paper: Paper) -> str:
-    return "." if paper.ascii_only else "░"
+def _free(canvas: Canvas) -> str:
+    return "." if canvas.ascii_only else "░"
 
 
-def _unhealthy(paper: Paper) -> str:
-    return "x" if paper.ascii_only else "╳"
+def _unhealthy(canvas: Canvas) -> str:
+    return "x" if canvas.ascii_only else "╳"
 
 
 def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
     """Return at most ``most`` pieces by group number. The smallest are merged into ``OTHERS``."""
-    kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
-    found = {number: kept[number] for number in sorted(kept)}
-    if rest := sum(pieces.values()) - sum(kept.values()):
+    largest = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
+    found = {number: largest[number] for number in sorted(largest)}
+    if rest := sum(pieces.values()) - sum(largest.values()):
         others = len(groups.names)
         found[others] = found.get(others, 0) + rest
     return found
 
 
-def _filled(letter: str, size: int, paper: Paper) -> str:
+def _filled(letter: str, size: int, canvas: Canvas) -> str:
     """Return the text of a piece of a bar, which begins with the letter of its group."""
-    return letter + (letter if paper.ascii_only else " " if paper.coloured else "█") * (size - 1)
+    return letter + (letter if canvas.ascii_only else " " if canvas.coloured else "█") * (size - 1)
 
 
 def _cells(parts: Sequence[int], width: int) -> list[int]:
@@ -245,39 +249,36 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
     return cells
 
 
-def _named_rows(name: str, drawn: Sequence[Line], name_width: int, paper: Paper) -> list[Line]:
+def _named_rows(name: str, drawn: Sequence[Line], name_width: int, canvas: Canvas) -> list[Line]:
     """Return rows that begin with the node's name. A long name is on lines of its own."""
     indent = Span(" " * (name_width + _GAP))
     if columns_of(name) > name_width:
         return [
-            *((Span(text),) for text in wrapped(name, paper.columns)),
+            *((Span(text),) for text in wrapped(name, canvas.columns)),
             *((indent, *line) for line in drawn),
         ]
     first = Span(padded(name, name_width + _GAP))
     return [((indent if number else first), *line) for number, line in enumerate(drawn or [()])]
 
 
-def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
-    remarks = [f"{node.name}: {remark}" for node in nodes for remark in node.remarks]
-    return [(Span(text),) for each in remarks for text in wrapped(inert(each), paper.columns)]
-
-
-def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
+def _legend(
+    groups: BarGroups, canvas: Canvas, shown: Collection[int], *, has_unhealthy: bool
+) -> list[Line]:
     """Return the legend for the groups in ``shown``, for free memory and for unhealthy GPUs."""
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
-    entries.append((Span(_free(paper), faint=True), "free"))
-    if ill:
-        entries.append((Span(_unhealthy(paper), faint=True), "unhealthy"))
+    entries.append((Span(_free(canvas), faint=True), "free"))
+    if has_unhealthy:
+        entries.append((Span(_unhealthy(canvas), faint=True), "unhealthy"))
     lines: list[Line] = []
-    taken = 0
+    used = 0
     for letter, name in entries:
-        first, *more = wrapped(name, paper.columns - 2)
+        first, *more = wrapped(name, canvas.columns - 2)
         size = 2 + columns_of(first)
-        if lines and not more and taken + _GAP + size <= paper.columns:
+        if lines and not more and used + _GAP + size <= canvas.columns:
             lines[-1] = (*lines[-1], Span(" " * _GAP), letter, Span(f" {first}"))
-            taken += _GAP + size
+            used += _GAP + size
         else:
             lines += [(letter, Span(f" {first}")), *((Span(f"  {text}"),) for text in more)]
-            taken = paper.columns if more else size
+            used = canvas.columns if more else size
     return lines

@@ -13,8 +13,8 @@ import msgspec
 from gputile.api.wording import described
 from gputile.core.devices.claim_request import CLAIM_UNIT_MIB
 from gputile.core.ledger.booking import Booking, booking_of, claim_booking, claim_node
+from gputile.core.ledger.booking_index import reserved_booking
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
-from gputile.core.ledger.reservations import reserved_booking
 from gputile.tools.views.terminal_text import aligned, inert
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
         str, described('The reason why the pod\'s GPUs are unknown, or "" if they are known.')
     ] = ""
     slices: Annotated[
-        dict[int, int],
-        described("The pod's time slices of each GPU, by the number of the GPU."),
+        dict[int, int], described("The pod's time slices of each GPU, by the number of the GPU.")
     ] = {}
 
 
@@ -74,8 +73,7 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
         str, described('The error in the node\'s annotations, or "" if there is none.')
     ] = ""
     replicas: Annotated[
-        int,
-        described("The number of time slices of each GPU, or 0 without time-slicing."),
+        int, described("The number of time slices of each GPU, or 0 without time-slicing.")
     ] = 0
 
     @property
@@ -100,7 +98,7 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 def ledger_summaries(ledger: "Ledger") -> list[NodeSummary]:
     """Return, ordered by name, the nodes that have GPUs, booked pods or problems."""
-    return _worth_showing(_node(info, ledger.on_node(info.name)) for _, info in ledger.nodes())
+    return _non_empty(_node(info, ledger.on_node(info.name)) for _, info in ledger.nodes())
 
 
 def node_summaries(
@@ -131,10 +129,10 @@ def node_summaries(
         booking = claim_booking(claim, by_name.get(claim_node(claim)), group)
         if booking is not None:
             bookings.setdefault(booking.node, []).append(booking)
-    return _worth_showing(_node(info, bookings.get(info.name, ())) for info in known)
+    return _non_empty(_node(info, bookings.get(info.name, ())) for info in known)
 
 
-def _worth_showing(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
+def _non_empty(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
     return [node for node in nodes if node.gpus or node.pods or node.problem]
 
 
@@ -161,9 +159,9 @@ def _node(info: NodeInfo, bookings: Iterable[Booking]) -> NodeSummary:
         pods.append(_pod(booking, index_of, sliced=info.sliced))
         for share in booking.gpus:
             if (i := position.get(share.uuid)) is not None:
-                taken = booking.amounts(share, totals[i], info.replicas)
-                mib[i] += taken[0]
-                percent[i] += taken[1]
+                amounts = booking.amounts(share, totals[i], info.replicas)
+                mib[i] += amounts[0]
+                percent[i] += amounts[1]
                 count[i] += 1
     return NodeSummary(
         name=info.name,
@@ -237,7 +235,7 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
     if whole:
         rows = [("NAME", "IPADDRESS", "MODE", "GPUs(Allocated/Total)")]
         rows += [
-            (node.name, node.address or "-", node.mode or "-", node.problem or _whole(node))
+            (node.name, node.address or "-", node.mode or "-", node.problem or _gpu_counts(node))
             for node in whole
         ]
         lines += ["", "Whole GPUs:", *aligned(rows, width)]
@@ -245,8 +243,8 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
     if sliced:
         lines += ["", "Time-sliced GPUs, by time slices:", *aligned(_sliced_rows(sliced), width)]
     # The table of whole GPUs already shows the problem of a node without GPUs.
-    told = [node for node in nodes if node.shared or node.gpus]
-    troubled = [(node.name, trouble) for node in told for trouble in node.troubles]
+    listed = [node for node in nodes if node.shared or node.gpus]
+    troubled = [(node.name, trouble) for node in listed for trouble in node.troubles]
     if troubled:
         lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled], width)]
     return "".join(f"{inert(line)}\n" for line in lines)
@@ -275,8 +273,8 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = Non
             total = len(node.gpus) * node.replicas
             lines += [f"Total :     {total} time slices of {len(node.gpus)} GPUs"]
         else:
-            held = sum(gpu.pods > 0 for gpu in node.gpus)
-            lines += [f"Allocated : {held} GPUs", f"Total :     {len(node.gpus)} GPUs"]
+            booked = sum(gpu.pods > 0 for gpu in node.gpus)
+            lines += [f"Allocated : {booked} GPUs", f"Total :     {len(node.gpus)} GPUs"]
         lines += [_RULE[:width]]
     shared = [node for node in nodes if node.shared]
     lines += ["Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
@@ -323,7 +321,7 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
     return tuple(cells)
 
 
-def _whole(node: NodeSummary) -> str:
+def _gpu_counts(node: NodeSummary) -> str:
     """Return the numbers of booked GPUs and of all GPUs. "3/8*" means that a GPU is unhealthy."""
     return (
         f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"

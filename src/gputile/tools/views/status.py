@@ -29,13 +29,8 @@ from gputile.api.workloads import (
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.core.ledger.node_info import has_agent_condition
 from gputile.tools.views.inspect import unit_name
-from gputile.tools.views.rollout import (
-    COMPONENT_LABEL,
-    Component,
-    InstallationProblem,
-    RolloutState,
-    component_of,
-)
+from gputile.tools.views.installation_problems import InstallationProblem
+from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
 from gputile.tools.views.terminal_text import aligned, inert
 
 _OUR_WEBHOOKS: Final = ".gputile.io"
@@ -148,14 +143,15 @@ def assess(
     events: Sequence[Event],
     nodes: Sequence[Node],
     unit_mib: int,
-    said: Mapping[str, str] = MappingProxyType({}),
+    probes: Mapping[str, str] = MappingProxyType({}),
 ) -> Installation:
     """Assess the installation from the objects of its namespace and the cluster's nodes.
 
-    ``said`` maps names of pods that are not ready to the responses of their readiness probes.
+    ``probes`` maps names of pods that are not ready to the responses of their readiness probes.
     """
     components = sorted(
-        (component_of(w, _pods_of(w, pods), events, said) for w in workloads), key=lambda c: c.name
+        (component_of(w, _pods_of(w, pods), events, probes) for w in workloads),
+        key=lambda c: c.name,
     )
     agents = _agents(pods)
     states = {component.state for component in components}
@@ -223,7 +219,7 @@ def table(installation: Installation, width: int | None = None) -> str:
     ]
     lines = [f"gputile: {installation.phase}{': ' if bad else ''}{inert(first_of(bad, _NAMED))}"]
     if not components:
-        lines += _seen(installation)
+        lines += _trace_lines(installation)
     if components:
         rows = [
             (each.name, f"{each.ready}/{each.wanted}", each.state.value, each.reason)
@@ -264,7 +260,7 @@ def table(installation: Installation, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _seen(installation: Installation) -> list[str]:
+def _trace_lines(installation: Installation) -> list[str]:
     """Return the lines on signs of gputile, for an installation without components."""
     found = ["its configuration exists"] if installation.unit_mib else []
     if count := len(installation.nodes):

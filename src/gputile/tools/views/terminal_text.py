@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Sequence
 
 # Unicode categories that terminals act on: control, format, surrogates, and line separators.
-_OBEYED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+_CONTROL = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def inert(text: str) -> str:
@@ -12,7 +12,7 @@ def inert(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        each.encode("unicode_escape").decode() if unicodedata.category(each) in _OBEYED else each
+        each.encode("unicode_escape").decode() if unicodedata.category(each) in _CONTROL else each
         for each in text
     )
 
@@ -44,8 +44,8 @@ def wrapped(text: str, width: int) -> list[str]:
         return [text]
     lines = [""]
     for word in text.split(" "):
-        taken = columns_of(lines[-1]) + bool(lines[-1])
-        if lines[-1] and taken + columns_of(word) > width:
+        used = columns_of(lines[-1]) + bool(lines[-1])
+        if lines[-1] and used + columns_of(word) > width:
             lines.append("")
         elif lines[-1]:
             lines[-1] += " "
@@ -57,14 +57,14 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def _cut(word: str, width: int) -> list[str]:
     """Cut a word into parts of at most ``width`` columns, without dividing a wide character."""
-    parts, taken = [""], 0
+    parts, used = [""], 0
     for each in word:
         size = columns_of(each)
-        if parts[-1] and taken + size > width:
+        if parts[-1] and used + size > width:
             parts.append("")
-            taken = 0
+            used = 0
         parts[-1] += each
-        taken += size
+        used += size
     return parts
 
 

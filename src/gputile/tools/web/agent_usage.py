@@ -17,8 +17,9 @@ from prometheus_client.samples import Sample
 
 from gputile.api.quantity import MIB
 from gputile.api.workloads import RunningPod
-from gputile.kube.client import Connection, list_all
+from gputile.kube.client import Connection
 from gputile.kube.errors import ApiError, Forbidden, KubeError
+from gputile.kube.objects import list_all
 from gputile.tools.web.records import NodeTile, NodeUsage, PodUsage
 
 _USED: Final = "gputile_agent_container_memory_used_bytes"
@@ -26,7 +27,7 @@ _TIME: Final = "gputile_agent_gpu_time_seconds_total"
 _GPU_USED: Final = "gputile_agent_gpu_memory_used_bytes"
 _STARTED: Final = "gputile_agent_starts_total"
 _READ: Final = (*(f"{name}{{" for name in (_USED, _TIME, _GPU_USED)), f"{_STARTED} ")
-_OF_AGENT: Final = "gputile_agent_"
+_PREFIX: Final = "gputile_agent_"
 _AGENTS: Final = {
     "labelSelector": "app.kubernetes.io/name=gputile,app.kubernetes.io/component=agent"
 }
@@ -63,12 +64,12 @@ def agent_reading(text: bytes) -> AgentReading:
         UnreadableMetrics: the text is not an agent's metrics.
     """
     # Only the needed series are parsed: Prometheus' parser would take 0.1 s for all of them.
-    said = [
-        line for line in text.decode(errors="replace").split("\n") if line.startswith(_OF_AGENT)
+    series = [
+        line for line in text.decode(errors="replace").split("\n") if line.startswith(_PREFIX)
     ]
-    if not said:
-        raise UnreadableMetrics(f"no name begins with {_OF_AGENT}")
-    lines = [line for line in said if line.startswith(_READ)]
+    if not series:
+        raise UnreadableMetrics(f"no name begins with {_PREFIX}")
+    lines = [line for line in series if line.startswith(_READ)]
     pod_bytes: dict[str, dict[int, int]] = {}
     pod_seconds: dict[str, float] = {}
     gpu_bytes: dict[int, int] = {}
@@ -99,43 +100,45 @@ def _pod(sample: Sample) -> str:
     return f"{sample.labels['namespace']}/{sample.labels['pod']}"
 
 
-Made = Mapping[str, int]
+CreationTimes = Mapping[str, int]
 """The creation times of a node's pods, by ``namespace/name``. They distinguish a pod from an
 earlier pod of the same name.
 """
 
 
-def made_of(tile: NodeTile) -> Made:
+def created_of(tile: NodeTile) -> CreationTimes:
     """Return the creation times of a node's pods as Unix time in seconds."""
     return {f"{pod.namespace}/{pod.name}": pod.created for pod in tile.pods}
 
 
-def is_same(key: str, earlier: Made, later: Made) -> bool:
+def is_same(key: str, earlier: CreationTimes, later: CreationTimes) -> bool:
     """Return whether the name ``key`` belonged to the same pod at both times."""
     return earlier.get(key, 0) == later.get(key, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _TimedReading:
     at_s: float
     reading: AgentReading
-    made: Made
+    created: CreationTimes
 
 
 class UsageMeter:
     """Computes usage from readings. GPU time needs each node's previous reading."""
 
     def __init__(self) -> None:
-        self._latest: dict[str, _Read] = {}
+        self._latest: dict[str, _TimedReading] = {}
 
-    def measure(self, node: str, at_s: float, reading: AgentReading, made: Made) -> NodeUsage:
+    def measure(
+        self, node: str, at_s: float, reading: AgentReading, created: CreationTimes
+    ) -> NodeUsage:
         """Compute the use of a node's pods and GPUs from a reading.
 
-        ``at_s`` is the time of the reading on a monotonic clock. ``made`` has the creation times of
-        the pods that existed then. GPU time needs two readings from an agent that counts it.
+        ``at_s`` is the time of the reading on a monotonic clock. ``created`` has the creation times
+        of the pods that existed then. GPU time needs two readings from an agent that counts it.
         """
         before = self._latest.get(node)
-        now = self._latest[node] = _Read(at_s, reading, made)
+        now = self._latest[node] = _TimedReading(at_s, reading, created)
         pods = {}
         for key in sorted(reading.pod_bytes.keys() | reading.pod_seconds.keys()):
             used = reading.pod_bytes.get(key, {})
@@ -152,9 +155,9 @@ class UsageMeter:
             del self._latest[name]
 
 
-def _percent(key: str, before: _Read | None, now: _Read) -> int | None:
+def _percent(key: str, before: _TimedReading | None, now: _TimedReading) -> int | None:
     """Return the pod's GPU time in percent of one GPU between two readings, or None if unknown."""
-    if before is None or now.at_s <= before.at_s or not is_same(key, before.made, now.made):
+    if before is None or now.at_s <= before.at_s or not is_same(key, before.created, now.created):
         return None
     if before.reading.agents_started != now.reading.agents_started:
         return None  # the agent has restarted, and its counters with it
@@ -183,14 +186,14 @@ class UsageReader:
         self._namespace = namespace
         self._listing = asyncio.Lock()
         self._listed_at = float("-inf")
-        self._unlisted: UsageUnknown | None = None
+        self._list_error: UsageUnknown | None = None
         self._agents: dict[str, str] = {}  # node -> name and port of its agent's pod
-        self._doubted: set[str] = set()  # nodes whose agent may have been replaced
+        self._suspect: set[str] = set()  # nodes whose agent may have been replaced
 
     @property
-    def finds_no_agent(self) -> bool:
+    def has_no_agent(self) -> bool:
         """Whether the namespace has no agent that is ready."""
-        return not self._agents and self._unlisted is None
+        return not self._agents and self._list_error is None
 
     async def read(self, node: str) -> AgentReading:
         """Read the current metrics of a node's agent.
@@ -199,22 +202,18 @@ class UsageReader:
             UsageUnknown: the metrics cannot be read.
         """
         agent = await self._agent(node)
-        answer = await self._ask(node, agent)
+        answer = await self._get_metrics(node, agent)
         try:
             return agent_reading(answer)
         except UnreadableMetrics as error:
-            self._doubted.add(node)
-            who = self._named(agent)
+            self._suspect.add(node)
+            name, _, port = agent.rpartition(":")
             raise UsageUnknown(
-                f"the response of {who} is not an agent's metrics: {error}; {_quoted(answer)}"
+                f"the response of port {port} of pod {self._namespace}/{name} is not an agent's "
+                f"metrics: {error}; {_quoted(answer)}"
             ) from error
 
-    def _named(self, agent: str) -> str:
-        """Return the text for an agent's pod and port, given as ``pod:port``."""
-        name, _, port = agent.rpartition(":")
-        return f"port {port} of pod {self._namespace}/{name}"
-
-    async def _ask(self, node: str, agent: str) -> bytes:
+    async def _get_metrics(self, node: str, agent: str) -> bytes:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{agent}/proxy/metrics"
         try:
             async with asyncio.timeout(_MOST_S):  # so that the connection's time-out never applies
@@ -226,16 +225,17 @@ class UsageReader:
                 f"you may not read the agents: {error}", refused=bool(error.reason)
             ) from error
         except KubeError as error:
-            self._doubted.add(node)
-            raise UsageUnknown(f"the agent cannot be read: {_error_text(error)}") from error
+            self._suspect.add(node)
+            text = (error.server_message if isinstance(error, ApiError) else "") or str(error)
+            raise UsageUnknown(f"the agent cannot be read: {text}") from error
 
     async def _agent(self, node: str) -> str:
         async with self._listing:
-            known = node in self._agents and node not in self._doubted
+            known = node in self._agents and node not in self._suspect
             if not known and time.monotonic() - self._listed_at >= _RELIST_S:
                 await self._list()
-        if self._unlisted is not None:
-            raise self._unlisted
+        if self._list_error is not None:
+            raise self._list_error
         if node not in self._agents:
             where = "on this node, " if self._agents else ""
             raise UsageUnknown(f"no agent is ready {where}in namespace {self._namespace}")
@@ -243,12 +243,14 @@ class UsageReader:
 
     async def _list(self) -> None:
         try:
-            self._agents, self._unlisted = await self._ready_agents(), None
+            self._agents, self._list_error = await self._ready_agents(), None
         except KubeError as error:
             refused = isinstance(error, Forbidden)
-            self._unlisted = UsageUnknown(f"the agents cannot be listed: {error}", refused=refused)
+            self._list_error = UsageUnknown(
+                f"the agents cannot be listed: {error}", refused=refused
+            )
         self._listed_at = time.monotonic()
-        self._doubted.clear()
+        self._suspect.clear()
 
     async def _ready_agents(self) -> dict[str, str]:
         path = f"/api/v1/namespaces/{self._namespace}/pods"
@@ -267,9 +269,3 @@ def _quoted(answer: bytes) -> str:
     """Quote the beginning of a response for a message. It helps to identify the sender."""
     text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
     return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"
-
-
-def _error_text(error: Exception) -> str:
-    return (
-        error.server_message if isinstance(error, ApiError) and error.server_message else str(error)
-    )

@@ -5,11 +5,10 @@ import hashlib
 import logging
 import re
 import secrets
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -17,13 +16,21 @@ from aiohttp import web
 
 from gputile.api.core import Pod
 from gputile.api.workloads import Event
-from gputile.kube.client import Connection, list_all
+from gputile.kube.client import Connection
 from gputile.kube.errors import Forbidden, KubeError
-from gputile.support.http_server import BodyReader, BodyRefused, Handler, routed
+from gputile.kube.objects import list_all
+from gputile.support.http_requests import BodyReader, BodyRefused, routed
+from gputile.support.http_server import Handler
 from gputile.tools.simulator.explanation import ExplainAnswer, placement_of
-from gputile.tools.web.feed import Change, Feed, Sight, Viewer, change_event
+from gputile.tools.web.feed import BrowserStream, Change, Feed, change_event
 from gputile.tools.web.guard import RIGHTS, SECRET
-from gputile.tools.web.questions import Moment, explanation, what_if
+from gputile.tools.web.questions import (
+    ClusterSnapshot,
+    QuestionQueue,
+    TooManyQuestions,
+    explanation,
+    what_if,
+)
 from gputile.tools.web.records import PageAnswer, PodUsageAnswer
 from gputile.tools.web.usage import MOST_NODES, UsageFeed
 from gputile.tools.web.viewers import (
@@ -50,7 +57,6 @@ MOST_TEXTS: Final = 8  # the largest number of texts that describe added nodes
 _EVENTS_SHOWN: Final = 50
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 _AGAIN_S: Final = "2"
-T = TypeVar("T")
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -91,53 +97,12 @@ class PodAnswer(msgspec.Struct, frozen=True, rename="camel"):
     events_unknown: str = ""
 
 
-class TooManyQuestions(Exception):
-    """The queue of questions is full."""
-
-
-class Questions:
-    """Answers questions about the cluster one at a time, in a thread.
-
-    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of
-    them may come from one viewer.
-    """
-
-    def __init__(
-        self, moment: Callable[[], Awaitable[Moment]], most: int, most_of_one: int
-    ) -> None:
-        self._moment = moment
-        self._most = most
-        self._most_of_one = most_of_one
-        self._turn = asyncio.Lock()
-        self._waiting: Counter[str] = Counter()
-
-    async def ask(self, answer: Callable[[Moment], T], viewer: str) -> T:
-        """Return ``answer(moment)``. ``viewer`` is the user's name, or "" if there is no login.
-
-        Raises:
-            TooManyQuestions: the queue is full.
-            KubeError: the API server cannot be read.
-        """
-        if self._waiting.total() >= self._most or (
-            viewer and self._waiting[viewer] >= self._most_of_one
-        ):
-            raise TooManyQuestions
-        self._waiting[viewer] += 1
-        try:
-            moment = await self._moment()
-            async with self._turn:
-                return await asyncio.to_thread(answer, moment)
-        finally:
-            self._waiting[viewer] -= 1
-            self._waiting += Counter()  # removes viewers without questions
-
-
 class PageApp:
     """The HTTP handlers of the page.
 
-    ``cluster`` is the name of the cluster that the page shows. ``moment`` returns the objects that
-    questions need. ``viewers`` is None if there is no login. Only the person who started the page
-    can then open it.
+    ``cluster`` is the name of the cluster that the page shows. ``snapshot`` returns the objects
+    that questions need. ``viewers`` is None if there is no login. Only the person who started the
+    page can then open it.
     """
 
     def __init__(
@@ -145,7 +110,7 @@ class PageApp:
         feed: Feed,
         usage: UsageFeed,
         connection: Connection,
-        moment: Callable[[], Awaitable[Moment]],
+        snapshot: Callable[[], Awaitable[ClusterSnapshot]],
         viewers: Viewers | None,
         cluster: str,
     ) -> None:
@@ -157,8 +122,8 @@ class PageApp:
         self._cluster = cluster
         self._encoded = -1, b""  # the latest encoded state, with its revision
         self._encoding = asyncio.Lock()  # partial states are encoded one at a time, in a thread
-        self._questions = Questions(moment, _MOST_WAITING, _MOST_WAITING_OF_ONE)
-        self._manifests = Questions(moment, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
+        self._questions = QuestionQueue(snapshot, _MOST_WAITING, _MOST_WAITING_OF_ONE)
+        self._manifests = QuestionQueue(snapshot, _MOST_MANIFESTS, _MOST_MANIFESTS_OF_ONE)
         self._bodies = BodyReader(LARGEST_MANIFEST)
 
     def app(self) -> Handler:
@@ -202,7 +167,7 @@ class PageApp:
         await self._feed.publish()
         answer, rights = self._answer(), self._rights(request)
         if len(answer.nodes) > FIRST_NODES:
-            nodes = sorted(answer.nodes, key=lambda node: _as_counted(node.name))[:FIRST_NODES]
+            nodes = sorted(answer.nodes, key=lambda node: _natural_key(node.name))[:FIRST_NODES]
             answer = msgspec.structs.replace(answer, nodes=nodes, pending=[], more=True)
         return _json(answer if rights.everywhere else self._visible(answer, rights))
 
@@ -218,10 +183,10 @@ class PageApp:
                 body = await asyncio.to_thread(
                     lambda: msgspec.json.encode(self._visible(answer, rights))
                 )
-        viewer = Viewer(request, "application/json")
-        await viewer.begin()
-        await viewer.write(body)
-        return viewer.answer
+        stream = BrowserStream(request, "application/json")
+        await stream.begin()
+        await stream.write(body)
+        return stream.answer
 
     def _encoded_state(self) -> bytes:
         if self._encoded[0] != self._feed.log.revision:
@@ -266,25 +231,24 @@ class PageApp:
         known = text.isascii() and text.isdecimal() and len(text) <= 18
         rights = self._rights(request)
         same = request.query.get("epoch") == self._epoch_for(rights)
-        viewer = Viewer(request, "text/event-stream")
-        await viewer.begin()
+        stream = BrowserStream(request, "text/event-stream")
+        await stream.begin()
 
-        def shown(change: Change) -> bytes:
+        def encode(change: Change) -> bytes:
             if rights.everywhere or change.difference is None:
                 return change.encoded
             return change_event(change.revision, visible_difference(change.difference, rights))
 
-        async def lasts() -> bool:
+        async def has_same_rights() -> bool:
             return self._viewers is None or await self._viewers.rights(request[SECRET]) == rights
 
-        await viewer.follow(
-            self._feed.log, int(text) if known and same else -1, Sight(shown, lasts)
-        )
-        return viewer.answer
+        revision = int(text) if known and same else -1
+        await stream.follow(self._feed.log, revision, encode, has_same_rights)
+        return stream.answer
 
     async def _usage(self, request: web.BaseRequest) -> web.Response:
-        there = self._feed.state.page.nodes
-        names = dict.fromkeys(name for name in request.query.getall("node", []) if name in there)
+        tiles = self._feed.state.page.nodes
+        names = dict.fromkeys(name for name in request.query.getall("node", []) if name in tiles)
         return _json(
             visible_usage(
                 self._usage_feed.of_nodes(list(names)[:MOST_NODES]), self._rights(request)
@@ -292,15 +256,15 @@ class PageApp:
         )
 
     async def _pod_usage(self, request: web.BaseRequest) -> web.Response:
-        pod = self._asked_for(request)
+        pod = self._requested_pod(request)
         if pod is None:
-            return _no_pod()
+            return _pod_not_found()
         if pod.spec.node_name not in self._feed.state.page.nodes:
             return _json(PodUsageAnswer())
         found = self._usage_feed.of_pod(pod.spec.node_name, pod.key)
         return _json(visible_pod_usage(found, self._rights(request)))
 
-    def _asked_for(self, request: web.BaseRequest) -> Pod | None:
+    def _requested_pod(self, request: web.BaseRequest) -> Pod | None:
         """Return the pod that a request names, or None if the viewer can see no such pod."""
         namespace = request.query.get("namespace", "")
         if not self._rights(request).sees(namespace):
@@ -309,21 +273,21 @@ class PageApp:
         return next((each for each in self._feed.state.pods if each.key == key), None)
 
     async def _pod(self, request: web.BaseRequest) -> web.Response:
-        pod = self._asked_for(request)
+        pod = self._requested_pod(request)
         if pod is None:
-            return _no_pod()
+            return _pod_not_found()
         try:
-            said = await self._questions.ask(
-                lambda moment: explanation(pod, moment), self._viewer(request)
+            answer = await self._questions.ask(
+                lambda snapshot: explanation(pod, snapshot), self._viewer(request)
             )
         except TooManyQuestions:
             return _busy()
         except KubeError as error:
-            return _unread(error)
+            return _unavailable(error)
         if not self._rights(request).everywhere:
-            said = _own(said, pod)
+            answer = _without_other_pods(answer, pod)
         events, unknown = await self._events_for(request, pod)
-        return _json(PodAnswer(said, pod.metadata.creation_timestamp or "", events, unknown))
+        return _json(PodAnswer(answer, pod.metadata.creation_timestamp or "", events, unknown))
 
     async def _events_for(
         self, request: web.BaseRequest, pod: Pod
@@ -368,28 +332,28 @@ class PageApp:
         try:
             added = request.query.getall("node", [])[:MOST_TEXTS]
             answer = await self._manifests.ask(
-                lambda moment: what_if(body, moment, added), self._viewer(request)
+                lambda snapshot: what_if(body, snapshot, added), self._viewer(request)
             )
             return _json(answer)
         except TooManyQuestions:
             return _busy()
         except KubeError as error:
-            return _unread(error)
+            return _unavailable(error)
 
 
-def _as_counted(name: str) -> list[str | int]:
+def _natural_key(name: str) -> list[str | int]:
     """Return a sort key that orders node-10 after node-9, as the browser does."""
     return [int(part) if number % 2 else part for number, part in enumerate(_NUMBERS.split(name))]
 
 
-def _own(said: ExplainAnswer, pod: Pod) -> ExplainAnswer:
+def _without_other_pods(answer: ExplainAnswer, pod: Pod) -> ExplainAnswer:
     """Remove other pods from an explanation for a viewer without permission to list them."""
     unseen = "The pod has no node. Only viewers who may list the pods of all namespaces see why."
-    text = placement_of(pod)[1] if said.node else unseen
-    return msgspec.structs.replace(said, text=text, nodes=[], changes=[])
+    text = placement_of(pod)[1] if answer.node else unseen
+    return msgspec.structs.replace(answer, text=text, nodes=[], changes=[])
 
 
-def _no_pod() -> web.Response:
+def _pod_not_found() -> web.Response:
     text = "this pod does not exist (any more), or you may not list the pods of its namespace\n"
     return web.Response(status=404, text=text)
 
@@ -399,7 +363,7 @@ def _busy() -> web.Response:
     return web.Response(status=503, text=text, headers={"Retry-After": _AGAIN_S})
 
 
-def _unread(error: KubeError) -> web.Response:
+def _unavailable(error: KubeError) -> web.Response:
     return web.Response(
         status=503, text=f"the cluster cannot be read: {error}\n", headers={"Retry-After": _AGAIN_S}
     )

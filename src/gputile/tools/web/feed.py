@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -21,15 +22,15 @@ from gputile.kube.client import Connection
 from gputile.kube.errors import AnswerLost, ConnectionFailed, KubeError, ServerError
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 from gputile.kube.reflector import Reflector
-from gputile.tools.web.guard import BOUND
+from gputile.tools.web.guard import SECURITY_HEADERS
 from gputile.tools.web.records import Difference, FeedStatus
 from gputile.tools.web.state import PageState
 
 GATHER_S: Final = 0.1  # changes within this time are sent together
-LOOK_EVERY_S: Final = 1.0
-ASK_EVERY_S: Final = 15.0
-ANSWERED_WITHIN_S: Final = 5.0  # the time limit for that request
-_QUESTION: Final = "/version"  # cheap, and every authenticated user may read it
+TICK_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 15.0
+CHECK_TIMEOUT_S: Final = 5.0  # the time limit for that request
+_CHECKED_PATH: Final = "/version"  # cheap, and every authenticated user may read it
 _OBJECTS: Final = 200  # the objects of a list that are applied before other tasks run
 # The nodes and the pods that one change may have. Comparing a node with 128 pods takes 0.5 ms.
 _MOST_AT_ONCE: Final = 50
@@ -68,46 +69,38 @@ class ChangeLog:
         self.revision = 0
         self._most = most
         self._most_bytes = most_bytes
-        self._kept: deque[Change] = deque()
+        self._entries: deque[Change] = deque()
         self._bytes = 0
-        self._news = asyncio.Event()
+        self._appended = asyncio.Event()
 
     def append(self, encoded: bytes, difference: Difference | None = None) -> None:
         """Append a change, and wake all viewers that wait for changes."""
         self.revision += 1
-        self._kept.append(Change(self.revision, encoded, difference))
+        self._entries.append(Change(self.revision, encoded, difference))
         self._bytes += len(encoded)
-        while len(self._kept) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= len(self._kept.popleft().encoded)
-        self._news.set()
-        self._news = asyncio.Event()
+        while len(self._entries) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= len(self._entries.popleft().encoded)
+        self._appended.set()
+        self._appended = asyncio.Event()
 
     def since(self, revision: int) -> list[Change] | None:
         """Return the changes after ``revision``, or None if that revision is too old or unknown."""
         behind = self.revision - revision
-        if behind < 0 or behind > len(self._kept):
+        if behind < 0 or behind > len(self._entries):
             return None
-        return [self._kept[number] for number in range(len(self._kept) - behind, len(self._kept))]
+        return list(islice(self._entries, len(self._entries) - behind, None))
 
     async def wait_for_change(self, revision: int) -> None:
         while self.revision <= revision:
-            await self._news.wait()
+            await self._appended.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """Two functions that apply a viewer's rights to the stream of changes."""
-
-    shown: Callable[[Change], bytes]  # encodes the part of a change that the viewer may see
-    lasts: Callable[[], Awaitable[bool]]  # returns whether the viewer's rights are unchanged
-
-
-class Viewer:
+class BrowserStream:
     """A browser that reads a long or endless response."""
 
     def __init__(self, request: web.BaseRequest, media_type: str) -> None:
         self._request = request
-        bound = request[BOUND]
+        bound = request[SECURITY_HEADERS]
         self.answer = web.StreamResponse(headers={**bound, "Content-Type": media_type})
 
     async def begin(self) -> None:
@@ -127,15 +120,25 @@ class Viewer:
                 return False
         return True
 
-    async def follow(self, log: ChangeLog, revision: int, sight: Sight) -> None:
-        """Stream changes after ``revision``, until the browser disconnects or must reload."""
+    async def follow(
+        self,
+        log: ChangeLog,
+        revision: int,
+        encode: Callable[[Change], bytes],
+        has_same_rights: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Stream changes after ``revision``, until the browser disconnects or must reload.
+
+        ``encode`` encodes the part of a change that the viewer may see. ``has_same_rights`` returns
+        whether the viewer's rights are unchanged.
+        """
         while True:
-            found = log.since(revision) if await sight.lasts() else None
+            found = log.since(revision) if await has_same_rights() else None
             if found is None:
                 await self.write(RELOAD)
                 return
             revision += len(found)
-            if not await self.write(b"".join(map(sight.shown, found)) if found else _HEARTBEAT):
+            if not await self.write(b"".join(map(encode, found)) if found else _HEARTBEAT):
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
@@ -149,7 +152,7 @@ class Feed:
         self.log = ChangeLog()
         self.status = FeedStatus()
         self._connection = connection
-        self._unanswered: KubeError | None = None  # why the latest call of _ask failed
+        self._check_error: KubeError | None = None  # why the latest check failed
         self._dirty = asyncio.Event()
         self._pods = Reflector(
             connection, "/api/v1/pods", Pod, self._pod, on_list=self._pods_listed
@@ -170,7 +173,7 @@ class Feed:
                 self._nodes.run(),
                 self._publish(),
                 self._tick(),
-                self._ask(),
+                self._check_api_server(),
             ):
                 group.create_task(work)
             if self._claims is not None:
@@ -202,7 +205,7 @@ class Feed:
             self.state.time_passed(time.time_ns())
             self._dirty.set()
             of_claims = self._claims.last_error if self._claims is not None else None
-            troubles = (self._nodes.last_error, self._pods.last_error, of_claims, self._unanswered)
+            troubles = (self._nodes.last_error, self._pods.last_error, of_claims, self._check_error)
             text = next((str(each) for each in troubles if each is not None), "")
             if text != self.status.trouble:
                 since = self.status.since if text and self.status.trouble else int(time.time())
@@ -210,23 +213,23 @@ class Feed:
                 self.log.append(
                     _event("status", self.log.revision + 1, msgspec.json.encode(self.status))
                 )
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(TICK_EVERY_S)
 
-    async def _ask(self) -> None:
+    async def _check_api_server(self) -> None:
         """Check regularly that the API server answers.
 
         The watches cannot show this: if the API server hangs, they stay open without events.
         """
         while True:
-            await asyncio.sleep(ASK_EVERY_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             try:
-                await self._connection.get(_QUESTION, within=ANSWERED_WITHIN_S)
+                await self._connection.get(_CHECKED_PATH, within=CHECK_TIMEOUT_S)
             except (ConnectionFailed, AnswerLost, ServerError) as error:
-                self._unanswered = error
+                self._check_error = error
             except KubeError:
-                self._unanswered = None  # a refusal is an answer
+                self._check_error = None  # a refusal is an answer
             else:
-                self._unanswered = None
+                self._check_error = None
 
     def _pod(self, event: WatchEvent[Pod]) -> None:
         match event:
@@ -262,20 +265,20 @@ class Feed:
         self._dirty.set()
 
     async def _pods_listed(self, listed: Replaced[Pod]) -> None:
-        unread = {each.uid for each in listed.unreadable}
+        unreadable = {each.uid for each in listed.unreadable}
         self.state.pods_replaced(
-            (), frozenset(unread.union(pod.metadata.uid for pod in listed.objects))
+            (), frozenset(unreadable.union(pod.metadata.uid for pod in listed.objects))
         )
-        await self._in_turns(listed.objects, self.state.pod_applied)
+        await self._apply_list(listed.objects, self.state.pod_applied)
 
     async def _nodes_listed(self, listed: Replaced[Node]) -> None:
-        unread = {each.name for each in listed.unreadable}
+        unreadable = {each.name for each in listed.unreadable}
         self.state.nodes_replaced(
-            (), frozenset(unread.union(node.metadata.name for node in listed.objects))
+            (), frozenset(unreadable.union(node.metadata.name for node in listed.objects))
         )
-        await self._in_turns(listed.objects, self.state.node_applied)
+        await self._apply_list(listed.objects, self.state.node_applied)
 
-    async def _in_turns(self, objects: Sequence[Object], apply: Callable[[Object], None]) -> None:
+    async def _apply_list(self, objects: Sequence[Object], apply: Callable[[Object], None]) -> None:
         """Apply the objects of a list, and let other tasks run after every ``_OBJECTS`` objects."""
         for number, each in enumerate(objects, 1):
             apply(each)

@@ -21,7 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 from aiohttp import web
 
 from gputile.kube.errors import KubeError
-from gputile.support.http_server import BodyReader, BodyRefused, Handler
+from gputile.support.http_requests import BodyReader, BodyRefused
+from gputile.support.http_server import Handler
 from gputile.tools.web.viewers import NotAdmitted, Rights, Viewers
 
 _COOKIE: Final = "gputile"
@@ -41,7 +42,7 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-BOUND: Final = web.RequestKey[Mapping[str, str]]("bound")
+SECURITY_HEADERS: Final = web.RequestKey[Mapping[str, str]]("security headers")
 """The security headers of the response, for handlers that send the response themselves."""
 SESSION_COOKIE: Final = "__Host-gputile"
 RIGHTS, SECRET = web.RequestKey("rights", Rights), web.RequestKey("secret", str)
@@ -53,7 +54,7 @@ _HEADERS: Final = {
     # With no-referrer, the browser would send forms with the origin "null".
     "referrer-policy": "same-origin",
 }
-_AGAIN: Final = "you are not logged in (any more): reload this page\n"
+_LOGGED_OUT: Final = "you are not logged in (any more): reload this page\n"
 
 
 class Guard:
@@ -64,7 +65,7 @@ class Guard:
         self._token = token
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await answer_bound(request, self._refusal(request), self._app, HEADERS)
+        return await with_headers(request, self._refusal(request), self._app, HEADERS)
 
     def _refusal(self, request: web.BaseRequest) -> web.Response | None:
         host, origins = request.headers.get("Host", ""), request.headers.getall("Origin", [])
@@ -124,11 +125,11 @@ def cookies(request: web.BaseRequest, name: str) -> list[str]:
     return [value.strip() for found, _, value in parts if found.strip() == name]
 
 
-async def answer_bound(
+async def with_headers(
     request: web.BaseRequest, answer: web.Response | None, app: Handler, headers: Mapping[str, str]
 ) -> web.StreamResponse:
     """Add ``headers`` to ``answer``, or to the response of ``app`` if ``answer`` is None."""
-    request[BOUND] = headers
+    request[SECURITY_HEADERS] = headers
     found = answer or await app(request)
     if not found.prepared:
         found.headers.update(headers)
@@ -150,7 +151,7 @@ class LoginGuard:
         )
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await answer_bound(request, await self._answer(request), self._app, _HEADERS)
+        return await with_headers(request, await self._answer(request), self._app, _HEADERS)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response | None:
         """Return the response of the login, or None if the request is for the page."""
@@ -176,9 +177,9 @@ class LoginGuard:
                 break
         if path == LOGOUT and not reads:
             self._viewers.end(secret)
-            return _see(LOGIN)
+            return _redirect(LOGIN)
         if rights is None:
-            return _see(LOGIN) if path == "/" else web.Response(status=401, text=_AGAIN)
+            return _redirect(LOGIN) if path == "/" else web.Response(status=401, text=_LOGGED_OUT)
         request[RIGHTS], request[SECRET] = rights, secret
         return None
 
@@ -196,15 +197,15 @@ class LoginGuard:
             return self._form(str(error), error.status)
         except KubeError:
             return self._form("the cluster does not answer; try again", 503)
-        answer = _see("/")
+        answer = _redirect("/")
         answer.set_cookie(cookie, secret, httponly=True, secure=True, samesite="lax", path="/")
         return answer
 
     def _form(self, problem: str = "", status: int = 200) -> web.Response:
-        said = f'<p class="bad-box" role="alert">{html.escape(problem)}</p>' if problem else ""
-        text = self._page.replace("<!-- problem -->", said)
+        alert = f'<p class="bad-box" role="alert">{html.escape(problem)}</p>' if problem else ""
+        text = self._page.replace("<!-- problem -->", alert)
         return web.Response(status=status, text=text, content_type="text/html")
 
 
-def _see(path: str) -> web.Response:
+def _redirect(path: str) -> web.Response:
     return web.Response(status=303, headers={"Location": path})

@@ -1,10 +1,12 @@
 """Explains pods and places manifests for viewers, as the commands explain and simulate do."""
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -20,18 +22,19 @@ from gputile.tools.simulator.described_nodes import nodes_of_text
 from gputile.tools.simulator.explanation import ExplainAnswer, explain_answer, explain_pod
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError, merged_notes, parse_manifests
-from gputile.tools.simulator.node_reports import unlimited_memory
-from gputile.tools.simulator.scenario import make_pods, read_scenario, recognise
+from gputile.tools.simulator.node_reports import memory_warning
+from gputile.tools.simulator.scenario import make_pods, match_live_pods, read_scenario
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.web.records import TileShare
 
+T = TypeVar("T")
 MOST_NODES: Final = 100  # nodes in an explanation, beginning with those that fit best
 MOST_SECONDS: Final = 20.0  # the time limit for placing the pods of a manifest
 MOST_ADDED: Final = 200  # the largest number of nodes that one text can add
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClusterSnapshot:
     """The cluster at one moment. In ``unsafe`` namespaces, pods may bypass isolation.
 
     ``namespace`` is the default namespace of manifests. ``budgets`` is None if unknown.
@@ -45,6 +48,47 @@ class Moment:
     namespace: str = "default"
     budgets: Sequence[PodDisruptionBudget] | None = None
     claims: Sequence[ResourceClaim] = ()
+
+
+class TooManyQuestions(Exception):
+    """The queue of questions is full."""
+
+
+class QuestionQueue:
+    """Answers questions about the cluster one at a time, in a thread.
+
+    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of
+    them may come from one viewer.
+    """
+
+    def __init__(
+        self, snapshot: Callable[[], Awaitable[ClusterSnapshot]], most: int, most_of_one: int
+    ) -> None:
+        self._snapshot = snapshot
+        self._most = most
+        self._most_of_one = most_of_one
+        self._turn = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()
+
+    async def ask(self, answer: Callable[[ClusterSnapshot], T], viewer: str) -> T:
+        """Return ``answer(snapshot)``. ``viewer`` is the user's name, or "" if there is no login.
+
+        Raises:
+            TooManyQuestions: the queue is full.
+            KubeError: the API server cannot be read.
+        """
+        if self._waiting.total() >= self._most or (
+            viewer and self._waiting[viewer] >= self._most_of_one
+        ):
+            raise TooManyQuestions
+        self._waiting[viewer] += 1
+        try:
+            snapshot = await self._snapshot()
+            async with self._turn:
+                return await asyncio.to_thread(answer, snapshot)
+        finally:
+            self._waiting[viewer] -= 1
+            self._waiting += Counter()  # removes viewers without questions
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -66,47 +110,47 @@ class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
     error: str = ""
 
 
-def explanation(pod: Pod, moment: Moment) -> ExplainAnswer:
+def explanation(pod: Pod, snapshot: ClusterSnapshot) -> ExplainAnswer:
     """Explain a pod as ``gputile explain`` does, with at most ``MOST_NODES`` nodes."""
     found = explain_pod(
-        pod, moment.nodes, moment.pods, moment.configuration, time.time_ns(), moment.claims
+        pod, snapshot.nodes, snapshot.pods, snapshot.configuration, time.time_ns(), snapshot.claims
     )
     return explain_answer(found, MOST_NODES)
 
 
-def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatIf:
+def what_if(manifest: bytes, snapshot: ClusterSnapshot, added: Sequence[str] = ()) -> WhatIf:
     """Place the pods of a manifest as ``gputile simulate --from-cluster`` does.
 
     ``added`` are descriptions of further nodes in the format of ``--with-node``.
     """
     groups = PodGroups(
-        dict(moment.groups.sizes), dict(moment.groups.unreadable), moment.groups.absent
+        dict(snapshot.groups.sizes), dict(snapshot.groups.unreadable), snapshot.groups.absent
     )
     try:
         scenario = read_scenario(
             (),
             parse_manifests("the pasted manifest", manifest),
-            nodes=moment.nodes,
+            nodes=snapshot.nodes,
             groups=groups,
-            configured_mib=moment.configuration.unit_mib,
-            namespace=moment.namespace,
+            configured_mib=snapshot.configuration.unit_mib,
+            namespace=snapshot.namespace,
         )
-        scenario.claims.claims |= {each.key: each for each in moment.claims}
+        scenario.claims.claims |= {each.key: each for each in snapshot.claims}
         for number, text in enumerate(added, 1):
-            nodes = nodes_of_text(text, number, moment.configuration.unit_mib, "added nodes")
+            nodes = nodes_of_text(text, number, snapshot.configuration.unit_mib, "added nodes")
             scenario.nodes += islice(nodes, MOST_ADDED)
-        admission = Admission(moment.configuration, unsafe=moment.unsafe)
+        admission = Admission(snapshot.configuration, unsafe=snapshot.unsafe)
         expansion = make_pods(
-            scenario, Intake(admission, tell_kinds="gputile simulate can be told")
+            scenario, Intake(admission, kinds_hint="use gputile simulate --kinds FILE")
         )
-        recognise(scenario, moment.pods, expansion)
-        scenario.budgets += moment.budgets or ()
+        match_live_pods(scenario, snapshot.pods, expansion)
+        scenario.budgets += snapshot.budgets or ()
     except ManifestError as error:
         return WhatIf(error=str(error))
     decided = []
     notes = list(merged_notes(scenario.notes))
     ends = time.monotonic() + MOST_SECONDS
-    simulation = Simulation(moment.configuration)
+    simulation = Simulation(snapshot.configuration)
     for outcome in simulation.run(scenario, time.time_ns):
         decided.append(_decided(outcome, simulation.ledger))
         if time.monotonic() > ends:
@@ -116,12 +160,12 @@ def what_if(manifest: bytes, moment: Moment, added: Sequence[str] = ()) -> WhatI
                 f"has no time limit"
             )
             break
-    if simulation.victims and moment.budgets is None:
+    if simulation.victims and snapshot.budgets is None:
         notes.append(
             "the PodDisruptionBudgets are unknown; it is assumed that they allow the evictions of "
             "the preempted pods"
         )
-    unlimited = unlimited_memory(simulation.ledger, (each.node for each in decided if each.shares))
+    unlimited = memory_warning(simulation.ledger, (each.node for each in decided if each.shares))
     notes += filter(None, [unlimited])
     if not decided and not notes:
         notes.append("the manifest creates no pods")

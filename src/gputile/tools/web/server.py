@@ -14,14 +14,15 @@ from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
 from gputile.kube.client import Connection
 from gputile.kube.config import Access
-from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports, monitoring_routes, routed
+from gputile.support.http_requests import monitoring_routes, routed
+from gputile.support.http_server import ANY_ADDRESS, Server, bound_ports
 from gputile.support.listening import TlsFiles, TlsReloader
 from gputile.support.telemetry import MetricsRegistry
-from gputile.tools.web.agent_usage import Made, UsageReader, made_of
+from gputile.tools.web.agent_usage import CreationTimes, UsageReader, created_of
 from gputile.tools.web.app import PageApp
 from gputile.tools.web.feed import Feed
 from gputile.tools.web.guard import Guard, LoginGuard
-from gputile.tools.web.questions import Moment
+from gputile.tools.web.questions import ClusterSnapshot
 from gputile.tools.web.state import page_state
 from gputile.tools.web.usage import UsageFeed
 from gputile.tools.web.viewers import Viewers
@@ -44,7 +45,7 @@ class WebSettings:
     port: int  # 0 means any free port
     ready: Callable[[str], None]  # is called with the page's address when the page is served
     # Reads the objects that questions need in addition to nodes, pods and claims.
-    complete: Callable[[Connection, Moment], Awaitable[Moment]]
+    complete: Callable[[Connection, ClusterSnapshot], Awaitable[ClusterSnapshot]]
     installed_in: str  # the namespace of the agents from which usage is read
     login: LoginSettings | None = None  # None serves the page on loopback, without a login
 
@@ -68,21 +69,21 @@ async def serve(
     """
     state = page_state(configuration, nodes, pods, claims or (), time.time_ns())
 
-    def made(node: str) -> Made:
+    def created(node: str) -> CreationTimes:
         tile = state.tile(node)
-        return made_of(tile) if tile is not None else {}
+        return created_of(tile) if tile is not None else {}
 
     async with Connection(access) as connection, AsyncExitStack() as ending:
         feed = Feed(connection, state, claims=claims is not None)
-        usage = UsageFeed(UsageReader(connection, settings.installed_in), made)
+        usage = UsageFeed(UsageReader(connection, settings.installed_in), created)
         viewers = (
             Viewers(connection, lambda: state.namespaces) if settings.login is not None else None
         )
         if viewers is not None:
             ending.push_async_callback(viewers.close)
 
-        async def moment() -> Moment:
-            now = Moment(
+        async def snapshot() -> ClusterSnapshot:
+            now = ClusterSnapshot(
                 state.nodes,
                 state.pods,
                 configuration,
@@ -91,7 +92,7 @@ async def serve(
             )
             return await settings.complete(connection, now)
 
-        page = PageApp(feed, usage, connection, moment, viewers, access.server)
+        page = PageApp(feed, usage, connection, snapshot, viewers, access.server)
         page.prepare()
         if viewers is None or settings.login is None:
             token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -111,8 +112,8 @@ async def serve(
             server.listen()
             settings.ready(url.format(port=server.port))
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(each) for each in (feed.run(), usage.run(), *work)]
-                beside += [group.create_task(each.answer()) for each in others]
+                tasks = [group.create_task(each) for each in (feed.run(), usage.run(), *work)]
+                tasks += [group.create_task(each.answer()) for each in others]
                 await server.answer()
-                for each in beside:
+                for each in tasks:
                     each.cancel()

@@ -3,13 +3,17 @@
 Only records of changed objects are computed again. This module does no I/O and reads no clock.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from itertools import islice
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.devices.inventory import Inventory
 from gputile.core.ledger.ledger import Ledger
+from gputile.tools.simulator.foreign_cluster import adopted_node, with_allocation
 from gputile.tools.web.records import Difference, NodeTile, PageContent, PendingPod
 from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
 
@@ -21,6 +25,9 @@ class PageState:
         self.configuration = configuration
         self._ledger = Ledger(configuration)
         self._nodes: dict[str, Node] = {}
+        # The GPUs of nodes that gputile does not serve. Pods there are shown on GPUs that are read
+        # from annotations of other systems, or assumed.
+        self._adopted: dict[str, Inventory] = {}
         self._pods: dict[str, Pod] = {}
         # Maps nodes to their pods with MIG instances, by UID.
         self._on_instances: dict[str, dict[str, Pod]] = {}
@@ -39,7 +46,7 @@ class PageState:
             return
         self._touch(uid, pod)
         self._instances_freed(self._pods.get(uid))
-        self._pods[uid] = pod
+        pod = self._pods[uid] = self._with_allocation(pod)
         if pod.spec.node_name and not pod.finished and instances_of_pod(pod):
             self._on_instances.setdefault(pod.spec.node_name, {})[uid] = pod
             self._touched_nodes.add(pod.spec.node_name)
@@ -53,22 +60,20 @@ class PageState:
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
         """Apply a list of all pods. Pods with ``unreadable`` UIDs keep their last state."""
-        there = unreadable.union(pod.metadata.uid for pod in pods)
-        for uid in self._pods.keys() - there:
+        listed = unreadable.union(pod.metadata.uid for pod in pods)
+        for uid in self._pods.keys() - listed:
             self.pod_deleted(uid)
-        self._ledger.replace_pods((), there)
+        self._ledger.replace_pods((), listed)
         for pod in pods:
             self.pod_applied(pod)
 
     def node_applied(self, node: Node) -> None:
-        if _is_known(self._nodes.get(node.metadata.name), node):
-            return
-        self._nodes[node.metadata.name] = node
-        self._touched_nodes.add(node.metadata.name)
-        self._ledger.apply_node(node)
+        if self._adopt(node):
+            self._apply_pods_on({node.metadata.name})
 
     def node_deleted(self, name: str) -> None:
         self._nodes.pop(name, None)
+        self._adopted.pop(name, None)
         self._touched_nodes.add(name)
         self._ledger.remove_node(name)
 
@@ -76,12 +81,11 @@ class PageState:
         self, nodes: Sequence[Node], unreadable: frozenset[str] = frozenset()
     ) -> None:
         """Apply a list of all nodes. Nodes with ``unreadable`` names keep their last state."""
-        there = unreadable.union(node.metadata.name for node in nodes)
-        for name in self._nodes.keys() - there:
+        listed = unreadable.union(node.metadata.name for node in nodes)
+        for name in self._nodes.keys() - listed:
             self.node_deleted(name)
-        self._ledger.replace_nodes((), there)
-        for node in nodes:
-            self.node_applied(node)
+        self._ledger.replace_nodes((), listed)
+        self._apply_pods_on({node.metadata.name for node in nodes if self._adopt(node)})
 
     def claim_applied(self, claim: ResourceClaim) -> None:
         self._ledger.apply_claim(claim)
@@ -147,6 +151,38 @@ class PageState:
 
     # -- private
 
+    def _adopt(self, node: Node) -> bool:
+        """Apply a node. Return whether its GPUs have changed and gputile does not serve them."""
+        name = node.metadata.name
+        if _is_known(self._nodes.get(name), node):
+            return False
+        before = self._adopted.pop(name, None)
+        adopted = adopted_node(node, self.configuration.unit_mib)
+        if adopted is not None:
+            node, self._adopted[name] = adopted
+        self._nodes[name] = node
+        self._touched_nodes.add(name)
+        self._ledger.apply_node(node)
+        return self._adopted.get(name) != before
+
+    def _apply_pods_on(self, nodes: Set[str]) -> None:
+        for uid, pod in self._pods.items() if nodes else ():
+            if pod.spec.node_name in nodes:
+                self._touch(uid, pod)
+                self._pods[uid] = self._with_allocation(pod)
+                self._ledger.apply_pod(self._pods[uid])
+
+    def _with_allocation(self, pod: Pod) -> Pod:
+        inventory = self._adopted.get(pod.spec.node_name)
+        if inventory is None or pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations:
+            return pod
+        holders = Counter[str]()
+        for booking in self._ledger.on_node(pod.spec.node_name):
+            own = booking.uid == pod.metadata.uid  # a pod stays on the GPUs that were assumed
+            for share in booking.gpus:
+                holders[share.uuid] += -1000 if own else 1
+        return with_allocation(pod, inventory, holders, self.configuration.unit_mib)
+
     def _touch(self, uid: str, pod: Pod | None) -> None:
         """Mark a pod as changed, and also the node on which the pod has a booking."""
         if pod is not None:
@@ -169,23 +205,23 @@ class PageState:
 
     def _changed_nodes(self, most: int | None) -> tuple[dict[str, NodeTile], tuple[str, ...]]:
         changed: dict[str, NodeTile] = {}
-        gone: list[str] = []
-        for name in sorted(self._names_to_look_at(most)):
+        deleted: list[str] = []
+        for name in sorted(self._next_nodes(most)):
             row = self._ledger.row_of.get(name)
             tile = self._tile(name, row) if row is not None else None
             before = self._tiles.get(name)
             if tile is None and before is not None:
-                gone.append(name)
+                deleted.append(name)
                 del self._tiles[name]
             elif tile is not None and tile != before:
                 changed[name] = self._tiles[name] = tile
-        return changed, tuple(gone)
+        return changed, tuple(deleted)
 
     def _tile(self, name: str, row: int) -> NodeTile | None:
         on_instances = self._on_instances.get(name, {}).values()
         return node_tile(self._ledger, row, self._nodes.get(name), self._pods, on_instances)
 
-    def _names_to_look_at(self, most: int | None) -> set[str]:
+    def _next_nodes(self, most: int | None) -> set[str]:
         rows = self._ledger.changes.rows_since(self._position)
         self._position = self._ledger.changes.position
         if rows is None:
@@ -199,7 +235,7 @@ class PageState:
 
     def _changed_pending(self, most: int | None) -> tuple[dict[str, PendingPod], tuple[str, ...]]:
         changed: dict[str, PendingPod] = {}
-        gone: list[str] = []
+        deleted: list[str] = []
         touched = dict(islice(self._touched_pods.items(), most))
         for uid in touched:
             del self._touched_pods[uid]
@@ -215,10 +251,10 @@ class PageState:
             if found is None:
                 del self._pending[key]
                 changed.pop(key, None)
-                gone.append(key)
+                deleted.append(key)
             elif found != self._pending.get(key):
                 changed[key] = self._pending[key] = found
-        return changed, tuple(key for key in gone if key not in changed)
+        return changed, tuple(key for key in deleted if key not in changed)
 
 
 def page_state(

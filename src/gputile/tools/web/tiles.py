@@ -16,7 +16,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import NodeInfo, ServingMode, closed_by, nothing_offered
 from gputile.tools.simulator.foreign_cluster import ADOPTED
-from gputile.tools.simulator.node_reports import asks, waiting_for
+from gputile.tools.simulator.node_reports import gates_text, request_text
 from gputile.tools.simulator.outcomes import workload_of
 from gputile.tools.web.records import (
     GpuTile,
@@ -89,7 +89,8 @@ def node_tile(
     booked = {each.uid: block for each, block in zip(bookings, blocks, strict=True)}
     for pod in on_instances:
         uid = pod.metadata.uid
-        booked[uid] = msgspec.structs.replace(booked.get(uid) or _named(pod), instances=counts[uid])
+        tile = booked.get(uid) or _plain_tile(pod)
+        booked[uid] = msgspec.structs.replace(tile, instances=counts[uid])
     return NodeTile(
         name=info.name,
         mode=info.mode.value if info.mode else "",
@@ -99,7 +100,7 @@ def node_tile(
         pods=tuple(sorted(booked.values(), key=lambda each: (each.namespace, each.name))),
         problems=(*problems, f"takes no GPU pods: {closed}") if closed is not None else problems,
         taints=_taints(node),
-        silent=_condition(node, ConditionType.AGENT_SILENT) is not None,
+        silent=bool(_conditions(node, lambda kind: kind == ConditionType.AGENT_SILENT)),
         cordoned=node is not None and node.spec.unschedulable,
         replicas=info.replicas,
         instances=instances,
@@ -110,7 +111,7 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
     """Return the record of a pod that requests GPUs and is not bound, or None for other pods."""
     if pod.spec.node_name or pod.finished:
         return None
-    waits = waiting_for(pod) or ""
+    waits = gates_text(pod) or ""
     try:
         request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
     except RequestError as error:
@@ -119,7 +120,7 @@ def pending_pod(pod: Pod, configuration: Configuration) -> PendingPod | None:
         instances = instances_of_pod(pod) if request is None else ()
         if request is None and not instances:
             return None
-        text = asked_text(instances) if instances else asks(request)
+        text = instances_text(instances) if instances else request_text(request)
     gang = gang_of(pod)
     meta = pod.metadata
     named = gang.name if gang is not None else ""
@@ -156,7 +157,7 @@ def _pod_uid(ledger: Ledger, booking: Booking) -> str:
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 
 
-def _named(pod: Pod) -> PodTile:
+def _plain_tile(pod: Pod) -> PodTile:
     """Return the record of a pod that has no booking, because it only has MIG instances."""
     return PodTile(
         pod.metadata.namespace, pod.metadata.name, workload=_workload(pod), created=created_s(pod)
@@ -180,14 +181,14 @@ def _problems(ledger: Ledger, info: NodeInfo, node: Node | None) -> tuple[str, .
     if unknown:
         found.append(f"takes no GPU pods: the GPUs of {', '.join(sorted(unknown))} are unknown")
     found += [
-        _worded(each) for each in _conditions(node, lambda kind: kind.startswith(CONDITION_PREFIX))
+        _text_of(each) for each in _conditions(node, lambda kind: kind.startswith(CONDITION_PREFIX))
     ]
     ready = _conditions(node, lambda kind: kind == "Ready", bad=("False", "Unknown"))
-    found += [f"not ready: {_worded(each)}" for each in ready]
+    found += [f"not ready: {_text_of(each)}" for each in ready]
     return tuple(found)
 
 
-def _worded(condition: NodeCondition) -> str:
+def _text_of(condition: NodeCondition) -> str:
     return (
         f"{condition.reason}: {condition.message}"
         if condition.message
@@ -203,10 +204,6 @@ def _conditions(
     return [each for each in node.status.conditions if wanted(each.type) and each.status in bad]
 
 
-def _condition(node: Node | None, kind: str) -> NodeCondition | None:
-    return next(iter(_conditions(node, lambda each: each == kind)), None)
-
-
 def _taints(node: Node | None) -> tuple[str, ...]:
     if node is None:
         return ()
@@ -216,7 +213,7 @@ def _taints(node: Node | None) -> tuple[str, ...]:
     )
 
 
-_NONE: Final[tuple[MigCount, ...]] = ()
+_NO_INSTANCES: Final[tuple[MigCount, ...]] = ()
 
 
 def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
@@ -225,7 +222,7 @@ def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
         resources = container.resources
         if any(name.startswith(MIG_PREFIX) for name in (*resources.limits, *resources.requests)):
             return _counts(pod_requests(pod.spec))
-    return _NONE
+    return _NO_INSTANCES
 
 
 def instances_of_node(
@@ -235,19 +232,19 @@ def instances_of_node(
 
     ``pods`` has the instances of each pod on the node.
     """
-    counted = _counts(node_allocatable(node)) if node is not None else _NONE
+    counted = _counts(node_allocatable(node)) if node is not None else _NO_INSTANCES
     offered = {each.profile: each.count for each in counted}
-    held: dict[str, int] = {}
+    requested: dict[str, int] = {}
     for counts in pods:
         for each in counts:
-            held[each.profile] = held.get(each.profile, 0) + each.count
+            requested[each.profile] = requested.get(each.profile, 0) + each.count
     return tuple(
-        MigTile(profile, offered.get(profile, 0), held.get(profile, 0))
-        for profile in sorted(offered.keys() | held)
+        MigTile(profile, offered.get(profile, 0), requested.get(profile, 0))
+        for profile in sorted(offered.keys() | requested)
     )
 
 
-def asked_text(counts: tuple[MigCount, ...]) -> str:
+def instances_text(counts: tuple[MigCount, ...]) -> str:
     return "asks for " + ", ".join(f"{each.count} of {MIG_PREFIX}{each.profile}" for each in counts)
 
 

@@ -15,7 +15,7 @@ from gputile.tools.web.agent_usage import (
     UsageMeter,
     UsageReader,
     UsageUnknown,
-    made_of,
+    created_of,
 )
 from gputile.tools.web.records import GpuTile, NodeTile, NodeUsage, PodTile, PodUsage
 
@@ -62,8 +62,7 @@ class TopPod(msgspec.Struct, frozen=True, rename="camel"):
     name: Annotated[str, described("The pod's name.")]
     node: Annotated[str, described("The pod's node.")]
     gpus: Annotated[
-        list[int],
-        described("The numbers of the pod's GPUs. The list is empty for MIG instances."),
+        list[int], described("The numbers of the pod's GPUs. The list is empty for MIG instances.")
     ]
     booked_mib: Annotated[int, described("Booked memory, in MiB.")]
     used_mib: Annotated[int | None, described("Memory in use in MiB, or null if unknown.")]
@@ -100,9 +99,9 @@ def top_answer(
     return TopAnswer(
         sorted(
             (_node(tile, used_on[tile.name]) for tile in tiles),
-            key=_key(order, lambda row: (_part(row), row.pods)),
+            key=_key(order, lambda row: (_booked_part(row), row.pods)),
         ),
-        sorted(gpus, key=_key(order, lambda row: (_part(row), row.pods))),
+        sorted(gpus, key=_key(order, lambda row: (_booked_part(row), row.pods))),
         sorted(pods, key=_key(order, lambda row: (float(row.booked_mib), len(row.gpus)))),
     )
 
@@ -163,7 +162,7 @@ def _pod(node: str, pod: PodTile, usage: NodeUsage) -> TopPod:
     )
 
 
-def _part(row: TopNode | TopGpu) -> float:
+def _booked_part(row: TopNode | TopGpu) -> float:
     return row.booked_mib / row.total_mib if row.total_mib else 0.0
 
 
@@ -192,7 +191,7 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
     return total
 
 
-def _used_by(pod: TopPod) -> str:
+def _pod_usage(pod: TopPod) -> str:
     """Return a pod's memory use in GiB, and then the use of each GPU if there are several."""
     if pod.used_mib is None or len(pod.gpus) < 2:
         return _used(pod.used_mib)
@@ -208,7 +207,7 @@ NODE_COLUMNS: Final[Columns[TopNode]] = {
     "MODE": lambda node: node.mode or "-",
     "GPUS IN USE": lambda node: f"{node.gpus_in_use}/{node.gpus}",
     "BOOKED GiB": lambda node: f"{gib_text(node.booked_mib)}/{gib_text(node.total_mib)}",
-    "BOOKED": lambda node: f"{_part(node):.0%}",
+    "BOOKED": lambda node: f"{_booked_part(node):.0%}",
     "USED GiB": lambda node: _used(node.used_mib),
     "COMPUTE": lambda node: f"{node.compute_percent}%" if node.compute_percent else "-",
     "PODS": lambda node: str(node.pods),
@@ -219,7 +218,7 @@ GPU_COLUMNS: Final[Columns[TopGpu]] = {
     "GPU": lambda gpu: str(gpu.index),
     "MODEL": lambda gpu: gpu.model or "-",
     "BOOKED GiB": lambda gpu: f"{gib_text(gpu.booked_mib)}/{gib_text(gpu.total_mib)}",
-    "BOOKED": lambda gpu: f"{_part(gpu):.0%}",
+    "BOOKED": lambda gpu: f"{_booked_part(gpu):.0%}",
     "USED GiB": lambda gpu: _used(gpu.used_mib),
     "COMPUTE": lambda gpu: f"{gpu.compute_percent}%" if gpu.compute_percent else "-",
     "PODS": lambda gpu: str(gpu.pods),
@@ -231,7 +230,7 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
     "NODE": lambda pod: pod.node,
     "GPUS": lambda pod: ",".join(map(str, pod.gpus)) or "unknown",
     "BOOKED GiB": lambda pod: gib_text(pod.booked_mib),
-    "USED GiB": _used_by,
+    "USED GiB": _pod_usage,
     "COMPUTE": lambda pod: f"{pod.compute_percent}%" if pod.compute_percent else "-",
     "GPU TIME": lambda pod: "-" if pod.gpu_time_percent is None else f"{pod.gpu_time_percent}%",
     "STATE": lambda pod: "reserved" if pod.reserved else "bound",
@@ -259,27 +258,27 @@ class UsageOfNodes:
             for tile in sorted(tiles, key=lambda tile: (-len(tile.pods), tile.name))
             if tile.gpus
         ]
-        asked = {tile.name: tile for tile in nodes[:MOST_NODES]}
+        tile_of = {tile.name: tile for tile in nodes[:MOST_NODES]}
         self.unknown = ""
-        if len(nodes) > len(asked):
+        if len(nodes) > len(tile_of):
             self.unknown = f"use is shown for {MOST_NODES} of {len(nodes)} nodes: the busiest ones"
-        self._meter.retain(asked)
+        self._meter.retain(tile_of)
         reader = UsageReader(connection, self._installed_in)
-        found, counts_time = await self._round(reader, asked)
+        found, counts_time = await self._round(reader, tile_of)
         if twice and counts_time:
             await asyncio.sleep(BETWEEN_S)
-            again, _ = await self._round(reader, {name: asked[name] for name in counts_time})
-            found |= again
+            second, _ = await self._round(reader, {name: tile_of[name] for name in counts_time})
+            found |= second
         return found
 
     async def _round(
         self, reader: UsageReader, nodes: Mapping[str, NodeTile]
     ) -> tuple[dict[str, NodeUsage], list[str]]:
         """Return the usage of the nodes, and the names of the nodes that count GPU time."""
-        turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+        slots = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
         async def read(node: str) -> AgentReading | UsageUnknown:
-            async with turns:
+            async with slots:
                 try:
                     return await reader.read(node)
                 except UsageUnknown as error:
@@ -290,11 +289,12 @@ class UsageOfNodes:
             if isinstance(answer, UsageUnknown):
                 failed.append(f"{answer}" if answer.refused else f"{node}: {answer}")
                 continue
-            found[node] = self._meter.measure(node, time.monotonic(), answer, made_of(nodes[node]))
+            created = created_of(nodes[node])
+            found[node] = self._meter.measure(node, time.monotonic(), answer, created)
             if answer.pod_seconds:
                 counts_time.append(node)
         if failed:
             self.unknown = f"use is unknown for {len(failed)} of {len(nodes)} nodes: {failed[0]}"
-            if reader.finds_no_agent:
+            if reader.has_no_agent:
                 self.unknown += "; use --installed-in for another namespace"
         return found, counts_time

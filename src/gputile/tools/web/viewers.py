@@ -45,7 +45,7 @@ HIDDEN: Final = "(hidden)"  # no Kubernetes name contains parentheses
 _PROBLEMS: Final = (
     "this node has a problem; only viewers who may list the pods of all namespaces see which",
 )
-_UNASKED: Final = "the use is unknown; only viewers who may list the pods of all namespaces see why"
+_PRIVATE: Final = "the use is unknown; only viewers who may list the pods of all namespaces see why"
 _TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 _ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
@@ -125,7 +125,7 @@ class Viewers:
         self._connection = connection
         self._namespaces = namespaces
         self._sessions: dict[str, _Session] = {}
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._checks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -141,9 +141,9 @@ class Viewers:
             NotAdmitted: the API server does not accept the token, or its user may not list nodes.
             KubeError: the API server does not answer.
         """
-        user, rights = await _soon(self._check(token))
+        user, rights = await _bounded(self._check(token))
         now_s = time.monotonic()
-        self._forget(now_s)
+        self._make_room(now_s)
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         self._sessions[secret] = _Session(token, user, rights, now_s, now_s + SESSION_S)
         return secret
@@ -160,7 +160,7 @@ class Viewers:
         if time.monotonic() >= session.ends_s:
             self.end(secret)
         elif time.monotonic() - session.checked_s >= RECHECK_S:
-            await self._ask_again(secret, session)
+            await self._refresh_rights(secret, session)
         if secret not in self._sessions:
             return None
         return session.rights if time.monotonic() - session.checked_s < STALE_S else NO_NAMES
@@ -172,7 +172,7 @@ class Viewers:
             KubeError: the API server does not answer.
         """
         session = self._sessions.get(secret)
-        return session is not None and await _soon(
+        return session is not None and await _bounded(
             self._may_list(session.user, resource, namespace)
         )
 
@@ -184,18 +184,18 @@ class Viewers:
     def end(self, secret: str) -> None:
         self._sessions.pop(secret, None)
 
-    async def _ask_again(self, secret: str, session: _Session) -> None:
+    async def _refresh_rights(self, secret: str, session: _Session) -> None:
         """Start a check of the rights. Unless the last check failed, wait for up to ``WAIT_S``."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
-            session.check = asyncio.create_task(self._check_again(secret, session))
+            session.check = asyncio.create_task(self._recheck(secret, session))
             self._checks.add(session.check)
             session.check.add_done_callback(self._checks.discard)
         if session.check is not None and now_s < session.waits_until_s:
             await asyncio.wait({session.check}, timeout=session.waits_until_s - now_s)
 
-    async def _check_again(self, secret: str, session: _Session) -> None:
+    async def _recheck(self, secret: str, session: _Session) -> None:
         began_s = time.monotonic()
         try:
             session.user, session.rights = await self._check(session.token)
@@ -209,7 +209,7 @@ class Viewers:
             session.check = None
 
     async def _check(self, token: str) -> tuple[_User, Rights]:
-        user = await self._whose(token)
+        user = await self._authenticate(token)
         if not await self._may_list(user, "nodes", ""):
             raise NotAdmitted(
                 403, f"{user.username} may not list nodes, so it may not see this page"
@@ -217,17 +217,17 @@ class Viewers:
         if await self._may_list(user, "pods", ""):
             return user, ALL_RIGHTS
         names = sorted(self._namespaces())[:MOST_NAMESPACES]
-        asked = [asyncio.ensure_future(self._may_list(user, "pods", name)) for name in names]
+        checks = [asyncio.ensure_future(self._may_list(user, "pods", name)) for name in names]
         try:
-            allowed = await asyncio.gather(*asked)
+            allowed = await asyncio.gather(*checks)
         finally:
-            for each in asked:  # if one check fails, the others are not needed
+            for each in checks:  # if one check fails, the others are not needed
                 each.cancel()
         return user, Rights(
             namespaces=frozenset(name for name, may in zip(names, allowed, strict=True) if may)
         )
 
-    async def _whose(self, token: str) -> _User:
+    async def _authenticate(self, token: str) -> _User:
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -258,14 +258,14 @@ class Viewers:
     async def _review(
         self, path: str, body: object, decoder: msgspec.json.Decoder[_Review]
     ) -> _Review:
-        async with self._turns:
+        async with self._slots:
             answer = await self._connection.post(path, msgspec.json.encode(body))
         try:
             return decoder.decode(answer)
         except msgspec.MsgspecError as error:
             raise BadAnswer(f"POST {path}: the response is not the expected JSON") from error
 
-    def _forget(self, now_s: float) -> None:
+    def _make_room(self, now_s: float) -> None:
         """Remove expired sessions, and make room for a new one.
 
         If there are too many sessions, remove the oldest session of the user with the most.
@@ -284,7 +284,7 @@ class Viewers:
             )
 
 
-async def _soon(answer: Awaitable[_Answer]) -> _Answer:
+async def _bounded(answer: Awaitable[_Answer]) -> _Answer:
     """Wait for a response for at most ``_MOST_S`` seconds.
 
     Raises:
@@ -326,7 +326,7 @@ def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
 
 def _trouble(text: str, rights: Rights) -> str:
     """Hide the text of an error from viewers with limited rights. It may name an agent's pod."""
-    return text if rights.everywhere or not text else _UNASKED
+    return text if rights.everywhere or not text else _PRIVATE
 
 
 def _node(node: NodeTile, rights: Rights) -> NodeTile:

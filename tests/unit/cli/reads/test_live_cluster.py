@@ -15,7 +15,7 @@ from gputile.api.core import Pod
 from gputile.api.resource_claims import RESOURCE_API, RESOURCE_CLAIMS_PATH
 from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
 from gputile.cli.app import app
-from gputile.cli.options import Reach
+from gputile.cli.options import ApiOptions
 from gputile.cli.reads.live_cluster import read_cluster
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from tests.fakes.apiserver import FakeApiServer
@@ -163,7 +163,7 @@ def test_a_credential_plugin_is_asked_once_for_several_looks(
     }
     document["users"] = [{"name": "u", "user": {"exec": exec_}}]
     Path(kubeconfig).write_text(yaml.safe_dump(document))
-    reach = Reach(kubeconfig=Path(kubeconfig))
+    reach = ApiOptions(kubeconfig=Path(kubeconfig))
     for _ in range(3):
         read_cluster(reach, None, "gputile")
     assert counted.read_text() == "x\n"

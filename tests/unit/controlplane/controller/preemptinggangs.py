@@ -134,7 +134,7 @@ class PreemptingBench(Bench):
 
     async def write(self, after: float = 1.0) -> GangRound:
         self.now_s += after
-        self.view.tick(int(self.now_s * SECOND))
+        self.view.set_time(int(self.now_s * SECOND))
         result = self.planner.plan(self.view.snapshot())
         await GangWriter(self.view, self.planner, self.cluster, lambda: True, self.wake).write(result)
         return result

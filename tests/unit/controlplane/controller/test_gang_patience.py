@@ -20,7 +20,7 @@ def patience(*kept: tuple[int, int]) -> GangPatience:
     for first, last in kept:
         for second in range(first, last, 10):
             found.begin({GANG}, (START + second) * SECOND)
-            found.reserved_in_vain(GANG, 0)
+            found.record_unused_reservation(GANG, 0)
         found.begin({GANG}, (START + last) * SECOND)
     return found
 
@@ -43,7 +43,7 @@ def test_a_gang_rests_for_as_long_as_gpus_were_kept_for_it_in_vain(
 ) -> None:
     found = patience(*kept)
     found.begin({GANG}, (START + at) * SECOND)
-    assert found.pauses(GANG) is rests
+    assert found.is_paused(GANG) is rests
 
 
 @pytest.mark.parametrize(("kept", "waited", "has"), [([], 100, False), ([], 101, True), ([(0, 300)], 301, False)])
@@ -56,11 +56,11 @@ def test_a_gang_waits_before_gpus_are_kept_for_it(kept: list[tuple[int, int]], w
 def test_a_new_leader_goes_on_with_the_time_that_the_reservations_tell() -> None:
     found = patience()
     found.begin({GANG}, START * SECOND)
-    found.reserved_in_vain(GANG, (START - KEEP + 10) * SECOND)
+    found.record_unused_reservation(GANG, (START - KEEP + 10) * SECOND)
     for second, rests in ((5, False), (10, True), (9 + KEEP, True), (10 + KEEP, False)):
         found.begin({GANG}, (START + second) * SECOND)
-        assert found.pauses(GANG) is rests
+        assert found.is_paused(GANG) is rests
         if not rests:
-            found.reserved_in_vain(GANG, (START - KEEP + 10) * SECOND)
+            found.record_unused_reservation(GANG, (START - KEEP + 10) * SECOND)
     found.begin({GANG}, (START + 20 + KEEP) * SECOND)
-    assert not found.pauses(GANG), "what was before a rest is not counted again"
+    assert not found.is_paused(GANG), "what was before a rest is not counted again"

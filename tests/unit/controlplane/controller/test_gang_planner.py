@@ -75,10 +75,10 @@ class Bench:
 
     def round(self, after: float = 0) -> GangRound:
         """Plan a round, and count what it would write as written."""
-        self.view.tick(int((NOW + after) * SECOND))
+        self.view.set_time(int((NOW + after) * SECOND))
         result = self.planner.plan(self.view.snapshot())
         for patch in (patch for patches in result.reservations for patch in patches):
-            self.view.expect(patch.pod, patch.reservation)
+            self.view.assume_write(patch.pod, patch.reservation)
         return result
 
 

@@ -8,7 +8,7 @@ from gputile.api.core import ObjectMeta, Taint
 from gputile.api.well_known import GANG_SIZE_LABEL, POD_GROUP_LABEL
 from gputile.api.workloads import PodGroup, PodGroupSpec
 from gputile.core.devices.allocation import reservation_of
-from gputile.kube.objects import Applied, Deleted, Replaced
+from gputile.kube.objects import Applied, Replaced
 from tests.fakes.corebuilders import pod
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.preemptinggangs import PreemptingBench
@@ -71,20 +71,6 @@ async def test_a_gang_does_not_preempt_before_the_budgets_are_known() -> None:
     assert not placed(await bench.write())
     bench.view.budget_event(Replaced([]))
     assert placed(await bench.write()) == ["g-0", "g-1"]
-
-
-@pytest.mark.anyio
-async def test_the_budgets_of_the_cluster_are_kept_for_all_victims_together() -> None:
-    bench = PreemptingBench(labels={"app": "x"})
-    bench.comes("g", 2)
-    bench.view.budget_event(Applied(budget(1)))
-    for _ in range(3):
-        assert not placed(await bench.write(11))
-    bench.view.budget_event(Applied(budget(2)))
-    assert placed(await bench.write(11)) == ["g-0", "g-1"]
-    bench.view.budget_event(Deleted(budget(2)))
-    await bench.write()
-    assert len(bench.cluster.evicted) == 2
 
 
 @pytest.mark.anyio

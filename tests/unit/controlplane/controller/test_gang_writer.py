@@ -12,7 +12,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.gang_writer import GangWriter
-from gputile.controlplane.controller.rounds import Planners, RoundPlans, Rounds
+from gputile.controlplane.controller.rounds import RoundPlans, Rounds
 from gputile.kube.errors import Conflict
 from gputile.kube.objects import Applied
 from tests.fakes.coroutines import at_once
@@ -46,7 +46,7 @@ def rounds(
     compute: Callable[[Callable[[], RoundPlans]], Awaitable[RoundPlans]],
 ) -> Rounds:
     gang_writer = GangWriter(bench.view, bench.planner, writer, lambda: True, lambda: None)
-    return Rounds(bench.view, Planners((bench.planner, gang_writer)), lambda: True, lambda: NOW * SECOND, compute)
+    return Rounds(bench.view, (bench.planner, gang_writer), None, lambda: True, lambda: NOW * SECOND, compute)
 
 
 @pytest.mark.anyio
@@ -87,7 +87,7 @@ async def test_a_gang_of_which_nobody_knows_what_holds_is_left_out_and_told_of(
         assert result.contradictions
         await gang_writer.write(result)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "gang default/odd: pod default/odd-1 already holds GPUs of node elsewhere" in said
+    assert "gang default/odd: pod default/odd-1 already has GPUs of node elsewhere" in said
     at_once(bench.view.pod_event(Applied(member("odd", 1, 2, version="2", node="elsewhere"))))
     assert not bench.round().contradictions
 

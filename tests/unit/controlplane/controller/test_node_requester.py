@@ -87,7 +87,7 @@ async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does() -> N
     starting = Starting()
     starting.request(22)
     assert set(starting.writer.deleted) == {each.metadata.name for each in starting.there}
-    waiting = asyncio.create_task(starting.placeholders.gone())
+    waiting = asyncio.create_task(starting.placeholders.wait_until_gone())
     await asyncio.sleep(0.2)
     assert not waiting.done(), "they are deleted, and still there in an autoscaler's eyes"
     starting.drop(*starting.there)
@@ -96,8 +96,8 @@ async def test_a_gang_starts_when_the_placeholders_are_gone_where_it_does() -> N
 
 
 async def test_a_gang_does_not_wait_for_ever_for_placeholders_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placeholders, "LOOKS", 2)
+    monkeypatch.setattr(placeholders, "CHECKS", 2)
     starting = Starting()
     starting.request(22)
     async with asyncio.timeout(60):
-        await starting.placeholders.gone()
+        await starting.placeholders.wait_until_gone()

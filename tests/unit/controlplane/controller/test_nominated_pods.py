@@ -41,7 +41,7 @@ def test_gpus_are_reserved_while_a_victim_leaves_that_only_has_cpus(victim_has_g
     status = PodStatus(nominated_node_name="n", conditions=(refused,))
     spec = msgspec.structs.replace(asking.spec, priority=1000)
     at_once(state.pod_event(Applied(msgspec.structs.replace(asking, spec=spec, status=status))))
-    state.tick(NOW * SECOND)
+    state.set_time(NOW * SECOND)
     ((write,),) = GangPlanner(configuration, lambda: "x").plan(state.snapshot()).reservations
     assert write.reservation is not None
     assert write.reservation.node == "n"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.devices.allocation import reservation_of
-from gputile.core.devices.gang_membership import gated
+from gputile.core.devices.gang_membership import has_gang_gate
 from gputile.kube.errors import Forbidden, Invalid
 from tests.stateful.test_gangs import LONGEST_SECONDS, Gangs, bound_of
 
@@ -26,7 +26,7 @@ def planned(units: int = 3) -> Gangs:
     machine.the_controller_acts([], 2)
     machine.the_controller_hears(10_000)
     machine.the_extender_hears(10_000)
-    assert not any(gated(each) for each in machine.members())
+    assert not any(has_gang_gate(each) for each in machine.members())
     return machine
 
 

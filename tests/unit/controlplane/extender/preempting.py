@@ -101,7 +101,7 @@ class PreemptingController:
 
     async def round(self) -> None:
         world = self._world
-        self.state.tick(world.now_s * 10**9)
+        self.state.set_time(world.now_s * 10**9)
         result = self.planner.plan(self.state.snapshot())
         await GangWriter(self.state, self.planner, ModelWriter(world), lambda: True, lambda: None).write(result)
 

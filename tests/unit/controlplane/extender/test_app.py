@@ -16,7 +16,7 @@ from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.support.http_server import BodyReader
+from gputile.support.http_requests import BodyReader
 from tests.fakes.claimbuilders import claim
 from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.fakes.corebuilders import pod as plain_pod

@@ -120,16 +120,6 @@ async def test_a_pod_that_comes_before_the_first_one_of_its_plan_waits_for_it() 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.UNREACHABLE, Fate.LOST_NEVER])
-async def test_nobody_follows_a_first_pod_that_was_not_bound(fate: Fate) -> None:
-    bench = Bench(fate)
-    found = await asyncio.gather(bench.bind("p1"), bench.bind("p2"))
-    assert found[0]
-    assert found[1] == "node a: pod default/p1 of its gang must be bound first, and is not bound yet"
-    assert not bench.node_of("p2")
-
-
-@pytest.mark.anyio
 async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now() -> None:
     """The controller has given the places anew, and the extender has not heard of it."""
 
@@ -144,10 +134,3 @@ async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now(
     bench.hear()
     assert await bench.bind("p1") == ""
     assert bench.cluster.pods["default", "p1"].metadata.resource_version != held.version
-
-
-@pytest.mark.anyio
-async def test_a_gang_whose_first_pod_is_deleted_waits_for_another_plan() -> None:
-    bench = Bench()
-    bench.ledger.remove_pod("p1")
-    assert "1 of the 2 reservations" in await bench.bind("p2")

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, SchedulingGate
 from gputile.api.well_known import WHOLE_GPU, EventReason
 from gputile.controlplane.extender import metrics
 from gputile.controlplane.extender.metrics import CapacityWatch, ExtenderMetrics, PendingPods, PendingReason
-from gputile.core.devices.request import by_namespace
 from gputile.support.telemetry import MetricsRegistry
 from tests.fakes.corebuilders import book, gpu_node, ledger_of, pod, share
 
@@ -50,7 +50,7 @@ class Clock:
 
 
 def pending(*pods: Pod, clock: Clock | None = None) -> PendingPods:
-    found = PendingPods(1024, by_namespace, clock or Clock())
+    found = PendingPods(1024, Configuration().trust_group, clock or Clock())
     for each in pods:
         found.pod_applied(each)
     return found

@@ -174,19 +174,6 @@ async def test_a_place_is_kept_for_as_long_as_those_need_that_leave_it_by_themse
     assert not world.has_reservation("high")
 
 
-async def test_a_pod_that_leaves_in_a_year_is_nobody_to_wait_for() -> None:
-    world = await two_full_gpus()
-    low = world.pod("low0")
-    assert low is not None
-    low.metadata.deletion_timestamp = world.stamp(365 * 86400)
-    world.watch_all()
-    await preempting(world)
-    assert world.leaving() == {"low0", "low1"}
-    world.end("low1")
-    assert await world.schedule("high")
-    world.check()
-
-
 async def test_a_place_for_lower_priority_goes_to_higher_priority() -> None:
     world = await two_full_gpus()
     await preempting(world)

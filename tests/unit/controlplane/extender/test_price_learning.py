@@ -44,7 +44,7 @@ async def test_prices_follow_the_pods_that_come() -> None:
         await task
     assert before is not None
     # thirds are what is asked for now: a third of a GPU is worth a third
-    assert abs(learnt.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
+    assert abs(learnt.prices.value[334] - 1 / 3) < abs(before.prices.value[334] - 1 / 3)
 
 
 @pytest.mark.anyio

@@ -10,7 +10,8 @@ from gputile.controlplane.webhook import app as app_module
 from gputile.controlplane.webhook.app import WebhookMetrics, review_app
 from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
-from gputile.support.http_server import BodyReader, Handler, monitoring_routes, routed
+from gputile.support.http_requests import BodyReader, monitoring_routes, routed
+from gputile.support.http_server import Handler
 from tests.fakes.http import ask, sent
 from tests.unit.core.admission.builders import POLICY, Json, pod
 

@@ -14,7 +14,7 @@ from gputile.controlplane.webhook.certificates import (
     RENEW_BEFORE,
     CertificateKeeper,
     ServingCertificate,
-    self_made,
+    self_signed,
 )
 from gputile.kube.client import Attempts, Clock, Connection
 from gputile.kube.errors import BadAnswer, Forbidden, KubeError
@@ -103,12 +103,12 @@ def contents(certificate: ServingCertificate) -> dict[str, bytes]:
 async def test_replicas_that_start_together_agree() -> None:
     async with on_stage() as scene:
         replicas = [scene.replica() for _ in range(5)]
-        await asyncio.gather(*(replica.once() for replica in replicas), return_exceptions=True)
+        await asyncio.gather(*(replica.reconcile() for replica in replicas), return_exceptions=True)
         for replica in replicas:  # one that lost the race for a configuration's caBundle comes back
-            await replica.once()
+            await replica.reconcile()
         assert len({scene.served(replica) for replica in replicas}) == 1
         written = scene.server.count("patch") + scene.server.count("post")
-        await replicas[0].once()
+        await replicas[0].reconcile()
         assert scene.server.count("patch") + scene.server.count("post") == written, "nothing is due"
 
 
@@ -116,10 +116,10 @@ async def test_replicas_that_start_together_agree() -> None:
 async def test_what_somebody_else_stores_is_served_without_a_restart() -> None:
     async with on_stage() as scene:
         keeper = scene.replica()
-        await keeper.once()
-        before, renewed = scene.served(keeper), self_made((NAME, "other"), START)
+        await keeper.reconcile()
+        before, renewed = scene.served(keeper), self_signed((NAME, "other"), START)
         scene.store(contents(renewed))
-        await keeper.once()
+        await keeper.reconcile()
         assert scene.served(keeper) != before
         assert keeper.current == renewed
         assert scene.data == contents(renewed)
@@ -129,13 +129,13 @@ async def test_what_somebody_else_stores_is_served_without_a_restart() -> None:
 async def test_one_that_ends_is_replaced_and_trusted_on_replicas_that_still_serve_it() -> None:
     async with on_stage() as scene:
         first, second = scene.replica(), scene.replica()
-        await first.once()
-        await second.once()
+        await first.reconcile()
+        await second.reconcile()
         before = scene.served(first)
         scene.time += LIFETIME - RENEW_BEFORE + timedelta(minutes=1)
-        await first.once()
+        await first.reconcile()
         assert scene.served(first) != scene.served(second) == before
-        await second.once()
+        await second.reconcile()
         assert scene.served(second) == scene.served(first)
 
 
@@ -143,10 +143,10 @@ async def test_one_that_ends_is_replaced_and_trusted_on_replicas_that_still_serv
 async def test_a_deleted_secret_comes_back_as_it_was() -> None:
     async with on_stage() as scene:
         keeper = scene.replica()
-        await keeper.once()
+        await keeper.reconcile()
         before, data = scene.served(keeper), scene.data
         scene.server.delete(SECRETS, "certificates")
-        await keeper.once()
+        await keeper.reconcile()
         assert (scene.data, scene.served(keeper)) == (data, before)
 
 
@@ -155,11 +155,11 @@ async def test_a_deleted_secret_comes_back_as_it_was() -> None:
     "data",
     [
         {"tls.crt": b"x", "tls.key": b"x", "ca.crt": b"x"},
-        contents(self_made((NAME,), START)) | {"tls.key": self_made((NAME,), START).key},
-        contents(self_made((NAME,), START)) | {"ca.crt": b""},
-        contents(self_made(("other.gputile.svc",), START)),
-        contents(self_made((NAME,), START + timedelta(hours=5))),
-        contents(self_made((NAME,), START - LIFETIME)),
+        contents(self_signed((NAME,), START)) | {"tls.key": self_signed((NAME,), START).key},
+        contents(self_signed((NAME,), START)) | {"ca.crt": b""},
+        contents(self_signed(("other.gputile.svc",), START)),
+        contents(self_signed((NAME,), START + timedelta(hours=5))),
+        contents(self_signed((NAME,), START - LIFETIME)),
     ],
     ids=["no certificate", "another key", "no authority", "another name", "not valid yet", "ends"],
 )
@@ -167,7 +167,7 @@ async def test_what_cannot_serve_is_replaced(data: dict[str, bytes]) -> None:
     async with on_stage() as scene:
         scene.store(data)
         keeper = scene.replica()
-        await keeper.once()
+        await keeper.reconcile()
         assert scene.served(keeper)
         assert keeper.unusable() is None
 
@@ -178,7 +178,7 @@ async def test_a_certificate_that_nobody_was_told_of_serves_nobody() -> None:
         keeper = scene.replica()
         scene.server.refused[f"{REGISTRATION}/{KINDS[1]}/gputile"] = (403, "Forbidden")
         with pytest.raises(Forbidden):
-            await keeper.once()
+            await keeper.reconcile()
         assert not keeper.served.is_set()
         assert keeper.unusable() is not None
 
@@ -202,7 +202,7 @@ async def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
         assert keeper.problem is None
         scene.server.fault("get", "answer", status=200, body=b"<html>")
         with pytest.raises(BadAnswer, match="this is not a Secret"):
-            await keeper.once()
+            await keeper.reconcile()
 
 
 @pytest.mark.anyio
@@ -211,11 +211,11 @@ async def test_a_certificate_that_is_trusted_serves_to_its_end_whatever_happens_
     async with on_stage() as scene:
         keeper = scene.replica()
         assert keeper.unusable() == "there is no certificate yet"
-        await keeper.once()
+        await keeper.reconcile()
         for path in (f"{SECRETS}/certificates", SECRETS):
             scene.server.refused[path] = (403, "Forbidden")
         with pytest.raises(Forbidden):
-            await keeper.once()
+            await keeper.reconcile()
         assert keeper.unusable() is None
         scene.time += LIFETIME
         assert keeper.unusable() is not None
@@ -228,7 +228,7 @@ async def test_a_lost_answer_ends_in_agreement() -> None:
         keeper = scene.replica()
         scene.server.fault("post", "lose")
         with pytest.raises(KubeError):
-            await keeper.once()
-        await keeper.once()
+            await keeper.reconcile()
+        await keeper.reconcile()
         assert keeper.current is not None
         assert contents(keeper.current) == scene.data

@@ -149,11 +149,6 @@ def test_a_malformed_affinity_is_refused(text: str) -> None:
     assert broken(pod({LEGACY: "2"}, meta={"annotations": {ANNOTATION: text}})) == ["legacy-affinity"]
 
 
-def test_the_unit_is_stamped_where_the_affinity_was_the_only_annotation() -> None:
-    body = pod({"aliyun.com/gpu-mem": "2"}, meta={"annotations": {ANNOTATION: json.dumps(MODELS)}})
-    assert mutated(body)["metadata"]["annotations"] == {"gputile.io/memory-unit-mib": "128"}
-
-
 @pytest.mark.requirement("C3")
 def test_models_in_selectors_are_spelled_as_the_label() -> None:
     label = "alpha.kubernetes.io/nvidia-gpu-name"

@@ -86,7 +86,11 @@ def test_what_is_sent_once_names_nothing_that_is_protected() -> None:
 PATHS = st.lists(
     st.sampled_from(
         sorted(
-            {part for path in (*isolation_bypass.LIMIT_PATHS, *isolation_bypass.WISH_PATHS) for part in path.split("/")}
+            {
+                part
+                for path in (*isolation_bypass.LIMIT_PATHS, *isolation_bypass.TOOLKIT_PATHS)
+                for part in path.split("/")
+            }
             | {"", ".", "..", "var", "tmp", "nvidia-mps", "a.b", "ld", "x", "proc", "self", "1", "root"}
         )
     ),
@@ -105,7 +109,7 @@ def test_a_mount_that_is_refused_is_judged(path: str, gpu: bool) -> None:
     (odd,) = set(re.findall(r"(?:mountPath|terminationMessagePath)\.matches\('([^']*)'\)", condition["expression"]))
     mount = VolumeMount(name="m", mount_path=path)
     view = PodView(spec=PodSpecView(containers=(ContainerView(name="c", volume_mounts=(mount,)),)))
-    if list(isolation_bypass.broken_access(view, gpu=gpu)):
+    if list(isolation_bypass.access_refusals(view, gpu=gpu)):
         assert re.search(odd, path)
 
 
@@ -201,8 +205,8 @@ def test_the_ways_to_a_gpu_are_the_same_everywhere() -> None:
         "CAP_",
     }
     mounts = {name.rstrip("/") for name in variable(policy, "mounts") if name.startswith("/") and name != "/"}
-    wishes = {*isolation_bypass.WISH_PATHS, *(f"/var{path}" for path in isolation_bypass.WISH_PATHS)}
-    assert mounts == {*isolation_bypass.LIMIT_PATHS, *isolation_bypass.DAEMON_PATHS, *wishes}
+    toolkit = {*isolation_bypass.TOOLKIT_PATHS, *(f"/var{path}" for path in isolation_bypass.TOOLKIT_PATHS)}
+    assert mounts == {*isolation_bypass.LIMIT_PATHS, *isolation_bypass.DAEMON_PATHS, *toolkit}
     assert variable(policy, "gpu") - {"0"} == {*GPU_RESOURCES, MIG_PREFIX}
 
 

@@ -295,6 +295,7 @@ def test_labels_are_true_of_every_gpu() -> None:
         "aliyun.accelerator/nvidia_count": "3",
         "aliyun.accelerator/nvidia_name": "Tesla-T4",
         "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4",
+        "model.gputile.io/Tesla-T4": "3",
     }
     assert model_labels([]) == {}
     assert model_labels([Gpu(0, "a", 1024)]) == {

@@ -66,7 +66,7 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
         assert fits == (everywhere[row] != vectorized.UNFIT)
         if not fits:
             continue
-        chosen = choose_gpus(arrays, row, node, shape, packing_state.value)
+        chosen = choose_gpus(arrays, row, node, shape, packing_state.prices.value)
         if node.serving_mode in (
             ServingMode.OTHER_PLUGIN,
             ServingMode.SLICED,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputile.core.devices.allocation import allocate
 from gputile.core.devices.request import Request, RequestKind, Shape
-from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import GpuState, NodeState, ServingMode
 from gputile.core.placement import vectorized
@@ -123,31 +123,6 @@ def test_of_gpus_in_turns_a_pod_gets_the_one_that_the_fewest_share() -> None:
     ((row, state),) = states(ledger)
     shape = request_of(pod(asks={"nvidia.com/gpu": 2})).shape
     assert [gpu.gpu.index for gpu in choose_gpus(ledger.node_arrays, row, state, shape)] == [0, 2]
-
-
-def scores_of(ledger: Ledger, policy: str, **limits: int) -> dict[str, int]:
-    shape, every = request_of(pod(asks=limits)).shape, slice(0, ledger.node_arrays.rows)
-    found = vectorized.scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, every, emptier=policy == "spread")
-    return {info.name: int(found[row]) for row, info in ledger.nodes()}
-
-
-@pytest.mark.requirement("M9")
-@pytest.mark.parametrize("limits", [{"mem": 2}, {"nvidia.com/gpu": 1}])
-@pytest.mark.parametrize("placement", ["binpack", "spread"])
-def test_the_clusters_policy_tells_full_nodes_from_empty_ones(placement: str, limits: dict[str, int]) -> None:
-    mode = "cgpu" if "mem" in limits else ""
-    ledger = ledger_of(*(gpu_node(name, mode=mode, placement=placement) for name in ("bare", "full")))
-    book(ledger, "h", "full", share("GPU-full-0", 8 * GIB))
-    packed, spread = scores_of(ledger, "binpack", **limits), scores_of(ledger, "spread", **limits)
-    if placement == "binpack" or "mem" not in limits:
-        assert packed["full"] > packed["bare"]
-        assert spread["full"] < spread["bare"]
-
-
-@pytest.mark.requirement("G6")
-def test_gpus_of_another_device_plugin_are_the_last_resort_g6() -> None:
-    ledger = ledger_of(gpu_node(inventory="", allocatable={"nvidia.com/gpu": "8"}))
-    assert scores_of(ledger, "binpack", **{"nvidia.com/gpu": 1}) == {"n": 0}
 
 
 def states(ledger: Ledger) -> list[tuple[int, NodeState]]:

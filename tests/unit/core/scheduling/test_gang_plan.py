@@ -13,7 +13,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod, PodCondition
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, RESERVATION_ANNOTATION, WHOLE_GPU
 from gputile.core.devices.allocation import Reservation, decode_allocation, encode_allocation, encode_reservation
-from gputile.core.devices.gang_membership import started
+from gputile.core.devices.gang_membership import started_pods
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.gang_plan import GangCandidate, GangPlan, plan_gang
@@ -203,19 +203,19 @@ def names(found: Sequence[Pod]) -> list[str]:
 @pytest.mark.requirement("M13", "B5")
 @pytest.mark.parametrize("assumed_ns", [A_YEAR_BEFORE_NS, A_YEAR_AFTER_NS])
 def test_a_pod_that_succeeded_counts_for_pods_that_existed_when_it_was_bound(assumed_ns: int) -> None:
-    assert names(started([waiting(EARLIER), done(THEN, assumed_ns=assumed_ns)])) == ["done"]
-    assert not started([waiting(LATER), done(THEN, assumed_ns=assumed_ns)])
+    assert names(started_pods([waiting(EARLIER), done(THEN, assumed_ns=assumed_ns)])) == ["done"]
+    assert not started_pods([waiting(LATER), done(THEN, assumed_ns=assumed_ns)])
 
 
 @pytest.mark.requirement("M13", "B5")
 def test_a_pod_that_succeeded_counts_for_pods_of_its_plan_where_clocks_of_api_servers_differ() -> None:
-    assert names(started([waiting(LATER, plan="1"), done(THEN, plan="1")])) == ["done"]
-    assert not started([waiting(LATER, plan="2"), done(THEN, plan="1")])
+    assert names(started_pods([waiting(LATER, plan="1"), done(THEN, plan="1")])) == ["done"]
+    assert not started_pods([waiting(LATER, plan="2"), done(THEN, plan="1")])
 
 
 @pytest.mark.requirement("M13", "B5")
 def test_a_pod_of_which_nobody_says_when_it_was_bound_counts_for_none() -> None:
-    assert not started([waiting(EARLIER), done("")])
+    assert not started_pods([waiting(EARLIER), done("")])
 
 
 @pytest.mark.requirement("M13", "B5")

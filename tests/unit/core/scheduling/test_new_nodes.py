@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, Taint
 from gputile.api.well_known import GPU_MEMORY
-from gputile.core.devices.node_type import node_types_of, worded
+from gputile.core.devices.node_type import node_types_of, refusals_text
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.refusal import NodeTypeRule, refusal_by
 from gputile.core.scheduling.gang_plan import GangCandidate
@@ -23,7 +23,7 @@ from gputile.core.scheduling.new_nodes import (
     as_described,
     expected_nodes,
     new_nodes,
-    nodes_added_unasked,
+    nodes_added_by_autoscaler,
 )
 from tests.fakes.corebuilders import gpu_node, pod, request_of
 from tests.unit.core.devices.test_node_type import configured, described
@@ -56,20 +56,6 @@ def planned(
 ) -> NewNodes:
     configuration = configured(*types)
     return new_nodes(pods, node_types_of(configuration), starting or {}, configuration, barred or {})
-
-
-def test_sums_do_not_count() -> None:
-    """Six pods of 10 are 60 units, a node of four GPUs with 15 units each has 60, and takes four of them."""
-    assert planned(sizes(*[10] * 6), described(count=4)).counts == {"pool=gpu": 2}
-    assert unasked(sizes(*[10] * 6), Predicates(()), described(count=4)) == {"pool=gpu": 1}, "for an autoscaler they do"
-
-
-def test_a_pod_that_no_type_takes_brings_none_and_is_named() -> None:
-    found = planned([candidate("large", mem=20), candidate("small", mem=5)], described(count=2))
-    assert found.counts == {"pool=gpu": 1}
-    assert {uid: worded(why) for uid, why in found.refused.items()} == {
-        "large": "pool=gpu: its GPUs have 15 units of 1024 MiB; the pod needs 20480 MiB on one GPU"
-    }
 
 
 def test_nodes_that_start_are_filled_first() -> None:
@@ -113,7 +99,7 @@ def unasked(
     """Return which nodes an autoscaler adds for the pods by itself."""
     configuration, places = configured(*types), expected_nodes(pods, existing, reserved, {})
     homeless = [each for each in pods if each.pod.metadata.uid not in places]
-    return nodes_added_unasked(homeless, node_types_of(configuration), configuration, barred or {})
+    return nodes_added_by_autoscaler(homeless, node_types_of(configuration), configuration, barred or {})
 
 
 def test_an_autoscaler_adds_no_node_for_a_pod_that_fits_the_sum_of_one() -> None:
@@ -243,4 +229,4 @@ def _put(amount: int, nodes: list[int]) -> bool:
 
 def test_nothing_is_asked_for_without_a_configuration() -> None:
     found = new_nodes(sizes(1), (), {}, Configuration(), {})
-    assert worded(found.refused["p0"]) == "autoscaling.nodeTypes is empty"
+    assert refusals_text(found.refused["p0"]) == "autoscaling.nodeTypes is empty"

@@ -14,7 +14,7 @@ from gputile.core.devices.request import Request, parse_request
 from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement import packing_scores, vectorized
-from gputile.core.placement.fit import SUMMARY, UNKNOWN, UNRESOLVABLE
+from gputile.core.placement.fit import SUMMARY, UNRESOLVABLE
 from gputile.core.placement.prices import prices
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.refusal import FitRule, Refusal
@@ -122,15 +122,6 @@ def test_binpack_leaves_gpus_where_the_machine_has_cpu_for_them() -> None:
         ledger.apply_pod(pod(f"plain-{name}", node=name, cpu=cpu))
     request = request_of(pod(mem=4, cpu="1"))
     assert PlacementEngine(ledger).best_first(request, ["a", "b"]) == ["b", "a"]
-
-
-@pytest.mark.parametrize("names", [[], ["gone"], ["n", "gone"]])
-def test_few_and_unknown_names_are_answered(names: list[str]) -> None:
-    engine, request = PlacementEngine(ledger_of(gpu_node(mode="cgpu"))), request_of(pod(mem=1))
-    assert engine.filter(request, names).feasible == [name for name in names if name == "n"]
-    assert engine.rank(request, names) == [TOP_SCORE if name == "n" else 0 for name in names]
-    assert UNKNOWN.text == "the node is not known to gputile yet"
-    assert engine.decide(request, "gone", 0) == engine.refusal(request, "gone") == UNKNOWN
 
 
 @pytest.mark.requirement("B4")

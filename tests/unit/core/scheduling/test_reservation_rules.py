@@ -9,7 +9,6 @@ import pytest
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import (
-    ALLOCATION_ANNOTATION,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     RESERVATION_ANNOTATION,
@@ -18,7 +17,6 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import (
     Allocation,
     Reservation,
-    decode_allocation,
     encode_reservation,
     reservation_of,
 )
@@ -66,14 +64,6 @@ def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
     """Return why a pod must wait, in words, "" where it need not."""
     place = reserved_node(ledger, asking, now_ns)
     return place.text if isinstance(place, Refusal) else ""
-
-
-@pytest.mark.requirement("M13", "B5")
-def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
-    ledger = ledger_with()
-    assert problem(ledger, member("a"), 0) == "gang g: no GPUs are reserved for the pod yet"
-    assert isinstance(claimed(ledger, member("a")), Refusal)
-    assert isinstance(claimed(ledger, pod("alone", mem=1)), PodBinding)
 
 
 @pytest.mark.requirement("M13", "B5")
@@ -228,18 +218,6 @@ def binding_on(ledger: Ledger, asking: Pod) -> PodBinding:
 
 def share_node() -> Ledger:
     return ledger_of(gpu_node(mode="cgpu", sizes=(GIB15, GIB15)), configuration=GANGS)
-
-
-@pytest.mark.requirement("U1")
-def test_an_ordinary_pod_gets_gpus_that_are_booked_by_then() -> None:
-    ledger = share_node()
-    binding = binding_on(ledger, pod("p", mem=4))
-    booking = ledger.booking("p")
-    assert booking is not None
-    assert booking.allocation is not None
-    assert binding.gpus == "GPU 0 (4 GiB)"
-    written = binding.body.metadata.annotations[ALLOCATION_ANNOTATION]
-    assert (decode_allocation(written), booking.assumed_at) == (booking.allocation, 7.0)
 
 
 def test_a_pod_that_asks_for_no_gpu_is_bound_without_a_booking() -> None:

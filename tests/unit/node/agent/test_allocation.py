@@ -133,16 +133,6 @@ def test_what_was_expected_counts_for_nothing_once_the_kubelet_or_the_pod_is_ano
         assert here.state.expected_caller(GPU_MEMORY, TWO, 1.0) is None
 
 
-def test_both_resources_of_a_container_have_one_directory() -> None:
-    pod = known("a", container(mem=2, core=10))
-    here, core = Here(Mode.CORE_MEM, pod), tuple(part_id("GPU-0", slot) for slot in range(10))
-    here.lists({"a": {"main": {}}})
-    first = here.answers(GPU_MEMORY, TWO)
-    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
-    second = here.answers(GPU_CORE, core)
-    assert first.directory == second.directory == "uid-a-main"
-
-
 @pytest.mark.parametrize(
     ("resource", "free"),
     [(WHOLE_GPU, ("GPU-0", "GPU-1")), (MIG, ("MIG-0", "MIG-1"))],
@@ -245,6 +235,41 @@ def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
         here.writes("uid-a", "main", resource, ids, here.answers(resource, ids))
     here.know(known("a", container(mem=2, core=10)))
     with pytest.raises(NotYet, match="chose GPU 0, GPU 1; the container asks for one GPU: delete the pod"):
+        here.starts(GPU_MEMORY, TWO)
+
+
+def test_a_pod_that_nobody_knows_may_have_two_gpus() -> None:
+    here = Here(Mode.CGPU)
+    here.answers(GPU_MEMORY, (*TWO, "GPU-1::0", "GPU-1::1"))
+    assert here.held().keys() == here.state.records.keys()
+
+
+def test_a_finished_pod_is_read_after_pods_that_are_not_known() -> None:
+    """Kubelets before 1.34 list finished pods, and few pods are read in one call."""
+    here = Here(Mode.CGPU, *(known(f"a{i}", container(mem=2), phase="Succeeded") for i in range(9)))
+    here.lists({**{f"a{i}": {"main": {}} for i in range(9)}, "new": {"main": {}}})
+    assert unclear(here.state, here.state.listing, GPU_MEMORY, 2)[0] == "default/new"
+
+
+def test_a_running_pod_keeps_the_unit_of_its_devices() -> None:
+    """A static pod has no unit of its own until the agent has written its annotations."""
+    pod = known("a", container(mem=2))
+    here = Here(Mode.CGPU, pod)
+    here.gives(pod, "main", TWO)
+    here.state.configure(Configuration(gpu_memory_unit="512MiB"))
+    derive(here.state, here.now)
+    assert here.state.device_table.mib("GPU-0") == 2048
+    ((_, limits),) = here.starts(GPU_MEMORY, TWO)
+    assert limits.gpus[0].mib == 2048
+
+
+def test_a_container_does_not_start_while_its_gpu_is_not_found() -> None:
+    """Otherwise nobody would check whether the GPU has room for it."""
+    pod = known("a", container(mem=2))
+    here = Here(Mode.SHARE, pod)
+    here.gives(pod, "main", TWO)
+    here.state.node_config = NodeConfig(Inventory((), mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024))
+    with pytest.raises(NotYet, match="GPU-0 cannot be found on this node"):
         here.starts(GPU_MEMORY, TWO)
 
 

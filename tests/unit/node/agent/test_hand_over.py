@@ -9,6 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.kube.errors import TooManyRequests
 from gputile.kube.objects import Applied, WatchEvent
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import DeviceTable, ListedPod, Listing
@@ -78,6 +79,7 @@ class QueueingKubelet:
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputile.node.agent.hand_over.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("gputile.node.agent.hand_over.RETRY_EVERY_S", 0.0)
 
 
 @pytest.mark.anyio
@@ -106,6 +108,26 @@ async def test_every_resource_is_waited_for(asks: Mapping[str, int], given: Iter
     served = QueueingKubelet(1.0, lambda look: PODS, asks, asks)
     await served.hand_over.close()
     assert len(served.left) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", ["patch_node", "bound_pods"])
+async def test_a_request_that_fails_once_is_repeated(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older agent serves the node meanwhile. The watch has not reported the node yet either."""
+    kubelet = QueueingKubelet(1.0, lambda look: look)
+    kubelet.agent.node = None
+    troubles = [TooManyRequests(429, "TooManyRequests", "later")]
+    request = getattr(kubelet.cluster, call)
+
+    async def answer(*arguments: object) -> object:
+        if troubles:
+            raise troubles.pop()
+        return await request(*arguments)
+
+    monkeypatch.setattr(kubelet.cluster, call, answer)
+    await kubelet.hand_over.close()
+    assert not troubles
+    assert len(kubelet.left) == PODS
 
 
 @pytest.mark.anyio

@@ -13,16 +13,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import (
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
+from gputile.api.workloads import (
     ContainerEnd,
-    Pod,
     PodOnNode,
     PodSpecOnNode,
     PodStatusOnNode,
     StartedContainer,
     StartedContainerState,
 )
-from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
@@ -33,7 +33,7 @@ from gputile.node.agent.metrics import NodeMetrics
 from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, node_config_of
 from gputile.node.arbiter.messages import Spent
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS, USAGE_MAGIC
-from gputile.node.nvml.gpu_health import Examined, Health, after
+from gputile.node.nvml.gpu_health import Examined, Health
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
 from gputile.node.nvml.probe import GpuReading, Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import simple_pod
@@ -160,7 +160,7 @@ def test_gpus_and_node(tmp_path: Path) -> None:
     node.monitor.readings = (GpuReading("GPU-0", 5 * MIB, 50, 61, 70.5, 4, 1),)
     node.monitor.xids = {("GPU-0", 79): 2}
     seen = node.monitor.seen
-    node.monitor.seen = Observation(seen.machine, after(seen.health, [Examined("GPU-0", "gone")], 0.0))
+    node.monitor.seen = Observation(seen.machine, seen.health.after([Examined("GPU-0", "gone")], 0.0))
     found = node.samples()
     assert found["gpu_info", of(1, uuid="GPU-1", model="Tesla T4")] == 1
     assert found["gpu_memory_bytes", of(1)] == 10240 * MIB

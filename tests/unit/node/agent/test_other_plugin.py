@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, NodeStatus, Pod, PodOnNode
+from gputile.api.core import Node, NodeStatus, Pod
 from gputile.api.well_known import WHOLE_GPU, Mode
+from gputile.api.workloads import PodOnNode
 from gputile.core.devices.inventory import Inventory
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.known_pods import apply_pod

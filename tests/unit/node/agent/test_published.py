@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
 from gputile.api.well_known import GPU_COUNT, MODEL_COUNT_PREFIX, ConditionType, Mode
-from gputile.core.devices.inventory import Gpu
+from gputile.core.devices.inventory import Gpu, model_labels
 from gputile.node.agent.node_config import EffectiveMode
 from gputile.node.agent.node_status import (
     Wanted,
@@ -21,11 +21,10 @@ from gputile.node.agent.node_status import (
     farewell_patch,
     gpu_condition,
     is_ours,
-    node_labels,
     node_patch,
 )
-from gputile.node.nvml.binding import problem_of
-from gputile.node.nvml.gpu_health import Examined, Health, XidSeen, after
+from gputile.node.nvml.errors import problem_of
+from gputile.node.nvml.gpu_health import Examined, Health, XidSeen
 from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
@@ -173,7 +172,7 @@ def test_a_machine_without_a_driver_names_the_remedy() -> None:
 
 
 def test_ill_gpus_and_instances_are_named_with_the_reason() -> None:
-    health = after(Health(), [XidSeen("GPU-a", 79), Examined("MIG-a", "it is lost")], 0.0)
+    health = Health().after([XidSeen("GPU-a", 79), Examined("MIG-a", "it is lost")], 0.0)
     assert told(machine(), health)[1] == (
         "True",
         "CardUnhealthy",
@@ -217,7 +216,7 @@ def gpus(*kinds: tuple[str, int]) -> list[Gpu]:
 
 
 def test_gpus_of_one_kind_are_told_as_documented() -> None:
-    assert node_labels(gpus(*[("Tesla V100-SXM2-32GB", 32510)] * 8)) == {
+    assert model_labels(gpus(*[("Tesla V100-SXM2-32GB", 32510)] * 8)) == {
         "aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB",
         "aliyun.accelerator/nvidia_mem": "32510MiB",
         "aliyun.accelerator/nvidia_count": "8",
@@ -227,7 +226,7 @@ def test_gpus_of_one_kind_are_told_as_documented() -> None:
 
 
 def test_gpus_that_differ_are_told_without_lying() -> None:
-    assert node_labels(gpus(("Tesla T4", 15109), ("Tesla V100-PCIE-16GB", 16130), ("Tesla T4", 15109))) == {
+    assert model_labels(gpus(("Tesla T4", 15109), ("Tesla V100-PCIE-16GB", 16130), ("Tesla T4", 15109))) == {
         "aliyun.accelerator/nvidia_count": "3",
         "model.gputile.io/Tesla-T4": "2",
         "model.gputile.io/Tesla-V100-PCIE-16GB": "1",
@@ -235,14 +234,14 @@ def test_gpus_that_differ_are_told_without_lying() -> None:
 
 
 def test_one_model_in_two_sizes_has_a_name_and_no_memory() -> None:
-    labels = node_labels(gpus(("NVIDIA A100-PCIE", 40960), ("NVIDIA A100-PCIE", 81920)))
+    labels = model_labels(gpus(("NVIDIA A100-PCIE", 40960), ("NVIDIA A100-PCIE", 81920)))
     assert labels["aliyun.accelerator/nvidia_name"] == "NVIDIA-A100-PCIE"
     assert "aliyun.accelerator/nvidia_mem" not in labels
 
 
 @given(st.lists(st.tuples(st.text(max_size=96), st.integers(1, 2**24)), max_size=8))
 def test_every_label_is_valid_and_ours_whatever_the_driver_says(kinds: list[tuple[str, int]]) -> None:
-    for key, value in node_labels(gpus(*kinds)).items():
+    for key, value in model_labels(gpus(*kinds)).items():
         assert is_ours(key)
         assert LABEL_VALUE.fullmatch(value)
         if key.startswith(MODEL_COUNT_PREFIX):

@@ -43,7 +43,7 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
 
 
 def claims(found: TimeShares) -> dict[str, Share]:
-    return {a.directory: gpu.share for a in found.assignment.allocations for gpu in a.gpus}
+    return {path: share for path, gpus in found.assignment.containers.items() for share in gpus.values()}
 
 
 @pytest.mark.requirement("G4", "M4", "M5")
@@ -70,7 +70,7 @@ def test_the_nodes_label_goes_before_the_configuration() -> None:
 @pytest.mark.requirement("G4", "M4", "M5")
 def test_native_leaves_all_to_the_driver() -> None:
     found = time_shares(node(Mode.CGPU, {TIME_POLICY_LABEL: "native"}), "/d")
-    assert found.assignment.allocations == ()
+    assert found.assignment.containers == {}
     assert b"card GPU-a 1000000\n" in found.files["a-main"]
 
 
@@ -78,7 +78,7 @@ def test_native_leaves_all_to_the_driver() -> None:
 @pytest.mark.parametrize("mode", [Mode.SHARE, Mode.MPS, Mode.EXCLUSIVE])
 def test_no_turns_in_other_modes(mode: Mode) -> None:
     found = time_shares(node(mode), "/d")
-    assert (found.assignment.allocations, found.files) == ((), {})
+    assert (found.assignment.containers, found.files) == ({}, {})
 
 
 @pytest.mark.requirement("G4", "M4", "M5")

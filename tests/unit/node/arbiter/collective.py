@@ -85,7 +85,7 @@ class Node:
 
     def _check(self) -> None:
         for gpu in self.turns.gpus:
-            held = {self.parts[member, gpu].job.name for member in self.turns.gpu(gpu).holders}
+            held = {self.parts[member, gpu].job.name for member in self.turns.gpus[gpu].holders}
             assert len(held) <= 1, (gpu, held)
 
     def _at(self, at: int, what: str, part: _Part) -> None:

@@ -20,17 +20,17 @@ class OneGpu:
 
     @property
     def accounts(self) -> dict[str, Account]:
-        return self._node.gpu("A").accounts
+        return self._node.gpus["A"].accounts
 
     @property
     def holders(self) -> frozenset[int]:
-        return self._node.gpu("A").holders
+        return self._node.gpus["A"].holders
 
     def used(self, name: str) -> int:
-        return self._node.gpu("A").used(name)
+        return self.accounts[name].reported_use()
 
     def waited(self, name: str, now: int) -> int:
-        return self._node.gpu("A").waited(name, now)
+        return self.accounts[name].waited_until(now)
 
     def put(self, name: str, share: Share, now: int) -> list[TimesliceMessage]:
         return _messages(self._node.set_share("A", name, share, now))

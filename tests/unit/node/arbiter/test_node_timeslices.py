@@ -80,7 +80,7 @@ def test_gpus_with_different_ceilings_are_apart() -> None:
     assert [gpu for gpu, _ in node.want("A", "x", 1, 0) + node.want("B", "x", 1, 0)] == ["A", "B"]
     node.done("A", 1, 1, Q, True, Q)
     assert [(gpu, type(i)) for gpu, i in node.want("B", "y", 2, Q)] == [("B", Limit)]
-    assert node.gpu("A").accounts["x"].tied is False
+    assert node.gpus["A"].accounts["x"].in_joint_set is False
 
 
 def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
@@ -121,7 +121,7 @@ def test_one_that_is_removed_from_one_gpu_of_its_set() -> None:
     node = both()
     node.want("A", "y", 2, 0)
     assert node.remove("A", "x", 5 * MS) == [("A", Grant(2, 2, 0))]
-    assert node.gpu("B").accounts["x"].tied is False
+    assert node.gpus["B"].accounts["x"].in_joint_set is False
     assert node.want("B", "z", 3, 6 * MS) == []
     assert node.done("B", 1, 1, Q, True, Q) == [("B", Grant(3, 2, Q))]
 
@@ -155,7 +155,7 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
     assert begun({"A": None, "B": 10 * MS}, ("AB", 0), ("A", 1)) == [Begin("A", ("A",), 10 * MS)], "it fits before"
     assert begun({"A": None, "B": 4 * MS}, ("AB", 0), ("A", 1)) == [], "it does not"
     assert begun({"A": None, "B": 4 * MS}, ("AB", 1), ("A", 0)) == [Begin("A", ("A",), None)]
-    waited = TurnCandidate((1, 1, 0, 0, "AB"), "AB", ("A", "B"), kept_for=20 * MS)
+    waited = TurnCandidate((1, 1, 0, 0, "AB"), "AB", ("A", "B"), reserve_within=20 * MS)
     other = TurnCandidate((1, 1, 0, 1, "A"), "A", ("A",))
     assert turns_to_begin(0, [waited, other], {"A": None, "B": 20 * MS}, Q, 5 * MS) == [], (
         "it might not be back in time"
@@ -175,7 +175,7 @@ def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
             node.set_share(gpu, name, Share(), number)
             for member in members:
                 node.want(gpu, name, member, number)
-        assert node.gpu("A").accounts[name].tied
+        assert node.gpus["A"].accounts[name].in_joint_set
         for gpu in BOTH:
             if number % 2:
                 node.leave(gpu, members[0], number)

@@ -41,6 +41,13 @@ def test_a_low_priority_does_not_starve(part: int) -> None:
     assert low.longest_wait <= 1000 * MS + 2 * Q + Q * 100 // part
 
 
+@pytest.mark.requirement("M5")
+def test_low_ceilings_do_not_go_before_a_high_one() -> None:
+    """A container that waits because of its own ceiling is not one that waits too long."""
+    few, *_ = run(Client("50 %", percent(50), 20 * MS), *(Client(f"{i}", percent(3), 40 * MS) for i in range(15)))
+    assert few > 0.45
+
+
 def test_a_guarantee_goes_before_priority() -> None:
     """What is guaranteed is had even beside a pod of higher priority; the rest goes to that one."""
     a, b = run(Client("a", Share(guarantee=WHOLE // 5)), Client("b", Share(priority=9)))
@@ -120,4 +127,3 @@ def test_what_a_container_waited_for_its_turns_is_counted() -> None:
     turns.done(1, 1, Q, again=False, now=Q)
     assert turns.waited("b", 2 * Q) == Q, "it has the GPU since the other gave it back"
     assert turns.waited("a", 2 * Q) == 0
-    assert turns.waited("of-nobody", 0) == 0

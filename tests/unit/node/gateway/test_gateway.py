@@ -12,14 +12,14 @@ import pytest
 from gputile.node.gateway import gateway as gateway_module
 from gputile.node.gateway.gateway import MOST_TRIES, Relay, list_pod_resources
 from gputile.node.gateway.link import (
+    FROM_AGENT,
+    FROM_GATEWAY,
     Call,
     CallAnswer,
     CallRefused,
     FromAgent,
     FromGateway,
     MessageChannel,
-    to_agent,
-    to_gateway,
 )
 from gputile.node.gateway.plugins import RefusedError
 from gputile.node.gateway.registration import CLIENT_OPTIONS
@@ -36,8 +36,8 @@ class Agents:
     async def next(self) -> MessageChannel[FromGateway]:
         """Connect another one, and return its end."""
         ours, theirs = socket.socketpair()
-        gateway = to_agent(*await asyncio.open_connection(sock=ours))
-        agent = to_gateway(*await asyncio.open_connection(sock=theirs))
+        gateway = MessageChannel(*await asyncio.open_connection(sock=ours), FROM_AGENT)
+        agent = MessageChannel(*await asyncio.open_connection(sock=theirs), FROM_GATEWAY)
         self._open += [gateway, agent]
         self.relay.connect(gateway)
         return agent

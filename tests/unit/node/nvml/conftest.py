@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.nvml.nvml_probe import RealProbe, open_real
+from gputile.node.nvml.nvml_probe import NvmlSession
 from tests.fakes import nvml as fake
 
 Present = Callable[[str], fake.FakeMachine]
-ProbeOf = Callable[[str], tuple[fake.FakeMachine, RealProbe]]
+ProbeOf = Callable[[str], tuple[fake.FakeMachine, NvmlSession]]
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Present:
 @pytest.fixture
 def probe_of(present: Present) -> Iterator[ProbeOf]:
     """Return what opens a probe of one of the machines; it is closed after the test."""
-    opened: list[RealProbe] = []
+    opened: list[NvmlSession] = []
 
-    def show(name: str) -> tuple[fake.FakeMachine, RealProbe]:
+    def show(name: str) -> tuple[fake.FakeMachine, NvmlSession]:
         machine = present(name)
-        opened.append(open_real())
+        opened.append(NvmlSession())
         return machine, opened[-1]
 
     yield show

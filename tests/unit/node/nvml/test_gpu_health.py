@@ -6,31 +6,29 @@ from hypothesis import strategies as st
 
 from gputile.node.nvml.gpu_health import (
     APPLICATION_XIDS,
-    DOUBTS_TO_LEAVE,
     FIRST_QUIET_S,
     FORGIVEN_AFTER_S,
-    GOOD_TO_RETURN,
+    GOOD_UNTIL_HEALTHY,
     LONGEST_QUIET_S,
+    SUSPICIONS_UNTIL_UNHEALTHY,
     Examined,
     Health,
     Sign,
     XidSeen,
-    after,
-    remembered,
-    without,
+    initial_health,
 )
 
 A, B = "GPU-a", "GPU-b"
 GOOD = Examined(A)
 LOST = Examined(A, "lost")
-SLOW = Examined(A, "slow", doubtful=True)
+SLOW = Examined(A, "slow", suspected=True)
 CRITICAL = XidSeen(A, 48)
 
 
 def run(*steps: tuple[float, Sign], health: Health | None = None) -> Health:
     health = health or Health()
     for now_s, sign in steps:
-        health = after(health, [sign], now_s)
+        health = health.after([sign], now_s)
     return health
 
 
@@ -53,11 +51,11 @@ def test_a_critical_sign_takes_the_gpu_away_at_once(sign: Sign) -> None:
 
 def test_doubts_count_only_in_a_row() -> None:
     assert run((0, SLOW), (10, GOOD), (20, SLOW)).healthy(A)
-    assert not run(*[(10.0 * i, SLOW) for i in range(DOUBTS_TO_LEAVE)]).healthy(A)
+    assert not run(*[(10.0 * i, SLOW) for i in range(SUSPICIONS_UNTIL_UNHEALTHY)]).healthy(A)
 
 
 def test_it_returns_after_quiet_and_good_examinations() -> None:
-    health = run((0, CRITICAL), *good_from(FIRST_QUIET_S, GOOD_TO_RETURN - 1, every_s=1))
+    health = run((0, CRITICAL), *good_from(FIRST_QUIET_S, GOOD_UNTIL_HEALTHY - 1, every_s=1))
     assert not health.healthy(A)
     assert run((FIRST_QUIET_S + 5, GOOD), health=health).healthy(A)
 
@@ -67,32 +65,32 @@ def quiet_needed(health: Health, start_s: float) -> float:
     now_s = start_s
     while not health.healthy(A):
         now_s += 1
-        health = after(health, [GOOD], now_s)
+        health = health.after([GOOD], now_s)
     return now_s - start_s
 
 
 def test_each_relapse_doubles_the_quiet_up_to_an_hour_and_a_good_time_forgives() -> None:
     health, now_s, waits = Health(), 0.0, []
     for _ in range(9):
-        health = after(health, [CRITICAL], now_s)
+        health = health.after([CRITICAL], now_s)
         wait = quiet_needed(health, now_s)
         waits.append(wait)
         for i in range(int(wait)):
-            health = after(health, [GOOD], now_s + i + 1)
+            health = health.after([GOOD], now_s + i + 1)
         now_s += wait + 10
     assert waits == [min(FIRST_QUIET_S * 2**i, LONGEST_QUIET_S) for i in range(9)]
     relapse_s = now_s + FORGIVEN_AFTER_S
-    assert quiet_needed(after(health, [CRITICAL], relapse_s), relapse_s) == FIRST_QUIET_S
+    assert quiet_needed(health.after([CRITICAL], relapse_s), relapse_s) == FIRST_QUIET_S
 
 
 def test_what_was_published_as_unhealthy_has_to_prove_itself() -> None:
-    health = remembered([A], 100)
+    health = initial_health([A], 100)
     assert not health.healthy(A)
     assert run(*good_from(101, 10), health=health).healthy(A)
 
 
 def test_what_left_the_machine_is_forgotten() -> None:
-    assert without(run((0, CRITICAL)), [A]) == Health()
+    assert run((0, CRITICAL)).without([A]) == Health()
 
 
 SIGNS = st.one_of(
@@ -106,14 +104,14 @@ def played(history: list[tuple[float, Sign]]) -> tuple[Health, float]:
     health, now_s = Health(), 0.0
     for pause_s, sign in history:
         now_s += pause_s
-        health = after(health, [sign], now_s)
+        health = health.after([sign], now_s)
     return health, now_s
 
 
 def critical(sign: Sign) -> bool:
     if isinstance(sign, XidSeen):
         return sign.code not in APPLICATION_XIDS
-    return sign.trouble is not None and not sign.doubtful
+    return sign.fault is not None and not sign.suspected
 
 
 @given(HISTORIES)
@@ -121,7 +119,7 @@ def test_nobody_is_healthy_within_the_quiet_after_a_critical_sign(history: list[
     health, now_s, last = Health(), 0.0, {}
     for pause_s, sign in history:
         now_s += pause_s
-        health = after(health, [sign], now_s)
+        health = health.after([sign], now_s)
         if critical(sign):
             last[sign.uuid] = now_s
         for uuid, at_s in last.items():
@@ -132,8 +130,8 @@ def test_nobody_is_healthy_within_the_quiet_after_a_critical_sign(history: list[
 @given(HISTORIES)
 def test_a_gpu_that_is_well_for_long_enough_is_trusted_again(history: list[tuple[float, Sign]]) -> None:
     health, now_s = played(history)
-    for i in range(GOOD_TO_RETURN + 1):
-        health = after(health, [Examined(A), Examined(B)], now_s + LONGEST_QUIET_S + i)
+    for i in range(GOOD_UNTIL_HEALTHY + 1):
+        health = health.after([Examined(A), Examined(B)], now_s + LONGEST_QUIET_S + i)
     assert health.reasons == {}
 
 
@@ -145,5 +143,5 @@ def test_gpus_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> Non
         for pause_s, sign in history:
             now_s += pause_s
             if sign.uuid == uuid:
-                alone = after(alone, [sign], now_s)
+                alone = alone.after([sign], now_s)
         assert together.conditions.get(uuid) == alone.conditions.get(uuid)

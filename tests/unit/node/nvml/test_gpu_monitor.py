@@ -18,7 +18,7 @@ from gputile.node.nvml.gpu_monitor import (
     READ_EVERY_S,
     GpuMonitor,
 )
-from gputile.node.nvml.nvml_probe import RealProbe, open_real
+from gputile.node.nvml.nvml_probe import NvmlSession
 from gputile.node.nvml.probe import Mig, inventory_of
 from tests.fakes import nvml as fake
 
@@ -44,9 +44,9 @@ class Watched:
         self.opened = 0
         self.monitor = GpuMonitor(self._open, known, clock=self.clock)
 
-    def _open(self) -> RealProbe:
+    def _open(self) -> NvmlSession:
         self.opened += 1
-        return open_real()
+        return NvmlSession()
 
     def look(self, after_s: float = 0.0) -> bool:
         self.clock.now_s += after_s
@@ -232,9 +232,9 @@ def test_a_library_that_is_installed_later_is_found(elsewhere: Elsewhere, tmp_pa
     later = f"""
 from pathlib import Path
 from gputile.node.nvml.gpu_monitor import LONGEST_RETRY_S, GpuMonitor
-from gputile.node.nvml.nvml_probe import open_real
+from gputile.node.nvml.nvml_probe import NvmlSession
 now_s = 0.0
-monitor = GpuMonitor(open_real, clock=lambda: now_s)
+monitor = GpuMonitor(NvmlSession, clock=lambda: now_s)
 monitor.step(0.01)
 print(monitor.seen.machine.down.reason)
 here = Path({str(tmp_path / "libnvidia-ml.so.1")!r})

@@ -11,7 +11,7 @@ from .conftest import ProbeOf
 
 
 def troubles(signs: Iterable[Sign]) -> dict[str, str]:
-    return {sign.uuid: sign.trouble for sign in signs if isinstance(sign, Examined) and sign.trouble}
+    return {sign.uuid: sign.fault for sign in signs if isinstance(sign, Examined) and sign.fault}
 
 
 def test_an_xid_is_reported_at_once_and_once(probe_of: ProbeOf) -> None:
@@ -56,14 +56,14 @@ def test_a_wait_that_keeps_failing_does_not_spin(probe_of: ProbeOf) -> None:
     assert not troubles(signs)
 
 
-@pytest.mark.parametrize(("code", "doubtful"), [(15, False), (16, False), (10, True), (999, True)])
-def test_what_may_pass_is_told_from_what_does_not(probe_of: ProbeOf, code: int, doubtful: bool) -> None:
+@pytest.mark.parametrize(("code", "suspected"), [(15, False), (16, False), (10, True), (999, True)])
+def test_what_may_pass_is_told_from_what_does_not(probe_of: ProbeOf, code: int, suspected: bool) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.lose(1, code)
     sign = probe.examine()[1]
-    assert sign.trouble
-    assert sign.doubtful is doubtful
+    assert sign.fault
+    assert sign.suspected is suspected
 
 
 def test_broken_memory_needs_a_reset_or_a_new_gpu(probe_of: ProbeOf) -> None:

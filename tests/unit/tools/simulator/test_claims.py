@@ -7,7 +7,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL
-from gputile.tools.simulator.claims import BOTH_WAYS
+from gputile.tools.simulator.claims import MIXED_GPUS
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
@@ -106,7 +106,7 @@ def test_a_claim_is_for_one_pod(tmp_path: Path) -> None:
 
 def test_no_node_gives_its_gpus_both_ways(tmp_path: Path) -> None:
     (found,) = decided(tmp_path, of(gib(1)), pod("p", limits="{aliyun.com/gpu-mem: 1}"))
-    assert (found.node, found.reason) == (None, BOTH_WAYS)
+    assert (found.node, found.reason) == (None, MIXED_GPUS)
 
 
 def test_a_gang_does_not_ask_by_claims(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_a_whole_node(tmp_path: Path) -> None:
         "aliyun.accelerator/nvidia_mem": "11441MiB",
         "aliyun.accelerator/nvidia_name": "Tesla-K80",
         "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-K80",
+        "model.gputile.io/Tesla-K80": "2",
         "beta.kubernetes.io/arch": "amd64",
         "beta.kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",

@@ -18,7 +18,7 @@ from gputile.api.affinity import (
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeSpec, Pod, Taint
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MEMORY_UNIT_ANNOTATION, MODE_LABEL, MODEL_LABEL
-from gputile.core.admission.completion import tolerate
+from gputile.core.admission.completion import add_toleration
 from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.request import RequestError
 from gputile.tools.simulator.node_reports import NodeReport, Subject
@@ -56,7 +56,7 @@ CONFIGURATION = Configuration(max_pods_per_gpu=4)
 def admitted(asked: Pod) -> Pod:
     """Return the pod as the webhook stores it: GPU nodes are tainted."""
     rewriting = rewrite(asked)
-    tolerate(asked, rewriting)
+    add_toleration(asked, rewriting)
     return msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(asked)), Pod)
 
 
@@ -155,16 +155,16 @@ def test_each_remedy_applied_makes_the_pod_fit(
     event("fits" if any(report.fits for report in reports) else f"{len(found)} remedies")
     assert [proposal.remedy for proposal in found] == remedies(subject, reports)
     for each in found:
-        left = [other for other in pods if other.metadata.uid not in each.leaving]
+        left = [other for other in pods if other.metadata.uid not in each.removed]
         for name in each.remedy.nodes:
             there, changed = nodes, each.pod
             if each.resolved:  # what kube-scheduler's rules about nodes have against the pod is done away with
                 there = [msgspec.structs.replace(node, spec=NodeSpec()) for node in nodes]
                 changed = demanding(each.pod, node_selector={}, affinity=None)
             assert name in fits_on(changed, there, left)
-        for node in each.coming:
+        for node in each.new_nodes:
             assert node.metadata.name in fits_on(each.pod, [*nodes, node], left)
-        assert each.remedy.nodes or each.coming
+        assert each.remedy.nodes or each.new_nodes
 
 
 def fits_on(asked: Pod, nodes: list[Node], pods: list[Pod]) -> list[str]:

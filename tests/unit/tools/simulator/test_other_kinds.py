@@ -63,6 +63,11 @@ GROUPS = of_kind(
     "LeaderWorkerSet",
     {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": TEMPLATE}},
 )
+LEVELS = {"name": "a", "replicas": 1, "componentSpecs": [TEMPLATE, {"replicas": 2, **TEMPLATE}]}
+PLAIN = {"name": "b", "componentSpecs": [TEMPLATE]}
+SELDON = of_kind("machinelearning.seldon.io/v1", "SeldonDeployment", {"replicas": 3, "predictors": [LEVELS, PLAIN]})
+CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "apiVersion: v1\nnvidia.com/gpu: 1"}}
+KAITO = {"resource": {"count": 2, "instanceType": "A100"}, "inference": {"template": TEMPLATE}}
 
 
 def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
@@ -116,6 +121,8 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
             ),
             ["w-m-0", "w-m-1", "w-m-2"],
         ),
+        (SELDON, ["w-a-0-0", "w-a-1-0", "w-a-1-1", "w-b-0-0", "w-b-0-1", "w-b-0-2"]),
+        (of_kind("kaito.sh/v1beta1", "Workspace", {}) | KAITO, ["w-0", "w-1"]),
     ],
     ids=lambda value: value["kind"] if isinstance(value, dict) else "",
 )
@@ -163,6 +170,9 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str)
         ),
         (changed(PYTORCH, "spec.pytorchReplicaSpecs", {}), 0, "no pods of it are judged"),
         (of_kind("ray.io/v1", "RayJob", {"clusterSelector": {"ray.io/cluster": "c"}}), 0, "no pods of it are judged"),
+        (of_kind("kaito.sh/v1", "Machine", {"instanceType": "A100"}), 0, "names instanceType A100: no pods"),
+        (of_kind("kaito.sh/v1", "Workspace", {"mig": {"profile": "1g.10gb"}}), 0, "but names 1g.10gb: no pods"),
+        (CONFIG_MAP, 0, 'data["a"] is a manifest in a text, and names GPUs'),
     ],
 )
 def test_a_template_elsewhere_or_none_is_told(tmp_path: Path, body: Json, pods: int, said: str) -> None:
@@ -236,7 +246,7 @@ def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
     files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, body, "w.yaml")]
     assert run.invoke(app, ["simulate", *files]).exit_code == 2
     ignored = run.invoke(app, ["simulate", *files, "--ignore-unknown"])
-    assert (ignored.exit_code, "ignored: spec.each: it asks for GPUs" in ignored.stderr) == (0, True)
+    assert (ignored.exit_code, "ignored: spec.each.nvidia.com/gpu: it asks for GPUs" in ignored.stderr) == (0, True)
     more = write(tmp_path, MORE, "kinds.yaml")
     assert "w-0-1-x" in run.invoke(app, ["simulate", *files, "--kinds", more, "-o", "wide"]).stdout
     wrong = run.invoke(app, ["simulate", *files, "--kinds", write(tmp_path, "kind: 1", "wrong.yaml")])
@@ -268,16 +278,16 @@ def told(expansion: Expansion) -> list[str]:
             ["1 pod of spec.predictor (spec.predictor.minReplicas (is 0: judged as if 1)), nvidia.com/gpu: 1"],
             id="KServe's own containers, scaled to 0",
         ),
-        pytest.param(
-            "serving.knative.dev/v1/Service",
-            "{template: {metadata: {annotations: {autoscaling.knative.dev/min-scale: '2'}}, spec: "
-            f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}",
-            ["x-0", "x-1"],
-            [
-                "2 pods of spec.template (spec.template.metadata.annotations.autoscaling.knative.dev/min-scale), "
-                "nvidia.com/gpu: 1"
-            ],
-            id="Knative's minimum of pods",
+        *(
+            pytest.param(
+                "serving.knative.dev/v1/Service",
+                f"{{template: {{metadata: {{annotations: {{autoscaling.knative.dev/{name}: '2'}}}}, spec: "
+                f"{{containers: [{{name: c, image: i, resources: {GPU}}}]}}}}}}",
+                ["x-0", "x-1"],
+                [f"2 pods of spec.template (spec.template.metadata.annotations.autoscaling.knative.dev/{name})"],
+                id=f"Knative's {name}",
+            )
+            for name in ("min-scale", "minScale")
         ),
         pytest.param(
             "argoproj.io/v1alpha1/Workflow",
@@ -376,6 +386,13 @@ def told(expansion: Expansion) -> list[str]:
             id="a number that the shape does not tell",
         ),
         pytest.param(
+            "ome.io/v1beta1/DedicatedAICluster",
+            f"{{profile: p, count: 2, resources: {GPU}}}",
+            ["x-0", "x-1"],
+            [],
+            id="a number beside resources",
+        ),
+        pytest.param(
             "karpenter.sh/v1/NodeClaim",
             "{resources: {requests: {nvidia.com/gpu: 8}}, a: {nvidia.com/gpu: 8}}",
             [],
@@ -462,21 +479,22 @@ def test_the_pods_of_any_kind(tmp_path: Path, kind: str, spec: str, names: list[
         (
             "kubevirt.io/v1/VirtualMachine",
             "{template: {spec: {domain: {devices: {gpus: [{name: a, deviceName: nvidia.com/A40-6Q}]}}}}}",
-            r"devices.gpus\[0\]",
+            r"devices.gpus\[0\].deviceName",
         ),
-        ("example.com/v1/Service", "{devices: [{deviceClassName: gpu.nvidia.com}]}", r"spec.devices\[0\]"),
-        ("kubeai.org/v1/Model", "{engine: VLLM, minReplicas: 1, resourceProfile: 'nvidia-gpu-l4:1'}", "spec"),
+        ("example.com/v1/Service", "{devices: [{deviceClassName: gpu.nvidia.com}]}", r"devices\[0\].deviceClassName"),
+        ("kubeai.org/v1/Model", "{minReplicas: 1, resourceProfile: 'nvidia-gpu-l4:1'}", "spec.resourceProfile"),
         (
             "kserve.io/v1/Predictor",
             "{a: {resourceClaims: [{name: g, resourceClaimTemplateName: o}]}}",
-            r"Claims\[0\]",
+            r"Claims\[0\].resourceClaimTemplateName",
         ),
-        ("helm.toolkit.fluxcd.io/v2/HelmRelease", "{values: {requestGPU: 1}}", "spec.values"),
-        ("run.ai/v2alpha1/TrainingWorkload", "{gpu: {value: '0.5'}}", "spec"),
-        ("run.ai/v2alpha1/TrainingWorkload", "{gpuDevices: {value: 2}}", "spec"),
-        ("training.example.com/v1/TrainJob", "{numNodes: 4, gpusPerNode: 8}", "spec"),
-        ("example.com/v1/Training", "{limits: [{name: GPU, value: '1'}]}", r"limits\[0\]"),
-        ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker"),
+        ("helm.toolkit.fluxcd.io/v2/HelmRelease", "{values: {requestGPU: 1}}", "spec.values.requestGPU"),
+        ("run.ai/v2alpha1/TrainingWorkload", "{gpu: {value: '0.5'}}", "spec.gpu"),
+        ("run.ai/v2alpha1/TrainingWorkload", "{gpuDevices: {value: 2}}", "spec.gpuDevices"),
+        ("run.ai/v2alpha1/InferenceWorkload", "{gpuMemory: {value: 20G}}", "spec.gpuMemory"),
+        ("training.example.com/v1/TrainJob", "{numNodes: 4, gpusPerNode: 8}", "spec.gpusPerNode"),
+        ("example.com/v1/Training", "{limits: [{name: GPU, value: '1'}]}", r"limits\[0\].value"),
+        ("example.com/v1/Training", "{perWorker: {nvidia.com/gpu: 2}}", "spec.perWorker.nvidia.com/gpu"),
     ],
 )
 def test_gpus_of_which_no_pod_can_be_made_are_an_error(tmp_path: Path, kind: str, spec: str, where: str) -> None:

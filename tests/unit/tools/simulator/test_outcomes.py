@@ -50,4 +50,9 @@ def test_the_workload_of_a_pod(found: Pod, name: str) -> None:
 )
 def test_what_a_pod_gets(allocation: Allocation | None, gets: str) -> None:
     (found,) = workload_outcomes([PodOutcome(pod("p", mem=1), "n", allocation, "")])
-    assert list(found.gets) == [gets]
+    assert list(found.allocations) == [gets]
+
+
+def test_mig_instances_are_named() -> None:
+    (found,) = workload_outcomes([PodOutcome(pod("p", asks={"nvidia.com/mig-1g.5gb": 2}), "n", None, "")])
+    assert list(found.allocations) == ["2 x nvidia.com/mig-1g.5gb"]

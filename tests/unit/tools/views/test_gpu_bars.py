@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputile.tools.views.gpu_bars import Bar, Line, NodeBars, Paper, draw, groups_of, node_bars
+from gputile.tools.views.gpu_bars import Bar, Canvas, Line, NodeBars, draw, groups_of, node_bars
 from gputile.tools.views.inspect import GpuSummary, NodeSummary, PodSummary
 from gputile.tools.views.terminal_text import columns_of
 
@@ -33,9 +33,9 @@ def node(name: str, gpus: list[GpuSummary], *pods: PodSummary, mode: str = "shar
     return NodeSummary(name, "192.0.2.1", mode, mode == "share", UNIT, gpus, list(pods))
 
 
-def drawn(nodes: list[NodeSummary], paper: Paper) -> list[str]:
+def drawn(nodes: list[NodeSummary], canvas: Canvas) -> list[str]:
     bars = node_bars(nodes, lambda pod: pod.namespace)
-    return texts(draw(bars, groups_of(bars), paper))
+    return texts(draw(bars, groups_of(bars), canvas))
 
 
 def texts(lines: list[Line]) -> list[str]:
@@ -46,7 +46,7 @@ SHARED = node("n", [gpu(0, 9), gpu(1, 0)], pod("p", "chat", g0=3), pod("q", "sea
 
 
 def test_a_bar_is_as_full_as_the_gpu() -> None:
-    assert drawn([SHARED], Paper(42)) == [
+    assert drawn([SHARED], Canvas(42)) == [
         "NODE  GPU MEMORY (GiB, used/total)",
         "n     0 A█B███░░░░ 9/15  1 ░░░░░░░░░░ 0/15",
         "",
@@ -61,7 +61,7 @@ def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
     pods = (PodSummary("ns", f"p{i}", {0: 15 * UNIT}, whole=True, asked_mib=0, slices={0: i}) for i in (1, 2))
     sliced = node("sliced", [gpu(0, 15, pods=3)], *pods, mode="default")
     mig = node("mig", [gpu(0, 5, 5), gpu(1, 0, 10)], pod("p", whole=True, g0=5), mode="default")
-    lines = drawn([whole, msgspec.structs.replace(sliced, replicas=4), mig], Paper(80))
+    lines = drawn([whole, msgspec.structs.replace(sliced, replicas=4), mig], Canvas(80))
     assert [re.findall(r"[\d.]+/[\d.]+", line) for line in lines[1:4]] == [["31.7/31.7"], ["3/4"], []]
     assert "time-sliced: counted in time slices" in lines[3]
     assert re.findall(r"\d+/\d+", lines[4]) == ["5/5", "0/10"]
@@ -70,7 +70,7 @@ def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
 def test_what_no_bar_shows_is_said() -> None:
     unhealthy = msgspec.structs.replace(gpu(1, 0), healthy=False)
     lost = PodSummary("ns", "lost", {}, whole=False, asked_mib=3 * UNIT, problem="bound by hand")
-    lines = drawn([node("n", [gpu(0, 0), unhealthy], lost)], Paper(60))
+    lines = drawn([node("n", [gpu(0, 0), unhealthy], lost)], Canvas(60))
     assert "1 ╳╳╳" in lines[1]
     assert [line.strip() for line in lines[2:4]] == [
         "GPU 1 is unhealthy",
@@ -81,14 +81,14 @@ def test_what_no_bar_shows_is_said() -> None:
 
 def test_no_gpu_at_all() -> None:
     broken = NodeSummary("b", "192.0.2.1", "share", True, UNIT, [], [], "its annotation cannot be read")
-    assert drawn([], Paper(60)) == ["No node has GPUs."]
-    assert drawn([broken], Paper(60)) == ["No node has GPUs.", "b: its annotation cannot be read"]
+    assert drawn([], Canvas(60)) == ["No node has GPUs."]
+    assert drawn([broken], Canvas(60)) == ["No node has GPUs.", "b: its annotation cannot be read"]
 
 
 def test_more_groups_than_letters_or_cells() -> None:
     """The smallest are drawn together; nothing that is used looks free."""
     pods = [pod(f"p{number:02}", f"ns{number:02}", g0=1) for number in range(60)]
-    lines = drawn([node("n", [gpu(0, 60, 60)], *pods)], Paper(60))
+    lines = drawn([node("n", [gpu(0, 60, 60)], *pods)], Canvas(60))
     bar = lines[1].split()[2]
     assert "░" not in bar
     assert "*" in bar
@@ -112,12 +112,12 @@ def clusters(draw_: st.DrawFn) -> list[NodeBars]:
 
 @given(
     clusters(),
-    st.builds(Paper, st.one_of(st.sampled_from(WIDTHS), st.integers(60, 200)), st.booleans(), st.booleans()),
+    st.builds(Canvas, st.one_of(st.sampled_from(WIDTHS), st.integers(60, 200)), st.booleans(), st.booleans()),
 )
-def test_every_gpu_is_drawn_and_fits_the_terminal(nodes: list[NodeBars], paper: Paper) -> None:
+def test_every_gpu_is_drawn_and_fits_the_terminal(nodes: list[NodeBars], canvas: Canvas) -> None:
     groups = groups_of(nodes)
-    lines = draw(nodes, groups, paper)
-    assert max(map(columns_of, texts(lines))) <= paper.columns
+    lines = draw(nodes, groups, canvas)
+    assert max(map(columns_of, texts(lines))) <= canvas.columns
     amounts = [span.text.strip() for line in lines for span in line if re.fullmatch(r" [\d.]+/[\d.]+ *", span.text)]
     assert amounts == [bar.amounts for node in nodes for bar in node.bars]
     assert all("\x1b" not in text for text in texts(lines))
@@ -130,7 +130,7 @@ def test_pieces_add_up(pieces: dict[str, int], free: int) -> None:
     used = sum(pieces.values())
     nodes = [NodeBars("n", [Bar(0, pieces, used, used + free)], [])]
     groups = groups_of(nodes)
-    (_, line, *_) = draw(nodes, groups, Paper(80))
+    (_, line, *_) = draw(nodes, groups, Canvas(80))
     drawn_groups = {span.group: len(span.text) for span in line if span.group is not None}
     rest = sum(len(span.text) for span in line if span.faint)
     assert sum(drawn_groups.values()) + rest == 24

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.workloads import Deployment, HelmRevision, Lease, RunningPod, ServiceAccount, WebhookConfiguration
-from gputile.tools.views.rollout import (
+from gputile.tools.views.installation_problems import (
     InstallationProblem,
-    RolloutState,
     missing_components,
     other_extenders,
-    remedy_of,
     unfinished_releases,
 )
+from gputile.tools.views.rollout import RolloutState, remedy_of
 from gputile.tools.views.status import RolloutPhase, Traces, assess, table, traces_of, with_problems
 
 pytestmark = pytest.mark.requirement("U11")

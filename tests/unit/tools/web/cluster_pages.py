@@ -12,7 +12,7 @@ import httpx2 as httpx
 
 from gputile.api.core import Node, Pod
 from gputile.kube.client import Connection
-from gputile.tools.web.questions import Moment
+from gputile.tools.web.questions import ClusterSnapshot
 from gputile.tools.web.server import LoginSettings, WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
@@ -75,8 +75,8 @@ async def served_in_cluster(directory: Path) -> AsyncIterator[ClusterPage]:
     ]
     put(cluster, *objects)
 
-    async def complete(_: Connection, moment: Moment) -> Moment:
-        return moment
+    async def complete(_: Connection, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        return snapshot
 
     async with cluster.running():
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()

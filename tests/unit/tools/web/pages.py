@@ -13,7 +13,7 @@ from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.kube.client import Connection
-from gputile.tools.web.questions import Moment
+from gputile.tools.web.questions import ClusterSnapshot
 from gputile.tools.web.server import WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
@@ -66,10 +66,10 @@ async def served(*objects: Node | Pod, known: bool = True, beside: str = "") -> 
     nodes = [each for each in objects if isinstance(each, Node)] if known else []
     pods = [each for each in objects if isinstance(each, Pod)] if known else []
 
-    async def complete(connection: Connection, moment: Moment) -> Moment:
+    async def complete(connection: Connection, snapshot: ClusterSnapshot) -> ClusterSnapshot:
         if beside:
             await connection.get(beside)
-        return replace(moment, budgets=[])
+        return replace(snapshot, budgets=[])
 
     async with cluster.running():
         address: asyncio.Future[str] = asyncio.get_running_loop().create_future()

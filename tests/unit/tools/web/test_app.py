@@ -15,9 +15,9 @@ from gputile.kube.client import Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from gputile.tools.web import feed as page_feed
-from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST, Questions, TooManyQuestions
+from gputile.tools.web.app import FIRST_NODES, LARGEST_MANIFEST
 from gputile.tools.web.feed import Feed
-from gputile.tools.web.questions import Moment
+from gputile.tools.web.questions import ClusterSnapshot, QuestionQueue, TooManyQuestions
 from gputile.tools.web.state import PageState
 from tests.fakes.agents import metrics_text, put_agent
 from tests.fakes.corebuilders import gpu_node, pod
@@ -109,8 +109,8 @@ async def test_a_browser_with_another_servers_state_or_none_loads_the_page_anew(
 
 
 async def test_a_cluster_that_keeps_its_connections_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_feed, "ASK_EVERY_S", 0.01)
-    monkeypatch.setattr(page_feed, "ANSWERED_WITHIN_S", 0.1)
+    monkeypatch.setattr(page_feed, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(page_feed, "CHECK_TIMEOUT_S", 0.1)
     async with served(machine("a")) as page:
         await watched(page)
         watches = page.cluster.count("watch")
@@ -177,13 +177,13 @@ async def test_what_if_may_add_nodes() -> None:
 
 
 async def test_a_viewer_who_asks_very_much_leaves_room_for_others() -> None:
-    async def moment() -> Moment:
-        return Moment((), (), CONFIGURATION)
+    async def snapshot() -> ClusterSnapshot:
+        return ClusterSnapshot((), (), CONFIGURATION)
 
     answered = threading.Event()
-    questions = Questions(moment, 4, 2)
+    questions = QuestionQueue(snapshot, 4, 2)
 
-    def wait(_: Moment) -> bool:
+    def wait(_: ClusterSnapshot) -> bool:
         return answered.wait(HANG_S)
 
     asked = [asyncio.ensure_future(questions.ask(wait, viewer)) for viewer in ("one", "one", "another", "another")]

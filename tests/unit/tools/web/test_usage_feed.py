@@ -69,7 +69,7 @@ async def test_only_what_is_looked_at_is_read(server: FakeApiServer, feed: Usage
 async def test_a_node_that_nobody_looks_at_any_more_is_read_no_longer(
     server: FakeApiServer, feed: UsageFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage, "_IN_SIGHT_S", 0.05)
+    monkeypatch.setattr(usage, "_POLL_AFTER_VIEW_S", 0.05)
     put_agent(server, "a", metrics_text({"ns/p": MIB}))
     await until(lambda: bool(feed.of_nodes(["a"]).nodes))
     await asyncio.sleep(0.3)
@@ -133,7 +133,7 @@ async def test_who_may_not_ask_is_told_once_and_the_api_server_is_left_alone(
     assert asked(server, "a") == before
     del server.refused[metrics_path("a")]
     put_agent(server, "a", metrics_text({"ns/p": MIB}))
-    monkeypatch.setattr(feed, "_ask_again_s", 0.0)
+    monkeypatch.setattr(feed, "_retry_s", 0.0)
     await until(lambda: not feed.of_nodes(["a"]).trouble)
 
 

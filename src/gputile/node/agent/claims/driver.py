@@ -28,6 +28,7 @@ from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
     claim_of,
+    containers_of,
     prepared_claim,
     request_name,
     with_containers,
@@ -101,9 +102,21 @@ class ClaimsDriver:
         """
         state, found = self.state, {}
         alive = {pod.uid for pod in state.pods.values()}
+        # The kubelet does not prepare a claim again that goes to another pod (``claimInfo``).
+        named = {
+            (pod.pod.metadata.namespace, name)
+            for pod in state.pods.values()
+            if pod.alive
+            for _, _, names in containers_of(pod.pod)
+            for name in names
+        }
         for path in self._store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
             limits = self._store.limits(path.name) if (path / BOOT_FILE).exists() else None
-            if limits is not None and (limits.uid in alive or not state.pods.listed):
+            if limits is not None and (
+                limits.uid in alive
+                or (limits.namespace, limits.claim) in named
+                or not state.pods.listed
+            ):
                 uid = path.name.removeprefix(CLAIM_DIRECTORY_PREFIX)
                 found[uid] = claim_of(state, uid, limits)
         replace_prepared_claims(state, found)

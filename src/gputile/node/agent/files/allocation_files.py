@@ -177,6 +177,13 @@ class NodeFiles:
                     found.add(path.name)
         return frozenset(found)
 
+    def started_ns(self, directory: str) -> int:
+        """Return when a container was last allowed to start, or 0 if it never was."""
+        try:
+            return (self.allocations / directory / BOOT_FILE).stat().st_mtime_ns
+        except OSError:
+            return 0
+
     def write_share(self, directory: str, content: bytes) -> bool:
         """Write the share file of a container. Return False if it has no allocation directory."""
         path = self.allocations / directory

@@ -11,11 +11,12 @@ const AGES = [[3600, "under an hour", 172], [86400, "under a day", 95], [604800,
 export class Colours {
   constructor() {
     this.by = "namespace";
-    this.taken = { namespace: new Map(), workload: new Map() };
+    this.chosen = false; // by the user
+    this.assigned = { namespace: new Map(), workload: new Map() };
   }
 
   get slots() {
-    return this.taken[this.by] ?? this.taken.namespace;
+    return this.assigned[this.by] ?? this.assigned.namespace;
   }
 
   // Assign slots to new groups, those with the most memory first.

@@ -30,8 +30,8 @@ export function byId(id) {
 export function fillSelect(select, values, all) {
   const before = select.value;
   const wanted = ["", ...values, ...(before && !values.includes(before) ? [before] : [])];
-  const there = [...select.options].map((option) => option.value);
-  if (wanted.length === there.length && wanted.every((value, number) => value === there[number])) return;
+  const current = [...select.options].map((option) => option.value);
+  if (wanted.length === current.length && wanted.every((value, number) => value === current[number])) return;
   select.replaceChildren(...wanted.map((value) => {
     const option = element("option", { value });
     option.textContent = value || all;

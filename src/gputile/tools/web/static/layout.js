@@ -47,31 +47,31 @@ function isAnyUnplaced(node) {
 // The height of a node's name, the line below, and all its badges, so that no badge is cut off.
 function nameHeight(node, frame) {
   const room = frame.narrow ? frame.room : NAME_WIDTH;
-  let lines = 0, taken = Infinity;
+  let lines = 0, used = Infinity;
   for (const { text } of badgesOf(node)) {
     const width = BADGE_FRAME + text.length * LETTER_WIDTH;
-    if (taken + width > room) {
+    if (used + width > room) {
       lines += 1;
-      taken = 0;
+      used = 0;
     }
-    taken += width;
+    used += width;
   }
   return NAME_HEIGHT + lines * BADGE_LINE;
 }
 
 export function rowHeight(node, frame) {
-  let lines = 1, taken = 0;
+  let lines = 1, used = 0;
   for (const gpu of node.gpus ?? []) {
     const width = tileWidth(gpu, frame);
-    if (taken && taken + TILE_GAP + width > frame.room) {
+    if (used && used + TILE_GAP + width > frame.room) {
       lines += 1;
-      taken = 0;
+      used = 0;
     }
-    taken += (taken ? TILE_GAP : 0) + width;
+    used += (used ? TILE_GAP : 0) + width;
   }
   if (!node.gpus?.length) lines = 0;
-  const beside = (node.instances?.length ?? 0) + (isAnyUnplaced(node) ? 1 : 0);
-  const tiles = lines * TILE_HEIGHT + beside * LINE_HEIGHT + Math.max(0, lines + beside - 1) * TILE_GAP;
+  const otherLines = (node.instances?.length ?? 0) + (isAnyUnplaced(node) ? 1 : 0);
+  const tiles = lines * TILE_HEIGHT + otherLines * LINE_HEIGHT + Math.max(0, lines + otherLines - 1) * TILE_GAP;
   return ROW_PADDING + (frame.narrow ? nameHeight(node, frame) + tiles : Math.max(tiles, nameHeight(node, frame)));
 }
 

@@ -17,7 +17,7 @@ export class Live {
     this.current = false; // whether the page is complete up to `revision`
     this.loading = null; // the AbortController of the load in progress
     this.began = -Infinity;
-    this.heard = 0;
+    this.lastEvent = 0;
     this.source = null;
     this.turns = new Turns(() => this.follow(), () => this.letGo());
   }
@@ -66,10 +66,10 @@ export class Live {
 
   follow() {
     this.letGo();
-    this.heard = performance.now();
+    this.lastEvent = performance.now();
     this.source = new EventSource(`/api/changes?epoch=${encodeURIComponent(this.epoch)}&after=${this.revision}`);
     const on = (kind, act) => this.source.addEventListener(kind, (event) => {
-      this.heard = performance.now();
+      this.lastEvent = performance.now();
       if (event.lastEventId) this.revision = Number(event.lastEventId);
       act(JSON.parse(event.data));
     });
@@ -79,7 +79,7 @@ export class Live {
     on("reload", () => this.again(performance.now() - this.began < RETRY_MS ? RETRY_MS : 0));
     this.source.addEventListener("open", () => this.handlers.connected());
     this.source.addEventListener("error", () => this.lose());
-    this.listening = setInterval(() => performance.now() - this.heard > SILENCE_MS && this.lose(), LISTEN_MS);
+    this.listening = setInterval(() => performance.now() - this.lastEvent > SILENCE_MS && this.lose(), LISTEN_MS);
   }
 
   letGo() {
@@ -131,10 +131,10 @@ function podQuery(key) {
 }
 
 // Retry while the server is busy, after random pauses, so that waiting pages do not retry at the same time.
-async function patient(ask, wanted) {
+async function patient(request, wanted) {
   const until = performance.now() + PATIENCE_MS;
   for (;;) {
-    const answer = await ask();
+    const answer = await request();
     if (answer.status !== 503 || !wanted() || performance.now() > until) return read(answer);
     await new Promise((over) => setTimeout(over, RETRY_MS * (0.5 + Math.random())));
   }

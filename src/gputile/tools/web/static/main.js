@@ -32,11 +32,11 @@ const given = byId("gputile-data");
 const views = given ? VIEWS.filter((view) => view !== "what-if") : VIEWS; // a page in a file has no server
 const live = new Live({ state: onState, change: onChange, status: onStatus, lost: onLost, connected: onConnected, rested: onRested });
 
-const usageWatch = new UsageWatch(nodesLookedAt, (names) => live.usage(names), onUsage);
+const usageWatch = new UsageWatch(nodesInSight, (names) => live.usage(names), onUsage);
 const podWatch = new PodWatch((key, wanted) => live.pod(key, wanted), onPod);
 
 function onState(state) {
-  const anew = seen.model.whole;
+  const wasLoaded = seen.model.whole;
   seen.model.load(state);
   byId("cluster").replaceChildren(nameElement(state.cluster.replace(/^https?:\/\//, "")));
   document.title = `gputile ${state.cluster.replace(/^https?:\/\//, "")}`;
@@ -45,8 +45,8 @@ function onState(state) {
   onStatus(state.status);
   restyle = true;
   drawNow();
-  lookAtUse();
-  if (anew) podWatch.changed();
+  pollUsage();
+  if (wasLoaded) podWatch.changed();
 }
 
 function onChange(difference) {
@@ -56,11 +56,11 @@ function onChange(difference) {
 }
 
 // The user has opened another node or pod, or scrolled: request the use of what is in sight now.
-function lookAtUse() {
+function pollUsage() {
   if (!given) usageWatch.soon();
 }
 
-function nodesLookedAt() {
+function nodesInSight() {
   const names = address.view === "tiles" ? grid.inSight() : [];
   if (address.node && seen.model.nodes.has(address.node)) names.push(address.node);
   if (address.pod) askPodUse(address.pod);
@@ -134,6 +134,12 @@ function drawNow() {
   if (!seen.model.loaded) return;
   const nodes = [...seen.model.nodes.values()];
   const totals = totalsOf(nodes);
+  // Colours for namespaces tell nothing if all pods are in one namespace.
+  if (!seen.colours.chosen && seen.model.whole) {
+    const by = totals.namespaces.size === 1 ? "workload" : "namespace";
+    restyle ||= by !== seen.colours.by;
+    byId("colour").value = seen.colours.by = by;
+  }
   const groups = groupsOf(nodes, seen.colours.by);
   seen.colours.learn(groups);
   drawSummary(totals);
@@ -222,7 +228,7 @@ function drawPanel() {
   if (address.node) {
     grid.revealNode(address.node);
     drawNodePanel();
-    lookAtUse();
+    pollUsage();
   } else if (address.pod) drawPodPanel(address.pod);
 }
 
@@ -256,7 +262,7 @@ function onPod(key, answer, error) {
   const use = [...(byId("pod-use")?.childNodes ?? [])];
   fillPanel("Pod", key, answer ? podPanel(key, answer, open, seen.now()) : [element("p", { class: "bad-box" }, nameElement(error.message))]);
   if (use.length) byId("pod-use")?.replaceChildren(...use);
-  else lookAtUse();
+  else pollUsage();
 }
 
 function show(view) {
@@ -270,7 +276,7 @@ function drawView() {
   for (const tab of document.querySelectorAll("[data-view]")) tab.setAttribute("aria-selected", `${tab.dataset.view === address.view}`);
   byId("tools").hidden = address.view === "what-if";
   drawNow();
-  lookAtUse();
+  pollUsage();
 }
 
 // -- the address
@@ -352,6 +358,7 @@ function begin() {
   byId("search").addEventListener("input", (event) => choose("search", event.target.value));
   byId("colour").addEventListener("change", (event) => {
     seen.colours.by = event.target.value;
+    seen.colours.chosen = true;
     restyle = true;
     drawNow();
   });
@@ -376,7 +383,7 @@ function begin() {
     setLive("stale");
     live.start();
     document.addEventListener("visibilitychange", () => live.onSight());
-    byId("scroll").addEventListener("scroll", lookAtUse, { passive: true });
+    byId("scroll").addEventListener("scroll", pollUsage, { passive: true });
   }
   readAddress();
 }

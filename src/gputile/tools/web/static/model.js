@@ -90,7 +90,8 @@ export const badgesOf = ofNode((node) => {
   if (!node.serves && facts.gpus) badge("bad", "takes no pods", (node.problems ?? []).join("\n"));
   if (node.cordoned) badge("warn", "cordoned", "New pods are not scheduled here.");
   if (node.problems && !node.silent && !facts.sick && node.serves) badge("warn", "problem", node.problems.join("\n"));
-  if (node.taints) badge("plain", node.taints.length > 1 ? `${node.taints.length} taints` : "tainted", node.taints.join("\n"));
+  const unusual = (node.taints ?? []).filter((taint) => !taint.startsWith("nvidia.com/gpu"));
+  if (unusual.length) badge("plain", unusual.length > 1 ? `${unusual.length} taints` : "tainted", unusual.join("\n"));
   if (node.mode === "share" || node.replicas) badge("plain", "no memory limits", "A pod here can use more GPU memory than it asks for.");
   if (facts.reserved) badge("plain", `${facts.reserved} reserved`, "GPUs are reserved for pods that are not bound yet.");
   return found;

@@ -17,17 +17,17 @@ export function nodePanel(node, open, now) {
   ];
   if (node.silent || node.problems) parts.push(element("div", { class: "bad-box" }, element("h3", {}, "Problems"), element("ul", {}, (node.silent ? ["its agent is silent"] : []).concat(node.problems ?? []).map((text) => element("li", {}, nameElement(text))))));
   for (const gpu of node.gpus ?? []) {
-    const held = facts.on.get(gpu.index) ?? [];
+    const onGpu = facts.on.get(gpu.index) ?? [];
     parts.push(element("h3", {}, `GPU ${gpu.index} `, element("small", {}, nameElement(gpu.model ?? ""), ` ${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB booked`, element("span", { "data-use-gpu": gpu.index }), `${gpu.percent ? `, ${gpu.percent} % of compute` : ""}${gpu.healthy === false ? ", ✕ unhealthy" : ""}`)));
-    parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, mib, percent }) => element("li", {},
+    parts.push(onGpu.length ? element("ul", { class: "pods" }, onGpu.map(({ pod, mib, percent }) => element("li", {},
       element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
       element("span", {}, ` ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} %` : ""}${pod.reserved ? ", reserved" : ""} ${agoText(pod.created, now)}`),
       element("span", { "data-use-of": podKey(pod), "data-use-on": pod.shares.length > 1 ? gpu.index : undefined })))) : element("p", { class: "hint" }, "free"));
   }
   for (const { profile, total, booked = 0 } of node.instances ?? []) {
-    const held = podsOnInstances(node, profile);
+    const onInstances = podsOnInstances(node, profile);
     parts.push(element("h3", {}, `MIG ${profile} `, element("small", {}, `${booked} of ${total} instances booked`)));
-    parts.push(held.length ? element("ul", { class: "pods" }, held.map(({ pod, count }) => element("li", {},
+    parts.push(onInstances.length ? element("ul", { class: "pods" }, onInstances.map(({ pod, count }) => element("li", {},
       element("button", { class: "link", onclick: () => open({ pod: podKey(pod) }) }, nameElement(podKey(pod))),
       element("span", {}, `${count > 1 ? ` ${count} instances` : ""} ${agoText(pod.created, now)}`),
       element("span", { "data-use-of": podKey(pod) })))) : element("p", { class: "hint" }, "free"));

@@ -5,10 +5,10 @@ const AGAIN_MS = 15000;
 const COST = 10; // the pause is at least this many times the duration of the request, to spare the server
 
 export class PodWatch {
-  // `ask` is called with a key and with a function that returns whether the answer is still wanted. `show` is called
+  // `request` is called with a key and with a function that returns whether the answer is still wanted. `show` is called
   // with the key, and the answer or the error.
-  constructor(ask, show) {
-    this.ask = ask;
+  constructor(request, show) {
+    this.request = request;
     this.show = show;
     this.key = "";
     this.number = 0; // the number of the latest request; answers to earlier requests are ignored
@@ -18,7 +18,7 @@ export class PodWatch {
   open(key) {
     this.key = key;
     this.known = false;
-    this.look();
+    this.poll();
   }
 
   close() {
@@ -29,10 +29,10 @@ export class PodWatch {
 
   // Request a new explanation now, because the pod's record has changed.
   changed() {
-    if (this.key) this.look();
+    if (this.key) this.poll();
   }
 
-  async look() {
+  async poll() {
     clearTimeout(this.timer);
     const { key } = this;
     const number = this.number += 1;
@@ -40,7 +40,7 @@ export class PodWatch {
     const began = performance.now();
     if (!document.hidden || !this.known) {
       try {
-        const answer = await this.ask(key, wanted);
+        const answer = await this.request(key, wanted);
         if (!wanted()) return;
         this.known = true;
         this.show(key, answer, null);
@@ -49,6 +49,6 @@ export class PodWatch {
         if (!this.known || error.status < 500) this.show(key, null, error); // otherwise the last explanation stays on the page
       }
     }
-    this.timer = setTimeout(() => this.look(), Math.max(AGAIN_MS, COST * (performance.now() - began)));
+    this.timer = setTimeout(() => this.poll(), Math.max(AGAIN_MS, COST * (performance.now() - began)));
   }
 }

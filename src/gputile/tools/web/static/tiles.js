@@ -60,19 +60,19 @@ export class TileGrid {
       const node = this.nodes[number];
       const ghosts = this.seen.model.ghosts.get(name);
       const usage = this.seen.model.usage.get(name);
-      let there = this.shown.get(name);
-      if (!there || there.node !== node || there.key !== key || there.ghosts !== ghosts || there.usage !== usage) {
+      let current = this.shown.get(name);
+      if (!current || current.node !== node || current.key !== key || current.ghosts !== ghosts || current.usage !== usage) {
         const row = this.rowElement(node, ghosts ?? [], usage);
-        if (there) there.row.replaceWith(row);
-        there = { row, node, key, ghosts, usage };
-        this.shown.set(name, there);
+        if (current) current.row.replaceWith(row);
+        current = { row, node, key, ghosts, usage };
+        this.shown.set(name, current);
       }
-      there.row.style.top = `${this.offsets.tops[number]}px`;
-      there.row.style.height = `${this.offsets.tops[number + 1] - this.offsets.tops[number]}px`;
-      there.row.setAttribute("aria-rowindex", number + 1);
+      current.row.style.top = `${this.offsets.tops[number]}px`;
+      current.row.style.height = `${this.offsets.tops[number + 1] - this.offsets.tops[number]}px`;
+      current.row.setAttribute("aria-rowindex", number + 1);
       const follows = before ? before.nextSibling : this.rows.firstChild;
-      if (follows !== there.row) this.rows.insertBefore(there.row, follows);
-      before = there.row;
+      if (follows !== current.row) this.rows.insertBefore(current.row, follows);
+      before = current.row;
     }
     if (focusAt && !this.rows.contains(document.activeElement)) this.focusOn(focusAt.node, focusAt.gpu);
   }
@@ -96,10 +96,10 @@ export class TileGrid {
 
   tileElement(node, gpu, facts, dims, ghosts, usage) {
     const { colours, wanted, now } = this.seen;
-    const held = facts.on.get(gpu.index) ?? [];
+    const onGpu = facts.on.get(gpu.index) ?? [];
     const planned = ghosts.flatMap((pod) => pod.shares.filter(([index]) => index === gpu.index).map(([, mib, percent]) => ({ pod, mib, percent })));
     const sick = gpu.healthy === false;
-    const all = [...held, ...planned];
+    const all = [...onGpu, ...planned];
     const sum = all.reduce((total, { mib }) => total + mib, 0);
     const whole = Math.max(gpu.total, sum) || 1;
     const bar = element("div", { class: "bar" });
@@ -114,20 +114,20 @@ export class TileGrid {
       const colour = colours.of(pod, gpu, now(), used);
       const uses = pod.shares?.length > 1 ? useTextOn(use, gpu.index) : useText(use && [usedMib, use[1]]);
       const label = nameElement(pod.name, { class: "label" });
-      const said = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved" : ""}${pod.ghost ? ", what if" : ""}${uses ? `, ${uses}` : ""}`;
-      bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: said, "aria-label": said, "data-pod": podKey(pod), "data-ghost": pod.ghost },
+      const description = `${podKey(pod)}: ${amountText(mib)} GiB${percent && !pod.whole ? `, ${percent} % of compute` : ""}${pod.reserved ? ", reserved" : ""}${pod.ghost ? ", what if" : ""}${uses ? `, ${uses}` : ""}`;
+      bar.append(element("button", { class: kinds, width: part, hue: colour.hue, tabindex: -1, title: description, "aria-label": description, "data-pod": podKey(pod), "data-ghost": pod.ghost },
         element("span", { class: "letter", "aria-hidden": "true" }, colour.letter), label,
         used === null ? null : element("span", { class: "used", width: `${used * 100}%`, "aria-hidden": "true" })));
       if (percent && !pod.whole) compute.append(element("span", { class: dim ? "dim" : "", width: `${Math.min(100, percent)}%`, hue: colour.hue }));
     }
     if (sum < gpu.total) bar.append(element("div", { class: `free${sick ? " sick" : ""}`, "aria-hidden": "true" }));
-    const amounts = node.replicas ? `${Math.max(held.length, gpu.pods ?? 0)}/${node.replicas} time slices` : `${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB`;
+    const amounts = node.replicas ? `${Math.max(onGpu.length, gpu.pods ?? 0)}/${node.replicas} time slices` : `${amountText(gpu.booked ?? 0)}/${amountText(gpu.total)} GiB`;
     const width = tileWidth(gpu, this.frame);
     const short = width >= 110 ? amounts : width >= 84 ? amounts.replace(/ .*/, "") : `${Math.round((gpu.booked ?? 0) / 1024)}/${Math.round(gpu.total / 1024)}`;
-    const bound = held.reduce((total, { pod, mib }) => (pod.reserved ? total : total + mib), 0); // a reservation may overlap pods that are being preempted
+    const bound = onGpu.reduce((total, { pod, mib }) => (pod.reserved ? total : total + mib), 0); // a reservation may overlap pods that are being preempted
     const state = sick ? "✕ unhealthy" : bound > gpu.total ? "! overbooked" : "";
-    const said = `GPU ${gpu.index}, ${gpu.model || "model unknown"}, ${amounts} booked${gpu.percent ? `, ${gpu.percent} % of compute` : ""}, ${held.length} pods${state ? `, ${state.slice(2)}` : ""}`;
-    return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": said },
+    const description = `GPU ${gpu.index}, ${gpu.model || "model unknown"}, ${amounts} booked${gpu.percent ? `, ${gpu.percent} % of compute` : ""}, ${onGpu.length} pods${state ? `, ${state.slice(2)}` : ""}`;
+    return element("div", { class: `tile${sick ? " sick" : ""}`, role: "gridcell", tabindex: this.isCursor(node, gpu) ? 0 : -1, width: `${width}px`, "data-gpu": gpu.index, "data-of": node.name, "aria-label": description },
       element("div", { class: "tile-head", title: `${gpu.model ?? ""} ${amounts}${state ? ` ${state}` : ""}` }, element("b", {}, `${gpu.index}`), state ? element("em", {}, state) : null, element("span", {}, short)),
       bar, compute);
   }

@@ -9,26 +9,26 @@ const HOUR_S = 3600;
 const GAP_S = 180; // points that are further apart are not connected: nothing was measured between them
 const SVG = "http://www.w3.org/2000/svg";
 
-// Calls `ask` regularly with the node names that `inSight` returns, and `show` with the answer and these names.
+// Calls `request` regularly with the node names that `inSight` returns, and `show` with the answer and these names.
 export class UsageWatch {
-  constructor(inSight, ask, show) {
+  constructor(inSight, request, show) {
     this.inSight = inSight;
-    this.ask = ask;
+    this.request = request;
     this.show = show;
     this.timer = 0;
   }
 
   soon(ms = 300) {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.look(), ms);
+    this.timer = setTimeout(() => this.poll(), ms);
   }
 
-  async look() {
+  async poll() {
     const names = document.hidden ? [] : this.inSight();
     let again = ASK_EVERY_MS;
     if (names.length) {
       try {
-        const answer = await this.ask(names);
+        const answer = await this.request(names);
         this.show(answer, names);
         if (!answer.trouble && names.some((name) => !answer.nodes?.[name])) again = ASK_SOON_MS;
       } catch {

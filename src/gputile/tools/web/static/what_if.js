@@ -30,11 +30,11 @@ spec:
 `;
 
 export class WhatIf {
-  // `ask` sends a manifest and descriptions of added nodes, and returns the answer. `shown` is called with the ghosts,
+  // `request` sends a manifest and descriptions of added nodes, and returns the answer. `shown` is called with the ghosts,
   // the simulated pods by node, that the tiles should show.
-  constructor(place, ask, shown) {
+  constructor(place, request, shown) {
     this.shown = shown;
-    this.ask = ask;
+    this.request = request;
     this.text = element("textarea", { "aria-label": "Manifest", rows: 18, spellcheck: "false" });
     this.text.value = EXAMPLE;
     this.nodes = element("input", { type: "text", placeholder: "2x8xH100:cgpu", spellcheck: "false", autocomplete: "off" });
@@ -54,7 +54,7 @@ export class WhatIf {
     this.button.disabled = true;
     this.answer.replaceChildren(element("p", { class: "hint" }, "Deciding ..."));
     try {
-      this.draw(await this.ask(this.text.value, this.nodes.value.split(/[\s,]+/).filter(Boolean)));
+      this.draw(await this.request(this.text.value, this.nodes.value.split(/[\s,]+/).filter(Boolean)));
     } catch (error) {
       this.answer.replaceChildren(element("p", { class: "bad-box" }, nameElement(`${error.message}`)));
     } finally {

@@ -222,9 +222,9 @@ def test_a_claim_counts_wherever_pods_do() -> None:
     assert state.device_table.mib("GPU-0") == 2048
     assert memory_and_compute(state.node_config, found) == {0: (2048, 30)}
     assert found.directory in state.directories()
-    (container,) = time_shares(state, "/d").assignment.allocations
-    assert container.directory == f"/d/{found.directory}"
-    assert [(gpu.uuid, gpu.guarantee) for gpu in container.gpus] == [("GPU-0", 300_000)]
+    ((directory, gpus),) = time_shares(state, "/d").assignment.containers.items()
+    assert directory == f"/d/{found.directory}"
+    assert {uuid: share.guarantee for uuid, share in gpus.items()} == {"GPU-0": 300_000}
 
 
 def test_the_cdi_file_carries_limits_into_containers() -> None:

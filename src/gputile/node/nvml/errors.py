@@ -1,11 +1,11 @@
-"""Calls NVIDIA's Python binding of NVML, and describes failed calls.
+"""Describes failed calls of NVML.
 
-The binding, nvidia-ml-py, has no type annotations, so results of calls have the type ``Any``.
-NVIDIA's "NVML API Reference" describes the calls.
+The calls are those of NVIDIA's Python binding, nvidia-ml-py. The binding has no type annotations,
+so results of calls have the type ``Any``. NVIDIA's "NVML API Reference" describes the calls.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NewType, TypeVar
+from typing import Any, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
@@ -13,7 +13,6 @@ from gputile.api.well_known import ConditionReason
 from gputile.node.nvml.probe import Problem
 
 T = TypeVar("T")
-Handle = NewType("Handle", object)  # nvmlDevice_t of a GPU or a MIG device
 
 # The errors for a property that this GPU or this version of the driver does not have.
 ABSENT = frozenset(
@@ -69,63 +68,25 @@ _PROBLEMS: dict[int, Problem] = {
 }
 
 
-def problem_of(code: int, function: str = "") -> Problem:
-    """Return the problem for NVML's error ``code``.
-
-    The message for an unknown code names the failed ``function``.
-    """
+def problem_of(code: int) -> Problem:
+    """Return the problem for NVML's error ``code``."""
     if code in _PROBLEMS:
         return _PROBLEMS[code]
-    where = f" to {function}" if function else ""
     return Problem(
         ConditionReason.DRIVER_ERROR,
-        f"NVML answered {pynvml.NVMLError(code)} ({code}){where}: look in the kernel's log for "
-        f"messages with NVRM or XID",
+        f"NVML answered {pynvml.NVMLError(code)} ({code}): look in the kernel's log for messages "
+        f"with NVRM or XID",
     )
-
-
-class CallError(Exception):
-    """A call of NVML failed. ``code`` is the result of the call, an nvmlReturn_t."""
-
-    def __init__(self, code: int, function: str) -> None:
-        super().__init__(f"{function}: {problem_of(code, function).message}")
-        self.code = code
-        self.function = function
-
-    @property
-    def problem(self) -> Problem:
-        return problem_of(self.code, self.function)
-
-
-class Calls:
-    """The functions of the binding. They raise ``CallError`` instead of the binding's errors."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(pynvml, name)
-
-        def call(*args: object) -> Any:
-            try:
-                return function(*args)
-            except pynvml.NVMLError as error:
-                raise CallError(error.value, name) from error
-            except UnicodeDecodeError as error:  # an unhealthy GPU may return garbage
-                raise CallError(pynvml.NVML_ERROR_UNKNOWN, name) from error
-
-        setattr(self, name, call)
-        return call
-
-
-nvml: Final = Calls()
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
     """Call ``function``, or return ``default`` if the GPU or the driver lacks the property.
 
-    Raises CallError if the call fails for another reason.
+    Raises ``pynvml.NVMLError`` if the call fails for another reason.
     """
     try:
         return function(*args)
-    except CallError as error:
-        if error.code in ABSENT:
+    except pynvml.NVMLError as error:
+        if error.value in ABSENT:
             return default
         raise

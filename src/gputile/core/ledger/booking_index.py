@@ -1,9 +1,10 @@
-"""Stores reservations (bookings of GPUs for pods that are not bound yet) and the plans of gangs.
+"""Stores the ledger's bookings by UID, node and plan, and the reservations of unbound pods.
 
-Whether a pod may use its reservation is decided in ``core.scheduling.reservation_rules``.
+A reservation is a booking of GPUs for a pod that is not bound yet. Whether the pod may use its
+reservation is decided in ``core.scheduling.reservation_rules``.
 """
 
-from collections.abc import Container, KeysView
+from collections.abc import Collection, Container, Iterator, KeysView
 from dataclasses import dataclass, field
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -30,7 +31,7 @@ def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
         request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
     except RequestError:
         return None
-    if request is None or not _is_for(request, reservation.allocation):
+    if request is None or not _matches(request, reservation.allocation):
         return None
     return Booking(
         uid=pod.metadata.uid,
@@ -52,7 +53,7 @@ def reserved_booking(pod: Pod, configuration: Configuration) -> Booking | None:
     )
 
 
-def _is_for(request: Request, allocation: Allocation) -> bool:
+def _matches(request: Request, allocation: Allocation) -> bool:
     shape, shared = request.shape, request.shape.kind is RequestKind.SHARED
     if len(allocation.gpus) != shape.gpus or allocation.whole == shared:
         return False
@@ -119,39 +120,77 @@ class PlanBookings:
         return PlanBookings(self.members.copy(), self.begun.copy(), self.first.copy())
 
 
-class BookedPlans:
-    """The plans that have bookings in the ledger."""
+class BookingIndex:
+    """All bookings, by UID, by node, and by the plan of a gang.
+
+    A copy shares the bookings of each node with its original until one of them changes the node.
+    """
 
     def __init__(self) -> None:
+        self._by_uid: dict[str, Booking] = {}
+        self._by_node: dict[str, dict[str, Booking]] = {}
+        self._owned: set[str] = set()  # nodes whose bookings no copy shares
         self._plans: dict[str, PlanBookings] = {}
 
-    def copy(self) -> "BookedPlans":
-        twin = BookedPlans()
+    def copy(self) -> "BookingIndex":
+        twin = BookingIndex()
+        twin._by_uid = self._by_uid.copy()
+        twin._by_node, self._owned = self._by_node.copy(), set()
         twin._plans = {name: plan.copy() for name, plan in self._plans.items()}
         return twin
 
+    def __iter__(self) -> Iterator[Booking]:
+        return iter(self._by_uid.values())
+
+    def uids(self) -> KeysView[str]:
+        return self._by_uid.keys()
+
+    def get(self, uid: str) -> Booking | None:
+        return self._by_uid.get(uid)
+
+    def on_node(self, name: str) -> Collection[Booking]:
+        return self._by_node.get(name, {}).values()
+
+    def plan(self, name: str) -> PlanBookings:
+        return self._plans.get(name) or PlanBookings()
+
     def set(self, booking: Booking) -> None:
-        """Add or replace a booking. A booking without a plan is ignored."""
+        """Add a booking, or replace the pod's booking, which must have the same node and plan."""
+        uid = booking.uid
+        self._by_uid[uid] = self._own(booking.node)[uid] = booking
         if not booking.plan:
             return
         plan = self._plans.setdefault(booking.plan, PlanBookings())
-        plan.members[booking.uid] = booking
+        plan.members[uid] = booking
         if booking.begun:
-            plan.begun.add(booking.uid)
+            plan.begun.add(uid)
         else:
-            plan.begun.discard(booking.uid)
+            plan.begun.discard(uid)
         if booking.first:
-            plan.first[booking.uid] = booking
+            plan.first[uid] = booking
 
-    def drop(self, booking: Booking) -> None:
-        if not booking.plan:
-            return
-        plan, uid = self._plans[booking.plan], booking.uid
-        del plan.members[uid]
-        plan.begun.discard(uid)
-        plan.first.pop(uid, None)
-        if not plan.members:
-            del self._plans[booking.plan]
+    def pop(self, uid: str) -> Booking | None:
+        """Remove the booking of a pod and return the booking. Return None without a booking."""
+        booking = self._by_uid.pop(uid, None)
+        if booking is None:
+            return None
+        others = self._own(booking.node)
+        del others[uid]
+        if not others:
+            del self._by_node[booking.node]
+            self._owned.discard(booking.node)
+        if booking.plan:
+            plan = self._plans[booking.plan]
+            del plan.members[uid]
+            plan.begun.discard(uid)
+            plan.first.pop(uid, None)
+            if not plan.members:
+                del self._plans[booking.plan]
+        return booking
 
-    def of(self, name: str) -> PlanBookings:
-        return self._plans.get(name) or PlanBookings()
+    def _own(self, node: str) -> dict[str, Booking]:
+        """Return a node's bookings to be modified, and copy them first if they may be shared."""
+        if node not in self._owned:
+            self._owned.add(node)
+            self._by_node[node] = self._by_node.get(node, {}).copy()
+        return self._by_node[node]
