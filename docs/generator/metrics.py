@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from docs.generator.source import calls
+from docs.generator.source import calls, modules
 from docs.generator.tables import code, table
 
 _TYPES = {
@@ -51,7 +51,9 @@ def entries() -> list[MetricEntry]:
 
 
 def _found() -> Iterator[MetricEntry]:
-    for path, called, call in calls():
+    partials = _partials()
+    for path, name_of_call, call in calls():
+        called, given = partials.get(name_of_call, (name_of_call, call))
         if called not in _TYPES or len(call.args) < 2:
             continue
         name = _text(call.args[0])
@@ -66,10 +68,22 @@ def _found() -> Iterator[MetricEntry]:
             yield MetricEntry(
                 name.replace(_OF_EACH, component),
                 kind,
-                _labels(called, call),
+                _labels(called, given),
                 _text(call.args[1]),
                 _EXPORTERS.get(component, component),
             )
+
+
+def _partials() -> dict[str, tuple[str, ast.Call]]:
+    """Return the called name and the call of each ``partial``, by the name that is assigned."""
+    return {
+        ast.unparse(node.targets[0]): (ast.unparse(node.value.args[0]), node.value)
+        for module in modules().values()
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == "partial"
+    }
 
 
 def _components(function: str, position: int) -> list[str]:

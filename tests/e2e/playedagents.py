@@ -115,7 +115,7 @@ class PlayedAgents:
             inventory=encode_inventory(
                 msgspec.structs.replace(inventory, gpus=gpus, mode=now.mode.value, unit_mib=now.unit_mib),
             ),
-            conditions=(*planned.conditions, mps_condition(now, missing)),
+            conditions=(*planned.conditions, mps_condition(missing)),
         )
         offered = resources_for_mode(now.mode, gpus, now.unit_mib)
         if now.mode.shared:

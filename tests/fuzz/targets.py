@@ -21,6 +21,7 @@ from benchmarks.replay.trace import TraceError, read_arrivals, read_nodes, read_
 
 from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node, Pod
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
 from gputile.api.webhooks import AdmissionReview, ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
@@ -44,7 +45,7 @@ from gputile.kube.config import load_access
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.objects import ObjectDecoder
 from gputile.node.agent import cdi
-from gputile.node.agent.files.allocation_files import CHECKPOINT, Checkpoint, CheckpointError, read_checkpoint
+from gputile.node.agent.files.allocation_files import CHECKPOINT, read_checkpoint
 from gputile.node.agent.known_pods import known_pod
 from gputile.node.arbiter import messages
 from gputile.node.arbiter.accounts import Share
@@ -374,8 +375,10 @@ TARGETS: Mapping[str, Target] = {
         (LineError,),
         (encode_line(Assignment({"/d/a": {"GPU-a": Share(1, 0, 100, 0)}}, 30, 1000)),),
     ),
-    "checkpoint": Target(CHECKPOINT.decode, (CheckpointError,), (CHECKPOINT.encode(Checkpoint()).encode(),)),
-    "kubelet-checkpoint": Target(read_checkpoint, (), (_KUBELET,)),
+    "checkpoint": Target(
+        lambda text: decode(text, CHECKPOINT), (ConversionError,), (b"null", _json({"mode": "share", "unit_mib": 1024}))
+    ),
+    "kubelet-checkpoint": Target(read_checkpoint, (ConversionError,), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
 }

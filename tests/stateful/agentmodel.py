@@ -38,7 +38,7 @@ from gputile.kube.errors import (
     TooManyRequests,
 )
 from gputile.kube.objects import Applied, Deleted, Replaced, WatchEvent
-from gputile.node.agent.advertise import Advertiser, NodeHardware
+from gputile.node.agent.advertise import Advertiser, Host
 from gputile.node.agent.api_server import NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.container_start import ContainerPreparation
@@ -481,15 +481,16 @@ class ModelAgent:
         self.cluster, self.monitor = cluster, FixedMonitor(seen)
         configuration, self.metrics, self.wakeups = cluster.configuration, AgentMetrics(), Wakeups()
         mps = MpsDaemons(paths.state / MPS_DIRECTORY, "none")
-        self.hardware = NodeHardware(self.monitor, mps, paths.device_plugins, None)
-        self.state = self.records.starting_state(self.hardware.machine(), configuration)
+        self.host = Host(NODE, paths, self.monitor, mps)
+        self.state = self.records.starting_state(self.host.machine(), configuration)
         arbiter = ArbiterProcess(store, lambda _: TimeShares(Assignment(), {}, {}))
         files = ContainerPreparation(store, mps, None, arbiter)
-        self.advertiser = Advertiser(self.state, self.hardware, self.kubelet, self.records, cluster, self.wakeups)
-        self.advertiser.closed_for = CLOSED_FOR_S
-        self.handler = AllocationHandler(self.advertiser, NODE, files, self.wakeups.compare, self.metrics)
+        self.advertiser = Advertiser(
+            self.state, self.host, self.kubelet, self.records, cluster, self.wakeups, CLOSED_FOR_S
+        )
+        self.handler = AllocationHandler(self.advertiser, files, self.metrics)
         self.reconciler = Reconciler(self.advertiser, self.metrics, arbiter)
-        self.news = NodeInformer(self.state, self.wakeups, NODE)
+        self.news = NodeInformer(self.state, self.wakeups)
         self.running: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -506,7 +507,7 @@ class ModelAgent:
         """Say on the node what it offers."""
         if self.state.node is not None:
             with contextlib.suppress(KubeError, Killed):
-                wanted = wanted_status(self.state, self.hardware.machine(), "")
+                wanted = wanted_status(self.state, self.host.machine(), "")
                 await publish_status(self.cluster, self.state.node, wanted, datetime.now(UTC))
 
     async def compare(self) -> None:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.node_timeslices import RECHECK_AFTER, RESERVED_QUANTA, GpuMessages, NodeTimeSlices
-from gputile.node.arbiter.timeslice_scheduler import IDLE_HOLD, MOST_OVERRUN, MOST_OWED, MS
+from gputile.node.arbiter.timeslice_scheduler import GRACE, MOST_OVERRUN, MOST_OWED, MS
 from tests.conftest import examples
 from tests.unit.node.arbiter.machine import Client, Machine, OneGpu
 
@@ -109,7 +109,7 @@ class Turns(RuleBasedStateMachine):
         self.holds.pop(member, None)
         self.follow(self.turns.leave(member, self.now))
 
-    @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]))
+    @rule(step=st.sampled_from([1, MS // 2, GRACE, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]))
     def wait(self, step: int) -> None:
         until = self.now + step
         while (wake := self.turns.wake_at(self.now)) is not None and wake <= until:
@@ -130,11 +130,11 @@ class Turns(RuleBasedStateMachine):
         waiting = [account for account in self.turns.accounts.values() if account.waiting]
         ready = [account for account in waiting if not account.has_ceiling or account.ceiling.level > QUANTUM]
         wake = self.turns.wake_at(self.now)
-        assert self.turns.holders or not ready or (wake is not None and wake <= self.now + IDLE_HOLD)
+        assert self.turns.holders or not ready or (wake is not None and wake <= self.now + GRACE)
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:
-        bound = LONGEST_WAIT + (len(NAMES) + 1) * (2 * QUANTUM + MOST_OVERRUN + IDLE_HOLD)
+        bound = LONGEST_WAIT + (len(NAMES) + 1) * (2 * QUANTUM + MOST_OVERRUN + GRACE)
         owners = {MEMBERS[m] for m in self.turns.holders}
         for account in self.turns.accounts.values():
             if account.waiting and not account.has_ceiling and account.name not in owners:
@@ -270,7 +270,7 @@ class Sets(RuleBasedStateMachine):
             self.holds.pop((member, gpu), None)
             self.say(member, lambda node, gpu=gpu: node.leave(gpu, member, self.now))  # type: ignore[misc]
 
-    @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
+    @rule(step=st.sampled_from([1, MS // 2, GRACE, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
     def wait(self, step: int, alive: bool) -> None:
         """With holders that are ``alive`` and say so, turns last as long as they may."""
         until, said_at = self.now + step, self.now
@@ -303,7 +303,7 @@ class Sets(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_for_ever(self) -> None:
         """Each of those before has a round: a turn, its overrun, and once more for each GPU that it joins."""
-        round_ = (1 + len(GPUS)) * (QUANTUM + MOST_OVERRUN + IDLE_HOLD) + 2 * SPARE
+        round_ = (1 + len(GPUS)) * (QUANTUM + MOST_OVERRUN + GRACE) + 2 * SPARE
         bound = LONGEST_WAIT + 2 * len(SETS) * round_
         owned = self.owned()
         for name, gpus in SETS.items():
@@ -336,7 +336,7 @@ class Sets(RuleBasedStateMachine):
             if turns.owner is None and single:
                 since = self.idle_since.setdefault(gpu, self.now)
                 late = LONGEST_WAIT + QUANTUM if self.waits_for_long(gpu) else 0
-                assert self.now - since <= late + 2 * SPARE + IDLE_HOLD + RECHECK_AFTER, gpu
+                assert self.now - since <= late + 2 * SPARE + GRACE + RECHECK_AFTER, gpu
             else:
                 self.idle_since.pop(gpu, None)
 

@@ -115,7 +115,7 @@ class ClaimingNode(RuleBasedStateMachine):
         self.store = NodeFiles(self.paths.state, NodeLock(self.paths.claim, ""), UsageFiles(self.paths.usage))
         self.state.records, self.state.started = self.store.records(), self.store.started()
         self.state.answered = self.state.records.keys() - self.state.started
-        self.state.advertised.effective_mode = self.state.node_config.effective_mode
+        self.state.saved_mode = self.state.node_config.effective_mode
         cdi = CdiFiles(self.directory / "cdi", self.directory)
         cdi.refresh(there)
         arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))

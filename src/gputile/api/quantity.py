@@ -64,7 +64,7 @@ class QuantityError(ValueError):
 def parse_quantity(value: str | int | float) -> Fraction:
     """Return the exact value of a Kubernetes quantity.
 
-    YAML parses unquoted numbers as ``int`` or ``float``. The value of a float is that of its
+    YAML parses unquoted numbers as ``int`` or ``float``. A float has the value of its
     shortest decimal form. Surrounding spaces are ignored, as in the API server. Raises
     QuantityError if the value is a bool, is not finite, is too long, or violates the grammar.
     """
@@ -164,7 +164,7 @@ def count_of(amounts: Mapping[str, str | int | float], resource: str) -> int:
 
 
 def _as_written(value: str | int | float, amount: Fraction) -> str:
-    """Return ``value`` as text. If its decimal form differs, that comes first, as in "0.5 (500m)".
+    """Return ``value`` as text, after its decimal form if the two differ, as in "0.5 (500m)".
 
     The API server stores a user's "0.5" as "500m".
     """

@@ -1,7 +1,7 @@
 """Defines the requests and responses of admission webhooks and of scheduler extenders.
 
 ``k8s.io/kube-scheduler/extender/v1`` defines the JSON of extenders. Its Go structs have no JSON
-tags. So the keys are Go's field names, and nil is ``null``. Pods within it are core/v1 JSON.
+tags. So the keys are Go's field names, and nil is ``null``. Pods are encoded as core/v1 JSON.
 """
 
 import base64

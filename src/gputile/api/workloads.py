@@ -173,7 +173,7 @@ class ContainerEnd(WireObject):
 
 
 class StartedContainerState(WireObject):
-    """core/v1 ContainerState. ``terminated`` is set while an ended container is not restarted."""
+    """core/v1 ContainerState. ``terminated`` is set between the end and a restart."""
 
     terminated: ContainerEnd | None = None
 
@@ -224,7 +224,7 @@ class PodOnNode(Pod):
 
 
 def ended_containers(pod: Pod) -> frozenset[str]:
-    """Return the names of the containers that have ended, which only a ``PodOnNode`` records."""
+    """Return the names of the pod's ended containers. Only a ``PodOnNode`` records these."""
     if not isinstance(pod, PodOnNode):
         return frozenset()
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)

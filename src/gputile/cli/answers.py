@@ -27,8 +27,8 @@ class SimulationResult:
     simulation: "Simulation"
     scenario: "Scenario"
     outcomes: "list[PodOutcome]"
-    count: "Fit | None" = None  # the further copies of --fit
-    before: "Sequence[NodeSummary] | None" = None  # the nodes without --mode
+    count: "Fit | None" = None  # how many more copies of the pods of --fit fit
+    before: "Sequence[NodeSummary] | None" = None  # the nodes before --mode is applied
     mode: "Mode | None" = None
 
     @property

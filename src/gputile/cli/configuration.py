@@ -1,4 +1,4 @@
-"""Finds a command's configuration in a file or an installed release, or assumes a configuration."""
+"""Finds a command's configuration in a file or an installed release, or else assumes one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class ClusterSource(LiveSource):
 
 @dataclass(frozen=True, slots=True)
 class GivenConfiguration:
-    """A configuration that was read. ``unit_mib`` is None if the file sets no memory unit."""
+    """A known configuration. ``unit_mib`` is None if it does not set a memory unit."""
 
     configuration: "Configuration"
     unit_mib: int | None

@@ -36,8 +36,8 @@ def kubectl_inspect_cgpu() -> None:
 def _end_on_interrupt() -> None:
     """Let SIGINT end the process at once and without a traceback.
 
-    Process 1 of a container keeps Python's handler, because the kernel does not deliver a signal
-    without a handler to process 1.
+    Process 1 of a container keeps Python's handler, because the kernel delivers a signal to
+    process 1 only if the process has a handler for it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and os.getpid() != 1:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Options = TypeVar("Options", bound="DataclassInstance")
-FOR_EVER_S: Final = 1e6  # eleven days; the timeout of poll(2) is at most twenty-four
+FOR_EVER_S: Final = 1e6  # eleven days; poll(2) can wait for at most 24 days
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 
@@ -26,8 +26,8 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 def duration_s(text: str, name: str, zero: str = "") -> float:
     """Parse a duration in kubectl's format (10s, 1m30s, 500ms, or plain seconds) into seconds.
 
-    Exits if the text is not a duration. ``name`` is the option's name in the error message, and
-    ``zero`` is the end of the message, which explains the meaning of 0.
+    Exits if the text is not a duration. The error message begins with ``name``, the option's
+    name, and ends with ``zero``, which explains the value 0.
     """
     if text.isascii() and text.isdigit():
         seconds = float(text)
@@ -43,10 +43,10 @@ def time_limit_s(text: str) -> float:
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """Return a decorator that turns a function into a command. ``options`` is its parameter's type.
+    """Return a decorator that turns a function with a parameter of type ``options`` into a command.
 
-    Each field becomes an option, and is annotated like a parameter of a typer command. A field
-    without a default is a required option. The help lists inherited fields last.
+    Each field of ``options`` becomes an option, and is annotated like a parameter of a typer
+    command. A field without a default is a required option. The help lists inherited fields last.
     """
     known = {each.name: each for each in fields(options)}
     names = dict.fromkeys(
@@ -76,7 +76,7 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option. Without ``names``, its name is derived from the parameter's name."""
+    """Return a typer option. Without ``names``, it is named after the annotated parameter."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 

@@ -14,7 +14,7 @@ from gputile.cli.terminal import DecisionFormat
 
 
 class Validation(StrEnum):
-    """How to handle unknown fields, as in kubectl. With SERVER, the server validates objects."""
+    """How to treat unknown fields, as in kubectl. With SERVER, the API server validates objects."""
 
     STRICT = "strict"
     WARN = "warn"

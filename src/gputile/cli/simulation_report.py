@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NAMES_SHOWN = 3
 _REASONS_SHOWN = 10
-_ADVISED = 5  # reasons. Remedies are computed for the first pod of each reason.
+_ADVISED = 5  # reasons with remedies, which are computed for the first pod of each reason
 _DRAWN = 200  # nodes
 _LISTED = 200  # workloads
 
@@ -245,7 +245,7 @@ def _write_comparison(result: SimulationResult, other: SimulationResult) -> None
 def _write_modes(
     result: SimulationResult, before: "Sequence[NodeSummary]", nodes: "Sequence[NodeSummary]"
 ) -> None:
-    """Compare the GPUs and nodes that pods use now and in the mode of ``--mode``."""
+    """Compare the use of GPUs and nodes in the current cluster and in the mode of ``--mode``."""
     rows = [("CLUSTER", "GPUS IN USE", "NODES IN USE", "GPU MEMORY BOOKED")]
     for name, each in (("as it is", before), (f"mode {result.mode}", nodes)):
         use, total = _use(each)

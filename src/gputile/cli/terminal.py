@@ -62,7 +62,7 @@ class DecisionFormat(StrEnum):
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether to write colours. NO_COLOR and FORCE_COLOR override the default."""
+    """Return whether to write colours: only to terminals, unless NO_COLOR or FORCE_COLOR is set."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or supports_escapes(stream)
@@ -92,7 +92,7 @@ def _printable(message: str) -> str:
 
 
 def write(text: str) -> None:
-    typer.echo(text, nl=False, color=True)  # Callers write escape codes only if ``coloured``.
+    typer.echo(text, nl=False, color=True)  # Callers use escape codes only if ``coloured()``.
 
 
 def write_data(value: Any, output: StrEnum) -> None:
@@ -132,7 +132,7 @@ def yaml_text(documents: Iterable[Any], *, width: int = _UNFOLDED) -> str:
     return text
 
 
-COLUMNS_OF_A_PIPE = 100  # of drawings. The width of tables in a pipe is not limited.
+COLUMNS_OF_A_PIPE = 100  # the width of drawings in a pipe; tables in a pipe have no maximum width
 _COLOURS = (
     "42;30",
     "44;97",
@@ -151,7 +151,7 @@ _NOTE = "note: "
 
 
 def columns() -> int | None:
-    """Return ``COLUMNS`` or the terminal's width, or None if stdout is not a terminal."""
+    """Return $COLUMNS, or else the terminal's width, or None if stdout is not a terminal."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
@@ -165,7 +165,7 @@ def redraws() -> bool:
 
 
 def canvas(*, plain: bool) -> "Canvas":
-    """Return how to draw on stdout. If stdout cannot encode "█░╳", only ASCII is used."""
+    """Return a canvas for stdout, limited to ASCII if ``plain`` or stdout cannot encode "█░╳"."""
     from gputile.tools.views.gpu_bars import Canvas
 
     try:
@@ -206,7 +206,7 @@ def lines_of_note(message: str) -> int:
 
 
 def write_text(text: str, bullet: str = "") -> None:
-    """Print ``bullet`` and a text, wrapped at the terminal's width. Further lines are indented."""
+    """Print ``bullet`` and ``text``, wrapped at the terminal's width with a hanging indent."""
     width, indent = columns(), " " * len(bullet)
     lines = wrapped(inert(text), width - len(bullet)) if width is not None else [inert(text)]
     write("".join(f"{indent if number else bullet}{line}\n" for number, line in enumerate(lines)))
@@ -233,9 +233,9 @@ def _coloured(span: "Span") -> str:
 
 
 def bars(nodes: "Sequence[NodeSummary]", pods: "Iterable[Pod]") -> "list[NodeBars]":
-    """Return the nodes with a bar for each GPU. Pods are grouped by namespace.
+    """Return the nodes with a bar for each GPU.
 
-    If there is only one namespace, the pods are grouped by workload.
+    Pods are grouped by namespace, or by workload if there is only one namespace.
     """
     from gputile.tools.simulator.outcomes import workload_name, workload_of
     from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars

@@ -1,9 +1,9 @@
 """Replaces a component's instance when its configuration changes.
 
-Requests, trust groups and the number of pods per GPU depend on the configuration. So nothing that
-was computed with the old configuration is reused, and the new instance lists the cluster. The
-old instance finishes its requests before the new instance starts, so the new instance sees all that
-the old one wrote. In between, new requests are answered with 503.
+The GPU requests of pods, trust groups and the number of pods per GPU depend on the configuration.
+So nothing that was computed with the old configuration is reused, and the new instance lists the
+cluster. The old instance answers its pending HTTP requests before the new instance starts. So the
+new instance sees everything that the old one wrote. In between, new requests are answered with 503.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ class Instance(Protocol):
 
     @property
     def app(self) -> Handler:
-        """The handler of requests."""
+        """The handler of HTTP requests."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Run the background work of the instance."""
 
 
 class ConfigReloader:
-    """Passes requests to the current instance, and replaces the instance when the file changes.
+    """Passes requests to the current instance, and replaces it when the configuration changes.
 
     ``build`` creates an instance. ``path`` is the configuration file to watch, or None.
     """
@@ -82,7 +82,7 @@ class ConfigReloader:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Pass a request to the current instance, or answer 503 between two instances.
 
-        A request is in progress until its response is ready. So a client that reads the response
+        A request counts as finished once its response is ready. So a client that reads the response
         slowly does not delay the next instance.
         """
         instance = self._current
@@ -102,7 +102,7 @@ class ConfigReloader:
 
 @contextlib.asynccontextmanager
 async def background(work: Iterable[Coroutine[Any, Any, Any]]) -> AsyncIterator[None]:
-    """Run coroutines within the context. An error in one cancels the others and the context."""
+    """Run coroutines during a ``with`` block. If one fails, cancel the others and the block."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
         try:

@@ -26,7 +26,7 @@ async def yielding_to_loop(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Disable garbage collection, which blocks the event loop. At the end, freeze all objects."""
+    """Disable garbage collection, which blocks the event loop. At the end, call ``gc.freeze``."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -2,7 +2,7 @@
 
 This module computes how many evictions each budget allows, as the API server's Eviction API does.
 kube-scheduler prefers nodes on which preemption violates the fewest budgets. So when the extender's
-``preempt`` adds victims, it also adds their violations to the count.
+``preempt`` adds victims on a node, it also adds their violations to the node's violation count.
 
 If a namespace has more than ``_MOST_BUDGETS`` budgets, its running pods are not evicted. Otherwise
 a tenant could slow the planning down with thousands of budgets.
@@ -20,13 +20,13 @@ from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionFacts, eviction_facts
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
-# budgets of a namespace; above the limit, each of its pods counts as selected by several budgets
+# In a namespace with more budgets, each pod counts as selected by several budgets.
 _MOST_BUDGETS = 256
 _UNGUARDED = frozenset({"Pending", "Succeeded", "Failed"})
 
 
 class _Guarded(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a pod that budgets depend on."""
+    """The fields of a pod that determine which budgets limit its eviction."""
 
     labels: Mapping[str, str]
     by_eviction: bool  # whether budgets limit the pod's eviction
@@ -117,7 +117,7 @@ class EvictablePods:
     def _guarding(self, uid: str) -> list[PodDisruptionBudget]:
         """Return the budgets that select a pod and do not yet count its eviction in their status.
 
-        If the namespace has too many budgets, return two arbitrary budgets.
+        If the namespace has too many budgets, return any two, so that the pod is not evicted.
         """
         facts = self.facts.get(uid)
         budgets = self._budgets.get(facts.namespace, {}) if facts is not None else {}

@@ -39,7 +39,8 @@ class NotReady(Exception):
 class NoLease:
     """A substitute for the Lease if there is only one replica.
 
-    ``vacated`` is always False, because writes of an earlier process may still be in progress.
+    ``vacated`` would mean that no writes of the previous leader are in progress. It is always
+    False, because an earlier process may still have writes in progress.
     """
 
     term, holder, vacated = ("", 0), "", False
@@ -66,7 +67,7 @@ class LeaderElection:
     """Takes the Lease, renews it, and releases it.
 
     ``catch_up`` lists the cluster. Its argument is True if the predecessor has not released the
-    Lease, so that some of its writes may still be in progress. ``leading`` is called whenever this
+    Lease, because some of its writes may then be in progress. ``leading`` is called whenever this
     replica becomes the leader, also if it resumes its own lapsed Lease.
     """
 
@@ -86,7 +87,7 @@ class LeaderElection:
         return self._lease.valid() and self._caught_up == self._lease.term
 
     async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Take or renew the Lease, then list the cluster if another replica may have acted since.
+        """Take or renew the Lease, then list the cluster if another replica may have led meanwhile.
 
         The Lease is taken first, so that the list contains every write of the predecessor. While
         listing, the Lease is renewed as long as ``wanted`` returns True.
@@ -170,8 +171,8 @@ class LeaderElection:
 class LeaderGate:
     """Admits calls while this replica leads.
 
-    After each call, the Lease is renewed for ``idle_seconds``. Without another call, the Lease then
-    lapses.
+    After each call, the Lease is renewed for ``idle_seconds``. If no other call follows in this
+    time, the Lease lapses.
     """
 
     def __init__(

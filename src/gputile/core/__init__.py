@@ -1,4 +1,4 @@
 """Makes the decisions of all components, without I/O and without a clock.
 
-Random values are passed in. ``placement.fit.choose_gpus`` chooses the GPUs of a node.
+Callers pass in times and random values. ``placement.fit.choose_gpus`` chooses the GPUs of a node.
 """

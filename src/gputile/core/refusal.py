@@ -56,7 +56,7 @@ class BindRule(Enum):
 
 
 class ReservationRule(Enum):
-    """Why a pod of a gang or with a reservation waits. ``about`` is a GPU, a node or a pod."""
+    """Why a pod of a gang or with a reservation waits. ``{about}`` is a GPU, a node or a pod."""
 
     NO_RESERVATION = "no GPUs are reserved for the pod yet"
     PLAN_INCOMPLETE = "{there} of the {wanted} reservations of its plan exist so far"
@@ -142,7 +142,7 @@ class Refusal(msgspec.Struct, Generic[Rule_co], frozen=True, gc=False):
 
     @property
     def lacks_gpus(self) -> bool:
-        """Whether kube-scheduler reports too little of a GPU resource. ``fit`` explains why."""
+        """Whether the reason is an insufficient GPU resource. ``fit`` explains this in detail."""
         return self.rule is PredicateRule.INSUFFICIENT and self.about in GPU_RESOURCES
 
 

@@ -1,1 +1,1 @@
-"""Talks to the API server: connection, reflector, Lease, events, and the errors of requests."""
+"""Contains the client of the API server, with reflectors, leader election, events and errors."""

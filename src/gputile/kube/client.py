@@ -1,8 +1,8 @@
 """Sends requests to the API server, and converts failures into errors of ``gputile.kube.errors``.
 
 The transport is aiohttp. A small POST over TLS takes 0.08 to 0.15 ms of CPU time with aiohttp, and
-0.6 ms with httpx. The extender sends hundreds of requests a second on the CPU core that also
-schedules pods.
+0.6 ms with httpx. The extender sends hundreds of requests a second, and needs the same CPU core for
+its scheduling decisions.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Backoff:
     """Exponential delays from ``first`` to ``longest`` seconds.
 
     Each delay is shortened at random by up to a half. The jitter spreads the retries of replicas
-    and agents that lost the API server at the same time.
+    and agents that lose their connections at the same time.
     """
 
     first: float = 1.0
@@ -101,8 +101,8 @@ class Attempts:
     """The limits of a GET request: at most ``number`` attempts within ``seconds`` in total.
 
     The pause between two attempts is a delay of ``backoff``, or the API server's ``Retry-After`` if
-    that is longer. A pause of ``seconds`` or more ends the attempts. ``seconds`` is None for no
-    time limit.
+    that is longer. If a pause would last ``seconds`` or longer, there is no further attempt.
+    ``seconds`` is None for no time limit.
     """
 
     number: int = 4
@@ -128,10 +128,10 @@ class _ApiRequest(NamedTuple):
 class Connection:
     """A pool of keep-alive connections to one API server, used as an async context manager.
 
-    ``within`` is the default time limit of a whole request, in seconds. Only ``get`` retries, as
-    ``attempts`` allows. Other requests are sent once. After a 401 every request is repeated once if
-    there is a new credential. All methods raise a ``KubeError`` if they fail. The error's
-    ``may_have_been_executed`` states whether the API server may have executed the write.
+    ``within`` is the default time limit of a whole request, in seconds. Only ``get`` retries,
+    within the limits of ``attempts``. Other requests are sent once. After a 401, any request is
+    repeated once if there is a new credential. All methods raise a ``KubeError`` if they fail. The
+    error's ``may_have_been_executed`` states whether the API server may have executed the request.
     """
 
     def __init__(

@@ -162,7 +162,7 @@ def _merged(files: list[Path]) -> dict[str, Any]:
     for file in files:
         document = load_document(read_bounded(file, _MOST_BYTES))
         if document is None and len(files) > 1:
-            continue  # an empty first file is common, because kubectl writes to the first file
+            continue  # kubectl writes to the first file, so users often begin with an empty one
         found = _converted(document, _Kubeconfig, str(file))
         merged["current-context"] = merged["current-context"] or found.current_context
         for section, kind in _SECTIONS.items():

@@ -43,7 +43,7 @@ class Credential(NamedTuple):
 class Credentials(ABC):
     """A source of credentials."""
 
-    waits_for = ""  # names what ``current`` may wait for, in messages
+    waits_for = ""  # what ``current`` may wait for, as a text for messages
 
     @abstractmethod
     async def current(self) -> Credential:
@@ -70,7 +70,7 @@ class FixedCredentials(Credentials):
 
 
 class TokenFileCredentials(Credentials):
-    """Reads a rotated token, such as a service account's, from its file once a minute."""
+    """Reads a rotated token, such as a service account token, from its file every minute."""
 
     def __init__(
         self,
@@ -164,8 +164,8 @@ class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
 class ExecCredentials(Credentials):
     """Runs an exec plugin, and caches its credential until it expires or is refused.
 
-    Only one run takes place at a time, for at most ``seconds``. ``cluster`` describes the cluster
-    to plugins that request the description. ``tls`` creates TLS settings from a client certificate
+    Only one run takes place at a time, for at most ``seconds``. ``cluster`` is a description of
+    the cluster for plugins that request it. ``tls`` creates TLS settings from a client certificate
     and key in PEM. Certificate and key are empty if the plugin returns only a token.
     """
 

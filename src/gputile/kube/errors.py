@@ -13,7 +13,7 @@ import msgspec
 
 from gputile.api.core import Status
 
-# 400: an admission webhook denied without a code. 413: the object is too large.
+# 400: an admission webhook denied the request without a code. 413: the object is too large.
 _REFUSED_FOR_GOOD = (400, 403, 413, 422)
 
 
@@ -84,7 +84,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: the credentials are valid but lack a permission, or an admission plugin refused."""
+    """403: the credentials lack a permission, or an admission plugin refused the request."""
 
 
 class NotFound(ApiError):

@@ -1,9 +1,9 @@
 """Sends events about pods and nodes, which ``kubectl describe`` shows.
 
-Scheduling never waits for an event. An event that repeats within ten minutes increases the count of
-the stored event. Namespaces are served round-robin. A full buffer drops the oldest event of the
-namespace with the most events. So a namespace with thousands of events neither delays nor displaces
-the events of other namespaces.
+Scheduling never waits until an event is sent. An event that repeats within ten minutes increases
+the count of the stored event. Namespaces are served round-robin. A full buffer drops the oldest
+event of the namespace with the most events. So a namespace with thousands of events neither delays
+nor displaces the events of other namespaces.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class Occurrences:
-    """The occurrences of one event. ``stored_as`` is the name of its Event object once sent."""
+    """The occurrences of one event. ``stored_as`` is the name of the stored Event, if any."""
 
     first: datetime
     last: datetime
@@ -137,7 +137,7 @@ class EventBuffer:
 
 
 class EventRecorder:
-    """Accepts events at any rate, and sends ten a second with bursts of up to ``burst`` events.
+    """Accepts events at any rate. Sends up to ``burst`` at once, and then ten a second.
 
     ``instance`` identifies this process among its replicas. ``backoff`` determines the pauses after
     failures.
@@ -183,7 +183,7 @@ class EventRecorder:
 
     async def run(self) -> NoReturn:
         failures = 0
-        # Each event costs 1 / _PER_SECOND seconds. A burst may run ahead of the clock.
+        # Each event advances this time by 1 / _PER_SECOND. In a burst, it is ahead of the clock.
         paid_until = self._clock.monotonic()
         while True:
             while not self.buffer:

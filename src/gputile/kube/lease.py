@@ -6,16 +6,16 @@ the standby knows whether the holder is alive as soon as it wants to take over.
 
 A replica never compares a timestamp of another machine with its own clock. It measures on its
 monotonic clock how long the stored Lease has been unchanged. It takes the Lease over when that time
-exceeds both the duration in the Lease and its own configured duration. The configured duration
-counts because a shorter duration may have been written by hand, without the holder's knowledge. The
-holder counts the duration from a time before it sent its last successful renewal. Other replicas
-count from a later time, when they observe the renewal. So while clocks run at the same rate, no two
-replicas believe that they hold the Lease, however long requests take.
+exceeds both the duration in the Lease and its own configured duration. The configured duration is
+needed because a user may have shortened the duration in the Lease without the holder's knowledge.
+For the holder, the duration begins before it sent its last successful renewal. For other replicas,
+the duration begins later, when they observe the renewal. So if clocks run at the same rate, two
+replicas never both believe that they hold the Lease, however long requests take.
 
-A missing Lease may have been deleted while a replica held it. That replica believes that it holds
-the Lease until the Lease's duration ends. So the Lease is first created with a placeholder as its
-holder, and then taken over as if the holder had died. This requires the same duration in all
-replicas. A Lease whose holder is empty, but which was not released, is taken over in the same way.
+A missing Lease may have been deleted while a replica held it. Until the Lease's duration ends, that
+replica believes that it is the holder. So the Lease is first created with a placeholder as its
+holder, and then taken over as if the holder had died. For this, all replicas must be configured
+with the same duration. A Lease that has no holder but was not released is taken over likewise.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class LeaseRecord:
     """The fields of a stored Lease that the election uses."""
 
     resource_version: str
-    holder: str  # empty without a holder
+    holder: str  # empty if there is no holder
     duration: float  # seconds, 0 if unset
     transitions: int = 0
     uid: str = ""  # distinguishes the Lease from a deleted Lease of the same name
@@ -68,8 +68,8 @@ class LeaseState:
 
     All times are seconds of the replica's monotonic clock. ``identity`` must be unique among
     running processes. A process that restarts with the same identity resumes its Lease at once. The
-    replica stops acting ``margin`` seconds before the Lease ends. The margin covers clocks that
-    differ slightly in rate, and decisions in progress.
+    replica stops acting ``margin`` seconds before the Lease ends. The margin allows for clocks
+    that run at slightly different rates, and for decisions in progress.
 
     ``vacated`` states whether the previous holder had released the Lease, and so had no requests in
     flight. ``given_up`` states whether this replica has given up the Lease for good.
@@ -134,7 +134,10 @@ class LeaseState:
         )
 
     def record_write(self, record: LeaseRecord, started: float, now: float) -> None:
-        """Record that ``record`` was stored by a request that was sent at ``started`` or later."""
+        """Update the state after a request that stored ``record``.
+
+        The request was sent at ``started`` or later, and its response arrived at ``now``.
+        """
         before = self.record
         self.observe(record, now)
         if record.holder == self.identity:
@@ -152,8 +155,8 @@ class LeaseHolder:
     """Reads and writes one Lease for a ``LeaseState``, one request at a time.
 
     ``within`` is the time limit of a request in seconds. It should be well below the Lease's
-    duration. Methods raise a ``KubeError`` if the Lease cannot be read or written. A Lease that
-    this replica holds then stays valid until its end.
+    duration. Methods raise a ``KubeError`` if the Lease cannot be read or written. After such
+    an error, a Lease that this replica holds stays valid until its end.
     """
 
     def __init__(
@@ -205,8 +208,8 @@ class LeaseHolder:
     async def acquire(self) -> bool:
         """Read the Lease, and take it if it is free, expired or this replica's own.
 
-        Return whether this replica holds the Lease. A missing Lease is created, and can be taken
-        over after its duration. The module's docstring explains why.
+        Return whether this replica holds the Lease. A missing Lease is created with a placeholder
+        as its holder. The module's docstring explains why.
         """
         async with self._lock:
             await self._read()

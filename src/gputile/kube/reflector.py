@@ -1,8 +1,8 @@
 """Lists and watches all objects of one kind, and reports each change to a consumer.
 
 The reflector lists the objects once, and watches from the resourceVersion of the list. It lists
-again if it may have missed events. A ``Replaced`` gives the consumer all objects. The events after
-it report the changes in order. The reflector stores no objects.
+again if it may have missed events. A ``Replaced`` gives the consumer all objects. The events
+that follow report the changes in order. The reflector stores no objects.
 """
 
 import asyncio
@@ -112,8 +112,8 @@ class Reflector(Generic[T]):
     async def relist(self) -> None:
         """List again, and return when the consumer has received the list.
 
-        The list starts after this call and is read from a quorum of etcd. So it contains all
-        changes made before the call.
+        The list is requested after this call, and is read from a quorum of etcd. So it contains
+        all changes that were made before the call.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
@@ -270,7 +270,7 @@ class LineSplitter:
 
 
 def _resumable(error: KubeError) -> bool:
-    """Return whether the watch can resume. After a 504 it cannot: its version may be too new."""
+    """Return whether the watch can resume. A 504 may mean that its resourceVersion is too new."""
     return isinstance(error, _RESUMABLE) and not (
         isinstance(error, ServerError) and error.status == 504
     )

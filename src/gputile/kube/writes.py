@@ -1,7 +1,7 @@
 """Sends typed requests for single objects.
 
-Failures raise the errors of ``gputile.kube.errors``. A write to a pod carries the pod's UID, except
-``annotate_pod_status``. A write whose content depends on the pod's state also carries the
+Failures raise the errors of ``gputile.kube.errors``. Except for ``annotate_pod_status``, a write to
+a pod carries the pod's UID. A write whose content depends on the pod's state also carries the
 resourceVersion. If the UID or the version does not match the stored pod, the API server answers
 409, or 422 to a JSON patch.
 """
@@ -32,7 +32,7 @@ async def read_pod(
 async def annotate_pod(
     connection: Connection, pod: Pod, annotations: Mapping[str, str | None]
 ) -> Pod:
-    """Set annotations of a pod that has not changed since this version. None removes one."""
+    """Set annotations of this version of the pod. The value None removes an annotation."""
     meta = pod.metadata
     known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     body = {"metadata": {**known, "annotations": dict(annotations)}}
@@ -51,8 +51,8 @@ async def annotate_pod_status(
 ) -> Pod | None:
     """Set annotations of the pod with this name, and return the stored pod.
 
-    Return None if the pod does not exist. The request patches ``pods/status``, so its permission
-    does not allow changes of the pod's spec.
+    Return None if the pod does not exist. The request patches ``pods/status``. The permission for
+    this does not allow changes of the pod's spec.
     """
     body = msgspec.json.encode({"metadata": {"annotations": dict(annotations)}})
     try:

@@ -13,7 +13,7 @@ list means no command.
 """
 
 # Importing pathlib would increase the memory of this process by a tenth.
-# ruff: noqa: PTH110, PTH115, PTH118, PTH119, PTH123, PTH208
+# ruff: noqa: PTH110, PTH118, PTH119, PTH123, PTH208
 import json
 import os
 import signal
@@ -37,7 +37,8 @@ def gpu_evidence(root: str = "/") -> str | None:
     for name in _names(devices):
         device = os.path.join(devices, name)
         ours = _read(device, "vendor") == _VENDOR and _read(device, "class").startswith(_DISPLAY)
-        if ours and os.path.basename(_link(os.path.join(device, "driver"))) != _PASSED_THROUGH:
+        driver = os.path.basename(os.path.realpath(os.path.join(device, "driver")))
+        if ours and driver != _PASSED_THROUGH:
             return f"PCI device {name}"
     for path in ("dev/nvidiactl", "sys/class/misc/dxg"):
         if os.path.exists(os.path.join(root, path)):
@@ -60,13 +61,6 @@ def _read(directory: str, name: str) -> bytes:
             return file.read(4096).strip()
     except OSError:
         return b""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
 
 
 CHECK_EVERY_S = 30.0

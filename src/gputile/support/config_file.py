@@ -19,7 +19,7 @@ MOST_BYTES = 4 * MIB  # a ConfigMap has 1 MiB at most
 
 
 class ConfigFile:
-    """The configuration in force, which is the last valid content of the file (U9).
+    """The configuration in force, which is the last valid content of the file.
 
     Without a ``path`` the configuration never changes. ``problem`` is the reason why the file's
     content is not in force. It is None if the content is in force. ``changed`` is called with each

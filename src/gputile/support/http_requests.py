@@ -19,7 +19,7 @@ BODY_SECONDS: Final = 5.0
 
 
 def routed(routes: Mapping[str, tuple[str, Handler]]) -> Handler:
-    """Return a handler that selects a route by its path. A GET route also answers HEAD requests."""
+    """Return a handler that selects a route by the path. A GET route also answers HEAD requests."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         found = routes.get(request.path)

@@ -42,7 +42,8 @@ _HEAD_END: Final = b"\r\n\r\n"
 class ServerLimits:
     """The limits of a server.
 
-    Go's HTTP client closes an idle connection after 90 s. The server must keep it open longer.
+    Go's HTTP client closes an idle connection after 90 s. The server keeps idle connections
+    longer, so that it does not close one while the client sends a request.
     """
 
     connections: int = 512  # open at the same time
@@ -224,10 +225,10 @@ class Server:
     def _admit(self, new: ServerConnection) -> None:
         """Start a connection. If there are too many connections, close another one first.
 
-        The closed connection belongs to the host with the most connections. Connections without a
-        request in progress are closed first. Among these, connections that never sent a request
-        come first, then the connections that have been idle longest. So neither idle connections
-        nor a client with very many connections can lock out other clients.
+        The closed connection belongs to the host with the most connections. Of these connections,
+        one without a request in progress is preferred, then one that never sent a request, then the
+        one that has been idle longest. So neither idle connections nor a client with very many
+        connections can lock out other clients.
         """
         new.opening = asyncio.create_task(self._open(new))
         new.opening.add_done_callback(functools.partial(self._opened, new))

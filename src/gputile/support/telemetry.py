@@ -46,7 +46,7 @@ class MetricsRegistry(CollectorRegistry):
 
 
 class _Computed(Collector):
-    """A metric whose series are computed for each scrape, as pairs of label values and a number."""
+    """A metric that is computed for each scrape. Each series has label values and a number."""
 
     def __init__(
         self,

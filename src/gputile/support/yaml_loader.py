@@ -35,7 +35,7 @@ _INFINITE: Final = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 
 
 class DocumentError(ValueError):
-    """The text is not a valid YAML or JSON document. The message gives the place and the reason."""
+    """The text is not valid YAML or JSON. The message gives the position and the reason."""
 
 
 def load_documents(text: str) -> Iterator[Any]:
@@ -137,7 +137,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | float:
-    """Return a number as Go's JSON does. A number without a fraction becomes an integer."""
+    """Parse a number as Go's JSON does. A number without a fraction becomes an integer."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{number} is not a finite number")
@@ -254,7 +254,7 @@ def _yaml_float(text: str) -> int | float | str:
     if re.fullmatch(_INFINITE, text):
         raise ValueError(f"{text} is not a finite number")
     text = text.replace("_", "")
-    return text if math.isinf(float(text)) else _number(text)  # 12e45678 is a commit's hash
+    return text if math.isinf(float(text)) else _number(text)  # a hash such as 12e45678 stays text
 
 
 _SCALARS: Final[dict[str, Callable[[str], bool | int | float | str | None]]] = {

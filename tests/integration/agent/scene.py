@@ -14,7 +14,8 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import MODE_LABEL, Mode
 from gputile.core.devices.allocation import AllocationError, decode_allocation
-from gputile.node.agent.agent import Agent, Host
+from gputile.node.agent.advertise import Host
+from gputile.node.agent.agent import Agent
 from gputile.node.agent.allocation import VISIBLE_DEVICES
 from gputile.node.agent.device_table import by_gpu
 from gputile.node.agent.mps import MpsDaemons

@@ -8,7 +8,6 @@ import pytest
 from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
-    INVENTORY_ANNOTATION,
     MODE_LABEL,
     REPLICAS_LABEL,
     SHARING_LABEL,
@@ -71,34 +70,6 @@ async def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is
         assert not here.pod("default/a").spec.node_name
         here.cluster.relabel({MODE_LABEL: "share"})
         await here.until_running(1)
-
-
-@pytest.mark.anyio
-@pytest.mark.requirement("G3", "G5")
-async def test_time_slicing_books_replicas_and_keeps_strangers_apart(short: Path) -> None:
-    """The scheduler books the GPU, so it knows whose pods are on it; a stranger is never sent there."""
-    labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "4"}
-    async with scene(short, "", (15360, 15360), labels=labels) as here:
-        await here.until_offered(WHOLE_GPU, 8)
-        await here.until(lambda: INVENTORY_ANNOTATION in here.cluster.node.metadata.annotations)
-        for i in range(4):
-            here.cluster.create(simple_pod(f"p{i}", container(asks={WHOLE_GPU: 1})))
-        await here.until_running(4)
-        gpus = sorted(here.gpus(f"default/p{i}") for i in range(4))
-        assert gpus == [("GPU-0",)] * 2 + [("GPU-1",)] * 2
-        here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"))
-        here.cluster.create(simple_pod("many", container(asks={WHOLE_GPU: 3})))
-        here.cluster.create(simple_pod("both", container(asks={WHOLE_GPU: 2})))
-        await here.until_running(5)
-        assert here.gpus("default/both") == ("GPU-0", "GPU-1")
-        assert [pod.key for pod in here.cluster.waiting] == ["other/stranger", "default/many"]
-        for i in range(4):
-            here.cluster.delete(f"default/p{i}")
-        here.cluster.delete("default/both")
-        await here.until(lambda: here.pod("other/stranger").status.phase == "Running")
-        assert [pod.key for pod in here.cluster.waiting] == ["default/many"], "it needs three different GPUs"
-        assert here.failed == {}
-        await here.until(lambda: here.disagreements() == [])
 
 
 @pytest.mark.anyio

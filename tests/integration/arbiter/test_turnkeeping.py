@@ -1,8 +1,6 @@
 """The agent's side: an arbiter runs while there are containers, a new one when it dies, one at a time in an upgrade."""
 
 import asyncio
-import os
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -77,17 +75,17 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
         share.unlink()
     turns.refresh()
     await until(lambda: answers(path))
-    first = turns.pid
+    first = turns.process
     assert first is not None
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: turns.pid not in (None, first) and answers(path))
+    first.kill()
+    await until(lambda: turns.process not in (None, first) and answers(path))
     store.prepare("two")
     wanted.append("two")
     turns.refresh()
     await until(lambda: answers(store.allocations / "two" / SOCKET))
     wanted.clear()
     turns.refresh()
-    await until(lambda: turns.pid is None and not path.exists())
+    await until(lambda: turns.process is None and not path.exists())
     await turns.stop()
 
 
@@ -107,10 +105,10 @@ async def test_what_was_used_is_told_by_each_arbiter_from_its_start(tmp_path: Pa
         return turns.spent.get(("one", GPU), Spent()).used >= USED_NS
 
     await until(is_counted)
-    first = turns.pid
+    first = turns.process
     assert first is not None
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: turns.pid not in (None, first) and answers(path))
+    first.kill()
+    await until(lambda: turns.process not in (None, first) and answers(path))
     turns.spent = {}
     await asyncio.to_thread(use, path)
     await until(is_counted)

@@ -81,7 +81,7 @@ class Trust(Section, frozen=True):
 
 
 class AdmissionConfiguration(Section, frozen=True):
-    """How the admission webhook works. ``gangs`` also lets the controller plan gangs."""
+    """The settings of the admission webhook. ``gangs`` also makes the controller plan gangs."""
 
     trusted_users: Annotated[
         tuple[str, ...],

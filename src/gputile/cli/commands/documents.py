@@ -64,7 +64,7 @@ def nodepool(options: NodepoolOptions) -> None:
 
 
 def script(setup: "PoolSetup") -> str:
-    """Return a shell script that creates the node pool. Notes become comments."""
+    """Return a shell script that creates the node pool. Setup notes become comments."""
     import textwrap
 
     from gputile.tools.nodepool.clouds import File
@@ -121,7 +121,7 @@ def _name(path: Path) -> str:
 
 
 def _with_fields(description: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return the description with the fields of ``--set`` applied. Values are YAML."""
+    """Return the description with the fields of ``--set``, whose values are parsed as YAML."""
     from gputile.support.yaml_loader import DocumentError, load_document
 
     for text in fields:

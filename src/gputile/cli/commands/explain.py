@@ -93,7 +93,8 @@ def explain(options: ExplainOptions) -> None:
     first, _, name = pod.rpartition("/")
     kind = _SHORT.get(first.lower(), first.lower().removesuffix("s"))
     namespace = within if kind in ("", "pod", *_WORKLOADS) else first
-    found = next((each for each in state.pods if each.key in (pod, f"{namespace}/{name}")), None)
+    keys = (pod,) if kind in _WORKLOADS else (pod, f"{namespace}/{name}")
+    found = next((each for each in state.pods if each.key in keys), None)
     if kind not in ("", "pod"):
         found = _of_workload(kind, name, within, state.pods) or found
     if found is None:
@@ -132,7 +133,7 @@ def _of_workload(kind: str, name: str, namespace: str, pods: "Sequence[Pod]") ->
 def _fail_missing(
     namespace: str, name: str, workload: str, pods: "Sequence[Pod]", live: ApiOptions | None
 ) -> NoReturn:
-    """Exit because the pod does not exist. The message contains the reason or a similar name.
+    """Exit because the pod does not exist. The message gives the cause or suggests another name.
 
     ``workload`` is TYPE/NAME if the user named a workload, or else "".
     """
@@ -176,7 +177,7 @@ def _write_answer(output: Output, explanation: "PodExplanation", *, every: bool)
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
-    """Print why the nodes do not fit. Nodes with equal rows are merged unless ``every`` is set."""
+    """Print why nodes do not fit the pod. Equal nodes are merged unless ``every`` is set."""
     groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
         group = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
@@ -195,7 +196,7 @@ def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
 
 
 def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
-    """Return the rows of a node's GPUs. GPUs with equal cells share a row, such as 0-3,6."""
+    """Return the rows of a node's GPUs. A row covers all GPUs with equal cells, such as 0-3,6."""
     indices: dict[tuple[str, ...], list[int]] = {}
     for gpu in report.gpus:
         indices.setdefault(_gpu_cells(gpu), []).append(gpu.index)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PORT = 8420
 HEALTH_PORT = 8086
-_OTHER_LINES = 3  # the number of hidden rows, a note on read errors, and the cursor
+_OTHER_LINES = 3  # lines for the number of hidden rows, a note on read errors, and the cursor
 
 
 class TopOrder(StrEnum):
@@ -116,7 +116,7 @@ class _Top:
         )
 
     def answer(self, state: "ClusterObjects", *, twice: bool) -> "TopAnswer":
-        """Return all rows. With ``twice``, read usage twice, as GPU time needs two readings."""
+        """Return all rows. With ``twice``, read usage twice: GPU time needs two readings."""
         import msgspec
 
         from gputile.tools.web.state import page_state

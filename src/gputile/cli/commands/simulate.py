@@ -230,8 +230,8 @@ def _validated_by_server(
 def _make_pods(
     options: SimulateOptions, scenario: "Scenario", intake: "Intake", live: "LiveCluster | None"
 ) -> "list[Pod]":
-    """Add the pods of the files and of the live cluster. Return the pods of ``--fit``."""
-    from gputile.tools.simulator.foreign_cluster import adopted
+    """Add the files' and the live cluster's pods to ``scenario``. Return the pods of ``--fit``."""
+    from gputile.tools.simulator.foreign_cluster import adopted_cluster
     from gputile.tools.simulator.manifests import ManifestError, Note
     from gputile.tools.simulator.scenario import load_pods, make_pods, match_live_pods
 
@@ -239,7 +239,7 @@ def _make_pods(
         with Progress("Making pods of the manifests", piped=SAY_AFTER_PIPED_S):
             expansion = make_pods(scenario, intake)
             more = load_pods(options.fit, scenario, expansion.intake) if options.fit else []
-        # With these options, running pods are placed again.
+        # With these options, the simulation places running pods again.
         removed = (
             options.without_node or options.without_nodes is not None or options.mode is not None
         )
@@ -253,7 +253,7 @@ def _make_pods(
         match_live_pods(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
     unit_mib = intake.admission.configuration.unit_mib
-    found = adopted(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
+    found = adopted_cluster(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
     scenario.nodes, scenario.bound = found.nodes, found.pods
     scenario.notes += found.notes
     return more

@@ -49,7 +49,7 @@ class ClusterObjects:
         """Read the cluster again, but reuse the configuration. Exit if the cluster is unreadable.
 
         Raises:
-            Unreadable: raised instead of exiting within ``rereading``, and for files.
+            Unreadable: for files, or inside ``with rereading()``, raised instead of exiting.
         """
         from gputile.cli.configuration import GivenConfiguration
 
@@ -115,9 +115,9 @@ def read_state(
 
 def _adopted(state: ClusterObjects, *, print_notes: bool) -> ClusterObjects:
     """Add the GPUs of nodes that gputile does not serve. Print notes if ``print_notes`` is set."""
-    from gputile.tools.simulator.foreign_cluster import adopted
+    from gputile.tools.simulator.foreign_cluster import adopted_cluster
 
-    found = adopted(state.nodes, state.pods, state.configuration.unit_mib)
+    found = adopted_cluster(state.nodes, state.pods, state.configuration.unit_mib)
     for each in found.notes if print_notes else ():
         note(str(each))
     return replace(state, nodes=found.nodes, pods=found.pods)

@@ -48,10 +48,10 @@ _CLAIMS: Final = "volumeClaimTemplates"
 _CLAIM_NAME: Final = ("metadata", "name")
 _UNKNOWN_FIELD: Final = re.compile(r'(unknown|duplicate) field "([^"]*)"')
 _PREAMBLE: Final = re.compile(r'^\S+ "[^"]*" is (?:forbidden|invalid): ')
-# The wording of RBAC, which admission does not use: User "ci" cannot create resource "pods" in API
+# Only refusals by RBAC contain this wording: User "ci" cannot create resource "pods" in API
 # group "" ...
 _NO_RIGHT: Final = re.compile(r'User "[^"]*" cannot \w+ (?:resource|path) "')
-# In characters. The message about an immutable field contains the field's whole value.
+# The limit in characters. The message about an immutable field contains its whole value.
 _LONGEST_CAUSE: Final = 300
 _NEEDED: Final = ("Namespace", "PriorityClass", "RuntimeClass", "ServiceAccount")
 _NOT_FOUND: Final = re.compile(r"not found|was found")
@@ -112,7 +112,7 @@ def _templates(manifest: Manifest, kinds: "PodKinds") -> Iterator[tuple[str, Jso
 
 
 def _claims(parent: Any) -> Json:
-    """Return the ``volumeClaimTemplates`` in ``parent``, the object around a pod template."""
+    """Return the ``volumeClaimTemplates`` in ``parent``, which contains the pod template."""
     found = parent.get(_CLAIMS) if isinstance(parent, dict) else None
     return {_CLAIMS: found} if isinstance(found, list) else {}
 
@@ -151,7 +151,7 @@ def is_denied_by_rbac(message: str) -> bool:
 
 
 def is_object_in_files(message: str, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the refusal is due to a missing object that the files define (``names``)."""
+    """Return whether the refusal is due to a missing object whose name is in ``names``."""
     found = (name for kind in _NEEDED for name in names.get(kind, ()))
     return _NOT_FOUND.search(message) is not None and any(
         re.search(rf"\b{re.escape(name)}\b", message) for name in found
@@ -336,7 +336,10 @@ def _notes(skipped: Mapping[Origin, str]) -> list[Note]:
 
 
 def _names(manifests: Sequence[Manifest]) -> Mapping[str, Sequence[str]]:
-    """Return the names in the files by kind. A CustomResourceDefinition is named by its kind."""
+    """Return the names of the objects in the files, by kind.
+
+    CustomResourceDefinitions are represented by the kinds that they define.
+    """
     found: dict[str, list[str]] = {"CustomResourceDefinition": []}
     for manifest in manifests:
         if manifest.kind == "CustomResourceDefinition":

@@ -88,7 +88,7 @@ async def _installation(connection: Connection, namespace: str, release: str) ->
 
 
 async def _traces(connection: Connection, namespace: str) -> Traces:
-    """Find services that run outside of pods, by the Leases and webhooks that the user may list."""
+    """Search the readable Leases and webhooks for services that run outside of pods."""
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     leases, configurations = await asyncio.gather(
         readable(connection, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", Lease),
@@ -97,8 +97,8 @@ async def _traces(connection: Connection, namespace: str) -> Traces:
     return traces_of(leases, configurations, namespace, time.time())
 
 
-# The Secret in which Helm records a revision contains the whole chart. If all revisions are
-# complete, no Secret matches this selector.
+# Helm records each revision in a large Secret that contains the whole chart. If all revisions are
+# complete, no Secret matches this selector, and none is read.
 _INCOMPLETE = "owner=helm,status notin (deployed,superseded,uninstalled)"
 _DEPLOYED = "owner=helm,status=deployed"
 

@@ -120,7 +120,7 @@ def read_or_exit(reading: Coroutine[Any, Any, Read]) -> Read:
     """Run ``reading``, and return its result. If the cluster is unreadable, exit with the reason.
 
     Raises:
-        Unreadable: raised instead of exiting within ``rereading``.
+        Unreadable: raised instead of exiting inside ``with rereading()``.
     """
     try:
         return asyncio.run(reading)
@@ -149,8 +149,8 @@ def rereading() -> Iterator[None]:
         _rereading.reset(before)
 
 
-_MOST_NAMED: Final = 20  # unreadable objects of a kind
-# The user may not read the objects, or the API server does not serve their kind.
+_MOST_NAMED: Final = 20  # unreadable objects for each kind
+# Raised if the user may not read the objects, or the API server does not serve their kind.
 _UNAVAILABLE: Final = (Forbidden, NotFound)
 _ALLOWED: Final = "allowed"
 _NAMESPACES: Final = "/api/v1/namespaces"
@@ -166,7 +166,7 @@ class LiveCluster:
     nodes: list[Node]
     pods: list[Pod]
     configuration: GivenConfiguration | UnknownConfiguration
-    # The next four fields are read only on request.
+    # The next four fields are read only if ``read_cluster`` is called with ``groups``.
     groups: "PodGroups | None" = None
     namespaces: Sequence[Namespace] = ()
     priority_classes: "PriorityClasses | None" = None
@@ -298,14 +298,14 @@ async def _configuration(
 
 
 def _may_use_claims(nodes: Iterable[Node], pods: Iterable[Pod]) -> bool:
-    """Return whether claims may use GPUs, so that a missing right to list claims matters."""
+    """Return whether claims may use GPUs. If not, a missing right to list claims is harmless."""
     return any(CLAIMS_LABEL in node.metadata.labels for node in nodes) or any(
         pod.spec.resource_claims for pod in pods
     )
 
 
 async def read_groups(connection: Connection) -> "tuple[PodGroups, str | None]":
-    """Return the PodGroups, and None or the reason why they are unknown.
+    """Return the PodGroups, and the reason why they are unknown, or None if they are known.
 
     The PodGroups are empty if they are unknown or the kind PodGroup is not installed.
 
@@ -352,7 +352,10 @@ async def read_unsafe_namespaces(connection: Connection) -> frozenset[str]:
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:
-    """Return whether the kind PodGroup may exist. RBAC answers 403 even for unknown kinds."""
+    """Return whether the API server may serve the kind PodGroup.
+
+    A 403 for a list of PodGroups leaves this open, because RBAC answers 403 even for unknown kinds.
+    """
     try:
         await connection.get(POD_GROUP_API_PATH)
     except NotFound:

@@ -1,1 +1,1 @@
-"""Plans gangs, preemption and node requests, taints GPU nodes, and reports silent agents."""
+"""Plans gangs, preemption and node requests, taints GPU nodes, and reports silent node agents."""

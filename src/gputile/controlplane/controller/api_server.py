@@ -40,7 +40,7 @@ class ApiServerWriter:
         write. An empty ``nominated`` removes the nomination, and None leaves it unchanged.
 
         Raises:
-            Conflict: the stored pod has another version than ``pod``.
+            Conflict: the stored pod and ``pod`` have different versions.
         """
         reservation = {RESERVATION_ANNOTATION: text}
         if nominated is None:
@@ -68,7 +68,7 @@ class ApiServerWriter:
         await writes.delete_job(self._connection, self._namespace, job)
 
     async def mark_unschedulable(self, pod: Pod, message: str) -> None:
-        """Write the condition by which autoscalers find unschedulable pods."""
+        """Write the pod condition by which autoscalers find unschedulable pods."""
         await writes.mark_unschedulable(self._connection, pod, message)
 
     def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:

@@ -48,12 +48,13 @@ class ClusterState:
     """The state of the cluster. Only one event loop may change it.
 
     ``changed`` is called after changes that may let a gang start. Rounds are planned on a
-    ``snapshot`` in another thread. A snapshot copies maps and arrays, whose contents are immutable.
+    ``snapshot`` in another thread. A snapshot copies the maps and arrays, but not the objects in
+    them, which are immutable.
 
-    ``placement`` contains all pods. ``empty_placement`` contains only static pods and pods of
-    DaemonSets. A pod that does not fit there needs other nodes. Placeholder pods are recognized
-    only in ``namespace``. Memory is bounded by the nodes, the PodGroups, the versions of all pods,
-    the running pods, and the pods of unfinished gangs.
+    ``placement`` contains all pods. ``empty_placement`` describes the empty cluster, which has only
+    static pods and pods of DaemonSets. A pod that does not fit there can start only on new nodes.
+    Placeholder pods are recognized only in ``namespace``. Memory is bounded by the nodes, the
+    PodGroups, the versions of all pods, the running pods, and the pods of unfinished gangs.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ClusterState:
         changed: Callable[[], None] = lambda: None,
         namespace: str = "",
     ) -> None:
-        self.listing = asyncio.Lock()  # locked while a list is applied, which lets other tasks run
+        self.listing = asyncio.Lock()  # locked while a list is applied; other tasks run meanwhile
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None until PodGroups are known
@@ -77,7 +78,7 @@ class ClusterState:
         self.waiting = WaitingPods(configuration, namespace)
         self._pods: dict[str, Pod] = {}  # by UID: unfinished pods with a node or a reservation
         self._versions: dict[str, int] = {}
-        self._reservation_ends: dict[str, int] = {}  # by UID of unbound pods, Unix ns; may be past
+        self._reservation_ends: dict[str, int] = {}  # by UID of unbound pods, Unix ns; may be over
         self.placement = ClusterPlacement(PlacementEngine(self.ledger), Predicates(()))
         self.empty_placement = ClusterPlacement(PlacementEngine(self._vacant), Predicates(()))
 
@@ -109,7 +110,7 @@ class ClusterState:
         )
 
     def victim_search_input(self, closed: Collection[str] = ()) -> VictimSearchInput:
-        """Return the input of a victim search. The nodes in ``closed`` are not searched."""
+        """Return what a search for victims reads. The nodes in ``closed`` are not searched."""
         placement, empty = self.placement, self.empty_placement.predicates
         return VictimSearchInput(placement.engine, placement.predicates, empty, self._pods, closed)
 
@@ -127,7 +128,7 @@ class ClusterState:
         return [pod for pod in found if not pod.status.nominated_node_name]
 
     def reservation_end(self, uid: str) -> int:
-        """Return when an unbound pod's reservation ends or ended (Unix ns), or 0 without one."""
+        """Return when an unbound pod's reservation ends or ended (Unix ns), or 0 if it has none."""
         return self._reservation_ends.get(uid, 0)
 
     # -- watch events
@@ -232,11 +233,11 @@ class ClusterState:
     # -- the controller's own writes
 
     def has_changed(self, pod: Pod) -> bool:
-        """Return whether the pod is gone, or has another version than ``pod``."""
+        """Return whether the pod is gone, or has changed since ``pod`` was read."""
         return self._versions.get(pod.metadata.uid) != version_of(pod)
 
     def assume_write(self, pod: Pod, reservation: Reservation | None) -> Pod:
-        """Apply the write of a reservation before it is executed. Return the expected pod.
+        """Change this state as if the reservation had been written. Return the changed pod.
 
         If ``reservation`` is None, the reservation is removed.
         """
@@ -306,7 +307,7 @@ class ClusterState:
         self._update_empty_cluster(uid)
 
     def _count_on_node(self, pod: Pod) -> None:
-        """Count the pod on its node, or on its reserved node."""
+        """Count the pod on the node to which it is bound, or on which it has a reservation."""
         uid = pod.metadata.uid
         reservation = None if pod.spec.node_name or pod.finished else reservation_of(pod)
         node = pod.spec.node_name
@@ -323,7 +324,7 @@ class ClusterState:
         )
 
     def _update_empty_cluster(self, uid: str, pod: Pod | None = None) -> None:
-        """Set the state of the pod with this UID in the empty cluster, or remove the pod."""
+        """Store ``pod`` in ``empty_placement``. If it is None, remove the pod with this UID."""
         was_there = self.empty_placement.predicates.remove(uid)
         if pod is not None:
             self.empty_placement.predicates.place(pod, pod.spec.node_name)
@@ -364,8 +365,8 @@ def _schedulable(node: Node) -> tuple[object, ...]:
 def _is_on_every_node(pod: Pod) -> bool:
     """Return whether this is a static pod or a pod of a DaemonSet.
 
-    A label is no proof, because any tenant may write it. An owner reference is a proof, because
-    Kubernetes deletes pods whose owner does not exist.
+    Labels are not trusted, because any tenant may write them. An owner reference is trusted,
+    because Kubernetes deletes pods whose owner does not exist.
     """
     meta = pod.metadata
     daemon = any(

@@ -43,7 +43,7 @@ _POD_GROUPS = ReflectorSettings(absent_seconds=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of this process."""
+    """The settings of a controller process."""
 
     namespace: str
     lease: str
@@ -54,7 +54,7 @@ class ControllerSettings:
 
 
 class Controller:
-    """A controller with one configuration."""
+    """A controller that runs with one configuration."""
 
     def __init__(
         self, connection: Connection, configuration: Configuration, settings: ControllerSettings

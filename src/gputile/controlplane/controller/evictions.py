@@ -2,12 +2,13 @@
 
 Pods are evicted through the Eviction API, so no PodDisruptionBudget is violated. The API server
 also refuses evictions for reasons that no budget shows, such as an admission webhook. A refused
-eviction is retried after some seconds. Other preemptors do not choose the pod for ``REFUSED_S``.
+eviction is retried after some seconds. For ``REFUSED_S`` seconds, other preemptors do not choose
+the pod as a victim.
 
-A gang that must leave as a whole leaves even if some evictions are refused and the preemptor's
-reservation is given up. The evictions of its remaining pods are retried. The retries stop if no pod
-of the gang has left, or if enough pods of the gang run again. A new leader does not know of these
-evictions.
+If a preemptor's victims include all remaining pods of a gang, the gang must leave as a whole. Its
+pods are then evicted even if some evictions are refused and the preemptor gives up its reservation.
+The retries stop if no pod of the gang has left, or if enough pods of the gang run again. A new
+leader does not continue these evictions.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,8 +32,8 @@ _SECOND = 10**9
 _RETRY_NS = 5 * _SECOND  # the pause after a refused eviction
 # An accepted eviction counts as failed if the watch has not shown it after this time.
 _EVICTED_NS = 60 * _SECOND
-REFUSED_S = 60  # the time for which a pod is not chosen after its eviction was refused
-# the time for which the rest of a gang is evicted after the last preemptor has given up
+REFUSED_S = 60  # how long a pod is not chosen as a victim after its eviction was refused
+# how long the rest of a gang is evicted after the last preemptor has given up
 _RETRIES_END_NS = 900 * _SECOND
 _SERVER_STATUSES = (401, 503, 504)  # statuses that concern the server, not the pod
 
@@ -55,7 +56,7 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class PreemptorVictims:
-    """The victims of one preemptor."""
+    """The victims of one preemptor, and the results of their evictions."""
 
     uids: tuple[str, ...] = ()
     why: str = ""  # the reason for their eviction
@@ -66,11 +67,11 @@ class PreemptorVictims:
 
 @dataclass(slots=True)
 class _LeavingGang:
-    """A gang that must leave as a whole, unless ``needed`` of its pods run.
+    """A gang that must leave as a whole, unless at least ``needed`` of its pods run.
 
-    ``uids`` contains the pods that have not left. ``leave_for_others`` contains pods that were
-    evicted for other preemptors, with the time of the eviction. The watch has not shown these
-    evictions yet.
+    ``uids`` contains the pods that have not left. ``leave_for_others`` contains the pods that leave
+    because of other preemptors, with the time at which this was recorded. The watch has not shown
+    their evictions yet.
     """
 
     name: GangName
@@ -93,8 +94,8 @@ class _Eviction:
 class Evictions:
     """The evictions for all preemptors. A preemptor is a gang, or a single pod as a gang of one.
 
-    ``accepted`` counts evictions since the start. Memory is bounded by the preemptors and the bound
-    pods.
+    ``accepted`` is the number of accepted evictions. Memory is bounded by the preemptors and the
+    bound pods.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -117,11 +118,12 @@ class Evictions:
     def rules(
         self, preemptor: GangName | None = None, *, refused_too: bool = False
     ) -> EvictionRules:
-        """Return the rules of evictions.
+        """Return the rules for the choice of victims.
 
         The victims of preemptors other than ``preemptor`` count as gone. Terminating pods count as
-        gone if they end within ``SOON_S``. If ``preemptor`` is set, its GPUs are already reserved,
-        and the limit is ``MOST_GRACE_S``. ``refused_too`` allows recently refused evictions.
+        gone if they end within ``SOON_S`` seconds, or within ``MOST_GRACE_S`` seconds if
+        ``preemptor`` is set, because its GPUs are already reserved. With ``refused_too``, pods
+        whose eviction was refused recently may be chosen.
         """
         bound = self._state.evictable
         evicted = {uid for uid in self._evicted if self._is_evicted(uid)}
@@ -194,7 +196,7 @@ class Evictions:
         ]
 
     def leaving_at(self, node: str, gpus: Collection[str], below: int | None = None) -> list[float]:
-        """Return the times at which the terminating pods on GPUs of a node must be gone.
+        """Return when the grace periods of the terminating pods on these GPUs of a node end.
 
         The times are in Unix seconds. ``gpus`` contains the UUIDs of the GPUs. If ``below`` is set,
         only pods with a lower priority than ``below`` are considered.
@@ -215,12 +217,15 @@ class Evictions:
         more = f" and {len(known) - most} more" if len(known) > most else ""
         return ", ".join(f"{each.namespace}/{each.name}" for each in known[:most]) + more
 
-    # -- gangs that leave whole
+    # -- gangs that leave as a whole
 
     def _record_leaving_gang(
         self, name: GangName, chosen: Collection[str], rules: EvictionRules, why: str
     ) -> None:
-        """Record that the whole gang must leave, if ``chosen`` has all its remaining pods."""
+        """Record that the gang must leave as a whole, if ``chosen`` has all its remaining pods.
+
+        A pod remains if it is neither being deleted nor being evicted.
+        """
         facts, now_ns = self._state.evictable.facts, self._state.now_ns
         members = self._state.evictable.gangs.get(name, ())
         staying = [uid for uid in members if not rules.is_being_removed(uid)]
@@ -239,9 +244,10 @@ class Evictions:
         gang.uids |= dict.fromkeys([*staying, *evicted])
 
     def rest_of_gangs(self) -> list[list[Eviction]]:
-        """Return the due evictions of gangs that must leave as a whole, as a list for each gang.
+        """Return the due evictions of gangs that must leave as a whole, grouped by gang.
 
-        Gangs that contain a preemptor's victim are excluded, because they are evicted as victims.
+        A gang is excluded while one of its pods is a preemptor's victim, because ``due`` returns
+        the evictions of victims.
         """
         leaving = {
             uid
@@ -281,8 +287,8 @@ class Evictions:
             if self._is_staying(uid) and uid not in leaving and not self._has_left(uid, gang)
         ]
         if len(running) >= gang.needed:
-            # No pod has left, or others have started. Evictions with lost responses are repeated to
-            # learn their result.
+            # No pod has left, or new pods have started. Evictions with lost responses are repeated
+            # to learn their result.
             return [
                 uid for uid in gang.uids if uid in self._evicted and not self._evicted[uid].certain
             ] or None

@@ -40,7 +40,7 @@ from gputile.core.scheduling.gang_plan import GangPlan
 _SECOND = 10**9
 _REFUSED_NS = 10 * _SECOND  # the back-off after the API server has refused a reservation
 _NODES_NAMED = 10
-# the time in which a gang's pods may be created before missing pods are reported
+# how long a gang may be incomplete before its missing pods are reported
 _SETTLING_SECONDS = 5.0
 
 
@@ -59,12 +59,12 @@ class GangPlanner:
         # why and when (Unix ns) the API server refused a reservation
         self._refused: dict[GangName, tuple[str, int]] = {}
         self._now_ns = 0
-        # the pods without room in the latest round; of each gang, as many as must start together
+        # the pods without room in the latest round (``GangSearches.without_room``)
         self.without_room: list[Pod] = []
         self.starting_on: set[str] = set()  # nodes to which pods of gangs are about to be bound
 
     def plan(self, state: ClusterState) -> GangRound:
-        """Plan a round on the snapshot ``state``, apply the writes to it, and return them."""
+        """Plan a round on the snapshot ``state``, and apply the planned writes to ``state``."""
         gangs = waiting_gangs(state) if self._configuration.admission.gangs else []
         names = {gang.name for gang in gangs}
         self._now_ns = state.now_ns
@@ -107,14 +107,14 @@ class GangPlanner:
         if self._configuration.preemption.enabled:
             self._pod_preemption.plan(state, result)
             result.evictions += self.evictions.rest_of_gangs()
-        # Gangs for which victims free GPUs are excluded.
+        # Gangs that preempt are excluded, because their victims will free GPUs.
         self.without_room = self.searches.without_room(state, self.preemption.plan_of)
         if not result.unfinished:
             self.searches.end_pass()
         return result
 
     def abandon(self) -> None:
-        """Record that a round is not written, so that the next round records its events again."""
+        """Record that this round is not written. The next round reports all events again."""
         self.reports.forget()
 
     def record_refusal(self, pod: Pod, why: str) -> None:
@@ -253,7 +253,7 @@ class GangPlanner:
 
 
 def _remedy(gang: Gang) -> str:
-    """Return the advice for a gang with missing pods, which may never be created."""
+    """Return advice for the owner of a gang whose missing pods may never be created."""
     fewer = (
         "lower spec.minMember of the PodGroup"
         if gang.name.by_object

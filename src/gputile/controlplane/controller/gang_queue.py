@@ -39,7 +39,7 @@ class Gang:
     oldest: str
     complete_at: float = 0.0  # when the newest unbound pod was created, Unix seconds
     running: int = 0  # the number of pods that have started (``gang_membership.started_pods``)
-    # whether running pods use GPUs; pods without GPUs start without the extender
+    # whether a running pod requests GPUs; other pods start without the extender
     begun: bool = False
     reserved: tuple[Pod, ...] = ()  # unbound pods with a usable reservation
     # reserved pods of a started plan whose reservations must be extended or corrected
@@ -60,7 +60,7 @@ class Gang:
 
     @property
     def together(self) -> str:
-        """A noun phrase for messages that describes the unreserved pods that start together."""
+        """A phrase for messages, such as "gang a: 4 pods that start together"."""
         return together_text(self.name, self.needed, self.running + len(self.reserved))
 
     @property
@@ -81,13 +81,16 @@ class Gang:
 
     @property
     def queue_order(self) -> tuple[int, int, str, GangName]:
-        """The sort key: started gangs first, surplus pods last, and then by priority and age."""
+        """The sort key of the queue: by stage, then by priority and age.
+
+        Started gangs that have lost pods come first. Gangs that have enough pods come last.
+        """
         stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
 
 def gang_of_one(pod: Pod) -> Gang:
-    """Return a ``Gang`` for a single preempting pod. The gang's namespace is empty."""
+    """Return a ``Gang`` for a single preempting pod. Its ``name.namespace`` is empty."""
     return Gang(
         name=GangName("", pod.metadata.uid, by_object=False),
         size=1,
@@ -169,9 +172,9 @@ def _started_plans(
 ) -> set[str]:
     """Return the plans of a gang that have begun.
 
-    A plan begins when the extender binds one of its pods. Pods without GPUs start without the
-    extender. The ledger is checked as well, because the first pod of a plan may have lost its gang
-    labels since then.
+    A plan with GPUs begins when the extender binds one of its pods. Pods without GPUs do not count,
+    because they start without the extender. The ledger is checked as well, because the bound pod
+    may have lost its gang labels after the Binding.
     """
     begun: dict[str, bool] = {"": False}
     for pod in running:
@@ -192,7 +195,7 @@ def _plan_of(pod: Pod) -> str:
 def _planned_size(pods: Sequence[Pod], plans: Collection[str]) -> int:
     """Return the size with which a gang started, or 0 if it has not started.
 
-    This size applies if the PodGroup is gone or not known yet. Without it, a partly started gang
+    This size applies if the PodGroup is gone or not known yet. Otherwise, a partly started gang
     could never become complete.
     """
     reservations = (reservation_of(pod) for pod in pods)
@@ -209,10 +212,10 @@ def _reserved(
 ) -> set[str]:
     """Return the UIDs of the pods that may use their reservations.
 
-    ``running`` contains the number of running pods by plan. As in the extender (``reserved_node``),
-    all reservations of a plan must be usable unless the plan has started. A started plan cannot be
-    planned again, so each of its reservations is used while it is valid. The reservation is also
-    used if its node temporarily accepts no pods. Otherwise other pods would get the GPUs.
+    ``running`` contains the number of running pods by plan. If a plan has not started, all its
+    reservations must be usable, as in the extender (``reserved_node``). A started plan cannot be
+    planned again, so each valid reservation of the plan is used, even if the reserved node
+    temporarily accepts no pods. Otherwise other pods would get the GPUs.
     """
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
@@ -237,7 +240,7 @@ def _reserved(
 
 
 def has_lasting_reservation(cluster_state: ClusterState, pod: Pod) -> bool:
-    """Return whether a reservation is usable, and expires neither soon nor implausibly late."""
+    """Return whether the pod has a usable reservation that ends neither soon nor too late."""
     reservation = _valid_reservation(cluster_state, pod)
     return reservation is not None and _is_available(cluster_state, pod, reservation)
 
@@ -278,7 +281,7 @@ def _is_available(cluster_state: ClusterState, pod: Pod, reservation: Reservatio
 def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
     """Return whether the pod may use its reservation now.
 
-    In a started plan, the reservation is also usable if its only problem is a closed node.
+    In a started plan, the reservation stays usable while its node temporarily accepts no pods.
     """
     ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
     if _is_available(cluster_state, pod, reservation):
@@ -292,9 +295,9 @@ def _is_usable(cluster_state: ClusterState, pod: Pod, reservation: Reservation) 
 
 @dataclass(slots=True)
 class _UnusedReservation:
-    """The times at which GPUs were reserved for a gang that did not start, in Unix nanoseconds."""
+    """The times at which GPUs were reserved for a gang that did not start (Unix ns)."""
 
-    since_ns: int | None = None  # the start of the reservation that still lasts
+    since_ns: int | None = None  # the start of the reservation that is in force, or None
     ended_ns: int = 0  # the end of the last reservation, or 0
 
 
@@ -302,10 +305,10 @@ class GangPatience:
     """Limits how long later gangs may overtake a gang, and how long GPUs are reserved in vain.
 
     A gang cannot start if there are too few GPUs, or if kube-scheduler does not bind the plan's
-    first pod in time. After ``gangs.keepSeconds``, the gang loses its reservations and pauses. The
-    pause lasts ``gangs.keepSeconds`` or ``gangs.patienceSeconds``, whichever is longer. A
-    reservation contains the time since which GPUs have been reserved, so a new leader continues
-    with that time. Times are Unix time in nanoseconds.
+    first pod in time. If the gang has not started after ``gangs.keepSeconds``, it loses its
+    reservations and pauses. The pause lasts ``gangs.keepSeconds`` or ``gangs.patienceSeconds``,
+    whichever is longer. A reservation contains the time since which GPUs have been reserved, so a
+    new leader continues with that time. Times are Unix time in nanoseconds.
     """
 
     def __init__(self, settings: GangConfiguration) -> None:

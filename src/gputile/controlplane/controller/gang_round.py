@@ -21,7 +21,7 @@ _SECOND = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ReservationPatch:
-    """A write of a pod's reservation."""
+    """A change to a pod's reservation."""
 
     pod: Pod
     reservation: Reservation | None  # None removes the reservation
@@ -42,13 +42,13 @@ class GangEvent:
 class GangRound:
     """The result of a round.
 
-    ``gates`` contains pods that lose their scheduling gates, because an earlier round stored their
-    reservations. ``evictions`` likewise follow from earlier rounds. They are grouped by preemptor,
-    or by gang if the gang has partly left.
+    ``gates`` contains the pods whose scheduling gates are removed, because an earlier round has
+    stored their reservations. ``evictions`` contains the evictions that are due after earlier
+    rounds. They are grouped by preemptor, or by gang if the gang must leave as a whole.
 
-    If ``unfinished`` is True, another round must follow at once: the search for some gangs or pods
-    was postponed, or victims will be due. ``contradictions`` names gangs that were skipped because
-    the known states of their pods contradict each other.
+    If ``unfinished`` is True, another round must follow at once, because searches were postponed or
+    the victims of a new reservation must be evicted. ``contradictions`` names gangs that were
+    skipped because the known states of their pods contradict each other.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
@@ -124,7 +124,7 @@ class RoundBuilder:
     def reserve_what_fits(self, gang: Gang, plan: GangPlan) -> None:
         """Reserve the available GPUs for a gang that has waited too long.
 
-        Reservations are written only if their number grows, or if stored reservations expire.
+        Reservations are written only if their number grows, or if stored reservations expire soon.
         """
         reserved = sum(self.state.reservation(pod) is not None for pod in gang.unreserved)
         valid = sum(has_lasting_reservation(self.state, pod) for pod in gang.unreserved)
@@ -153,7 +153,7 @@ class RoundBuilder:
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
-    """Return the UID of the GPU pod that kube-scheduler tries first, or "" without GPU pods."""
+    """Return the UID of the GPU pod that kube-scheduler tries first, or "" if there is none."""
     with_gpus = [
         pod
         for pod in pods
@@ -191,7 +191,7 @@ class GangReports:
         return Counter(reason for reason, _ in self._reported.values())
 
     def waiting_since(self) -> float:
-        """Return when the longest-waiting gang began to wait (Unix seconds), or 0 for no gang."""
+        """Return when the longest-waiting gang began to wait (Unix seconds), or 0 if none waits."""
         return min(self._lacking_since.values(), default=0) / _SECOND
 
     def forget(self) -> None:

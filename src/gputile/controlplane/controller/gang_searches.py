@@ -36,8 +36,8 @@ class _FailedSearch:
     def is_valid(self, now_ns: int) -> bool:
         """Return whether the result is still valid.
 
-        If ``room`` has GPUs for all needed pods, the result expires after ``_ROOM_VALID_NS``,
-        because other pods may use these GPUs.
+        If the gang would fit with the nodes in ``closed`` (``room``), the result expires after
+        ``_ROOM_VALID_NS``, because other pods may use the GPUs of these nodes.
         """
         return not self.room.fits or 0 <= now_ns - self.at_ns < _ROOM_VALID_NS
 
@@ -65,8 +65,9 @@ class GangSearches:
     ) -> GangPlan | None:
         """Return the plan for a gang, or None if the search is left to a later round.
 
-        Nodes in ``closed`` are excluded. ``reserved_count`` is the number of pods that keep their
-        reservations while the gang does not fit, or None if no pod may have a reservation.
+        Nodes in ``closed`` are excluded. ``reserved_count`` is the number of lasting reservations
+        if the gang may have some before it fits, or None otherwise. If a remembered plan has
+        another number of pods, the search is repeated.
 
         Raises:
             RequestError: the GPU request of a pod can never be served.
@@ -112,20 +113,20 @@ class GangSearches:
         return plan
 
     def too_large(self, gang: Gang) -> GangPlan | None:
-        """Return the incomplete plan in the empty cluster, or None if the gang fits there."""
+        """Return the incomplete plan if the gang would not fit even on empty nodes, or None."""
         alone = self._alone.get(gang.name)
         return alone[-1] if alone is not None and not alone[-1].fits else None
 
     def nodes_alone(self, gang: Gang) -> set[str]:
-        """Return the nodes that the gang would use in the empty cluster."""
+        """Return the nodes that the gang would use if all nodes were empty."""
         alone = self._alone.get(gang.name)
         return {place.node for place in alone[-1].places.values()} if alone is not None else set()
 
     def without_room(self, state: ClusterState, served: Callable[[GangName], object]) -> list[Pod]:
         """Return the pods for which the latest searches found no room.
 
-        Of each gang, the result has only as many pods as the gang lacks room for. A gang is
-        excluded if ``served`` returns anything other than None for it.
+        If a gang lacks room for n pods, the result has only n of its pods. A gang is excluded if
+        ``served`` does not return None for the gang.
         """
         found: list[Pod] = []
         for name, failed in self._failed.items():

@@ -71,7 +71,7 @@ class GangWriter:
         )
 
     async def _expect(self, patches: Sequence[ReservationPatch]) -> bool:
-        """Apply a gang's writes to the state. Return False if a pod has changed since the plan."""
+        """Apply a gang's writes to the state. If a pod has changed meanwhile, return False."""
         if any(self._cluster_state.has_changed(patch.pod) for patch in patches):
             self._changed()
             return False
@@ -146,7 +146,7 @@ class GangWriter:
                 self._failed(pod, error)
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Revert to a pod's known version. If the write was executed, the watch will show it."""
+        """Undo a failed write in the state. If the write was executed, the watch will show it."""
         self.failures += 1
         log.info("a write to a gang's pod failed", extra={"pod": pod.key, "why": str(error)})
         if isinstance(error, NotFound):

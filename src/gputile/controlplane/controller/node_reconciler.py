@@ -1,15 +1,15 @@
-"""Reconciles what the controller writes to nodes: the taint, and the condition of a silent agent.
+"""Reconciles what the controller writes to nodes: the taint, and the condition ``AgentSilent``.
 
 The taint ``nvidia.com/gpu:NoSchedule``, without a value, keeps pods without GPUs off GPU nodes
-(G7). The controller does not change an existing taint. When it adds the taint, the same write
-records this in an annotation of the node. The controller removes the taint only if the node has
-this annotation.
+(requirement G7). The controller does not change an existing taint. When the controller adds the
+taint, it adds an annotation to the node in the same write. It removes the taint only if the node
+has this annotation.
 
 The condition reports problems of a GPU node that its agent cannot report, because the agent is
-absent or silent. The agent itself reports what it delays or refuses (modes, units, GPUs, drivers).
-If an agent is silent, its inventory is still on the node. But the kubelet has noticed that the
-device plugin is gone, and offers no resources. The Node object alone shows this, so the diagnosis
-depends on no clock of the agent.
+absent or silent. A running agent itself reports other problems: of modes, memory units, GPUs and
+drivers. If an agent is silent, its inventory is still in the Node object. But the kubelet has
+noticed that the device plugin is gone, and offers no resources. Both facts are in the Node object,
+so the diagnosis does not depend on the agent's clock.
 """
 
 import asyncio
@@ -139,7 +139,7 @@ def condition_patch(
 
 
 class SilentNodes:
-    """Records when nodes became AgentSilent. Each scrape of metrics updates the record."""
+    """Records the first scrape of the metrics at which each node was ``AgentSilent``."""
 
     def __init__(self, nodes: Mapping[str, Node], unix_time: Callable[[], float]) -> None:
         self._nodes, self._unix_time = nodes, unix_time
@@ -231,8 +231,8 @@ _BACKOFF = Backoff(first=0.2, longest=60.0)
 class WorkQueue:
     """Calls ``work`` for every added key.
 
-    A key that is added while it is processed is processed once more. After a ``KubeError`` the key
-    is retried with a back-off.
+    A key that is added again during its processing is processed once more. After a ``KubeError``,
+    the key is retried with a back-off.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class NodeReconciler:
             self._writer.record(node, found.reason, found.message, warning=True)
 
     def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a diagnosis only after a delay, because a starting agent looks silent."""
+        """Return ``found`` after ``agentSilentSeconds``, because a starting agent looks silent."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found

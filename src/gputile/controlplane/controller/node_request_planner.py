@@ -4,9 +4,9 @@ This planner only decides, without I/O and without a clock. ``placeholders`` wri
 it creates and deletes placeholder pods, for which the autoscaler adds nodes.
 
 A node is requested for a pod that fits no GPU, or that has no room when its gang is planned. The
-pod must also fit an empty node of a type that the autoscaler can add. If a pod without a scheduling
-gate requests more than the free total of every node, the autoscaler adds a node by itself. Nodes
-are requested only for the other pods.
+pod must also fit an empty node of a type that the autoscaler can add. The autoscaler adds a node by
+itself if a pod has no scheduling gate, and no node has enough free resources in total for the pod.
+So nodes are requested only for the other pods.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ from gputile.core.scheduling.new_nodes import (
 )
 
 _SECOND: Final = 10**9
-# the time in which kube-scheduler and preemption may still place a pod
+# how long a pod is left to kube-scheduler and preemption before a node is requested
 SETTLING_SECONDS: Final = 5.0
 MOST_PODS: Final = 256  # per round, plus the remaining pods of the last gang
 _MOST_IDLE: Final = 100  # idle nodes of a type that get placeholders
@@ -63,21 +63,21 @@ class _NodeAttempt:
     """A period in which nodes of a type are requested without a break."""
 
     since_ns: int
-    newest_ns: int  # the latest creation of a node
+    newest_ns: int  # when the newest node was created
     joined: int = 0  # nodes that have joined
     wanted: int = 0  # pods that have wanted a node
-    uids: set[str] = field(default_factory=set)  # the pods among them that still exist
+    uids: set[str] = field(default_factory=set)  # the pods that have wanted a node and still exist
 
 
 class NodeBackoff:
-    """Remembers how often nodes of a type were requested for a waiting pod.
+    """Limits how often nodes of a type are requested for a waiting pod.
 
-    Times are Unix time in nanoseconds. An attempt lasts while nodes of a type are requested without
-    interruption, for any pods. An attempt also ends when a node has joined for each pod that wanted
-    a node. The second attempt may follow at once. After the second attempt, the pod backs off for
-    ``wait_ns``. The back-off doubles with each further attempt, up to an hour. An attempt in which
-    no node joined for ``wait_ns`` counts as two attempts, so that the next type is tried. An
-    attempt that is interrupted before any node joined does not count.
+    Times are Unix time in nanoseconds. An attempt begins when nodes of a type are requested, for
+    any pods. The attempt ends when no more nodes are requested, when a node has joined for each pod
+    that wanted one, or when no node has joined for ``wait_ns``. In the last case, it counts as two
+    attempts, so that another type is tried next. An attempt does not count if the requests ended
+    before any node joined. The second attempt may follow at once. After it, the pod backs off for
+    ``wait_ns``. The back-off doubles with each further attempt, up to an hour.
     """
 
     def __init__(self, wait_ns: int) -> None:
@@ -195,7 +195,7 @@ class NodeRequestPlanner:
     def _pods_without_room(self) -> list[GangCandidate]:
         """Return the pods that no node has room for, by priority and age.
 
-        Pods that no node type accepted come last. Among these, the pod that was tried longest ago
+        Pods that no node type accepted come last. Among these, the pod whose refusal is oldest
         comes first. The pods of a gang stay together.
         """
         groups: dict[Hashable, list[Pod]] = {}
@@ -237,11 +237,11 @@ class NodeRequestPlanner:
     def _wanted(
         self, pods: Sequence[GangCandidate], nodes: Mapping[str, TypeNodes]
     ) -> tuple[NewNodes, Counter[str]]:
-        """Return the plan, and how many nodes of each type to request.
+        """Return the plan of new nodes, and how many nodes of each type to request.
 
         Nodes that the autoscaler adds by itself are not counted. If ``autoscaling.mostNodes`` is
-        too low for all pods, the first pods get nodes. Nodes on which pods are expected are removed
-        from ``TypeNodes.idle``.
+        too low for all pods, the first pods get nodes. Nodes that pods are expected to use soon are
+        removed from ``TypeNodes.idle``.
         """
         state, barred = self._state, self._barred(pods, nodes)
         starting = {name: of_type.starting for name, of_type in nodes.items()}
@@ -305,7 +305,7 @@ class NodeRequestPlanner:
         """Return why no node of a type is requested for a pod, by UID and type.
 
         A type is barred for a pod if the existing nodes of the type would not accept the pod. A
-        type is also barred while the pod backs off.
+        type is also barred while the pod backs off from requests for the type.
         """
         barred: dict[tuple[str, str], Refusal[NodeTypeRule]] = {}
         for kind in self._types:
@@ -339,7 +339,7 @@ class NodeRequestPlanner:
     def _covered_by_type(
         self, found: NewNodes, wanted: Counter[str], nodes: Mapping[str, TypeNodes]
     ) -> dict[str, set[str]]:
-        """Return the idle nodes by type. Each of these nodes needs an additional placeholder.
+        """Return, by type, the idle nodes that each need an additional placeholder.
 
         An autoscaler puts placeholders on idle nodes before it adds nodes. Without placeholders,
         the autoscaler would also remove idle nodes on which a waiting gang has room.

@@ -1,7 +1,7 @@
 """Writes the node requests of ``node_request_planner``: creates and deletes placeholder pods.
 
-``node_request_planner`` decides how many nodes of which type are requested. This module does not
-decide. It describes the existing nodes to the planner (``nodes_by_type``), and writes the result.
+``node_request_planner`` decides how many nodes of which type are requested. This module describes
+the existing nodes to the planner (``nodes_by_type``), and writes the decisions of the planner.
 
 A placeholder makes the cluster's autoscaler add an empty node. A placeholder names a scheduler that
 does not exist, so it is never bound. The controller writes the condition by which autoscalers find
@@ -72,7 +72,7 @@ _ON_AN_EMPTY_NODE: Final = {
 
 
 def placeholder_job(name: str, kind: NodeType, wait_seconds: int) -> dict[str, Any]:
-    """Return the Job of a placeholder. The Job ends a minute after ``wait_seconds``."""
+    """Return the Job of a placeholder. The Job lasts a minute longer than ``wait_seconds``."""
     labels = {PLACEHOLDER_LABEL: "true"} | (
         {GPU_COUNT_LABEL: str(len(kind.gpus))} if kind.mode.shared else {}
     )
@@ -194,7 +194,7 @@ def _is_usable(state: ClusterState, node: Node, kind: NodeType) -> bool:
 
 @dataclass(slots=True)
 class NodeRequestRound:
-    """The result of a round."""
+    """The placeholders to create and delete after one round, and the events to record."""
 
     now_ns: int
     created: list[NodeType] = field(default_factory=list)  # the node types of new placeholders
@@ -272,7 +272,7 @@ class Placeholders:
             await self._try_write(self._writer.mark_unschedulable(pod, _MESSAGE))
 
     async def wait_until_gone(self) -> None:
-        """Wait until the deleted placeholders are gone, for at most ``CHECKS`` checks.
+        """Wait until the deleted placeholders are gone. Give up after ``CHECKS`` checks.
 
         Gangs start only after this wait. If a gang took the node that was added for an existing
         placeholder, an autoscaler would add another node for the placeholder.

@@ -1,11 +1,10 @@
 """Reserves GPUs for single pods that preempt, and chooses their victims.
 
 kube-scheduler also preempts for single pods, and acts first. If kube-scheduler has nominated a node
-for the pod, the GPUs that the victims free there are reserved for the pod. So no successor of a
-victim takes these GPUs. If kube-scheduler has found no victims, or if nothing could be reserved for
-some time, victims are chosen here. The extender binds the pod as soon as its GPUs are free. The
-victims of a pod are chosen again in each round, so a new leader continues with the reservations
-that it finds.
+for the pod, the GPUs that its victims free there are reserved for the pod. So no pod that replaces
+a victim takes these GPUs. If kube-scheduler has found no victims, or if no GPUs could be reserved
+for some time, victims are chosen here. The extender binds the pod once its GPUs are free. The
+victims are chosen again in each round, so a new leader continues with the reservations it finds.
 """
 
 from collections.abc import Callable, Collection
@@ -81,10 +80,7 @@ class PodPreemption:
         return bool(self._nominated_node(gang)) or not self._shared.is_backing_off(gang)
 
     def _nominated_node(self, gang: Gang) -> str:
-        """Return the node that kube-scheduler nominated recently, or an empty text.
-
-        The text is also empty if the node no longer accepts the pod.
-        """
+        """Return the recently nominated node if it still accepts the pod, or an empty string."""
         node, now_ns = gang.pod.status.nominated_node_name, self._state.now_ns
         before, since_ns = self._nominated.get(gang.name, ("", 0))
         if before != node:
@@ -154,7 +150,7 @@ class PodPreemption:
         """Return whether the node accepts the pod, and lower-priority pods will free the GPUs."""
         place = found.places[gang.pod.metadata.uid]
         uuids = {gpu.uuid for gpu in place.gpus}
-        # Terminating pods count, because their successors must not take the GPUs.
+        # Terminating pods count, because pods that replace them must not take the GPUs.
         leave = (
             found.evicted
             or found.withdrawn

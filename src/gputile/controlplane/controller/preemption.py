@@ -5,7 +5,7 @@ if their eviction still frees all reserved GPUs. Reservations are given up if th
 refused, if a pod or a reserved GPU is lost, and when the reservations expire. The gang then backs
 off before its next attempt.
 
-A gang's plan may not start until all its GPUs are free. Then the controller writes the plan again
+A gang's plan must not start until all its GPUs are free. Then the controller writes the plan again
 as a plan that may start. A new leader finds the reservations and the terminating pods, and plans
 from there. ``pod_preemption`` makes the plans of single pods.
 """
@@ -42,7 +42,7 @@ from gputile.core.scheduling.reservation_rules import lost_reservation
 
 _SECOND = 10**9
 _BACKOFF_NS = 10 * _SECOND  # between two searches for the same gang or pod
-MOST_SEARCHES = 16  # per round; the limit for gangs, and the limit for single pods
+MOST_SEARCHES = 16  # per round, for gangs and for single pods separately
 _RENEW_PART = 4  # reservations are renewed in the last quarter of their time
 
 
@@ -106,7 +106,7 @@ class Preemption:
         return self.search(gang, closed)
 
     def reserve(self, gang: Gang, found: GangVictims, builder: RoundBuilder) -> GangPlan:
-        """Reserve the GPUs that victims have to leave. Return the plan, which may not start yet."""
+        """Reserve the GPUs that victims must free. Return the plan, which must not start yet."""
         lasts_ns = self.choose(gang, found, f"preempted by gang {gang.name}")
         plan = GangPlan(found.places, True)
         self._plans[gang.name] = PreemptionPlan(plan, self._state.now_ns + lasts_ns, lasts_ns)
@@ -116,7 +116,7 @@ class Preemption:
     def advance(
         self, gang: Gang, preempting: PreemptionPlan, builder: RoundBuilder
     ) -> PreemptionState:
-        """Evict the remaining victims, give the plan up, or end it because its GPUs are free."""
+        """Evict the remaining victims, or end the preemption if it failed or its GPUs are free."""
         hold_ns = self._state.ledger.configuration.gangs.hold_seconds * _SECOND
         renew_ns = self._state.now_ns + hold_ns // _RENEW_PART
         state, why = self._gang_progress(gang, preempting)
@@ -160,7 +160,7 @@ class Preemption:
         return progress, ""
 
     def _bookings(self, preempting: PreemptionPlan) -> dict[str, Booking] | None:
-        """Return the reservations of a plan by UID, or None if a reservation is missing."""
+        """Return the bookings of a plan's pods by UID, or None if a reservation is missing."""
         found: dict[str, Booking] = {}
         plans: Counter[str] = Counter()
         for uid, place in preempting.plan.places.items():
@@ -176,7 +176,7 @@ class Preemption:
         return found if len(plans) == 1 else None
 
     def search(self, gang: Gang, closed: Collection[str] = ()) -> GangVictims | None:
-        """Return the cheapest victims. Single pods, but not gangs, may replace reservations."""
+        """Return the cheapest victims, or None. Only a single pod may take over reserved GPUs."""
         state = self._state
         try:
             members = [
@@ -193,8 +193,8 @@ class Preemption:
         """Set the victims, and return the duration of the reservations in nanoseconds.
 
         The victims are evicted from the next round on. The reservations last
-        ``preemption.keepSeconds`` beyond the longest grace period of the victims and of terminating
-        pods.
+        ``preemption.keepSeconds`` beyond the longest grace period of the victims and of the pods
+        that already terminate.
         """
         self.evictions.choose(gang.name, found.evicted, why)
         facts, now_s = self._state.evictable.facts, self._state.now_ns / _SECOND
@@ -215,9 +215,9 @@ class Preemption:
     ) -> tuple[PreemptionState, str]:
         """Return the state of reservations, and the reason if the reservations are lost.
 
-        ``planned`` contains the pods and their nodes. ``ends_ns`` contains the reservations' end
-        (Unix time) and their longest duration. An end further ahead than this duration results from
-        a wrong clock, and the reservations count as lost.
+        ``planned`` contains the pods and their nodes. ``ends_ns`` contains the Unix time at which
+        the reservations end, and their longest possible duration. If the end is further ahead than
+        this duration, a clock was wrong, and the reservations count as lost.
         """
         state = self._state
         until_ns, lasts_ns = ends_ns
@@ -262,8 +262,8 @@ class Preemption:
     def give_up(self, gang: Gang, why: str) -> None:
         """Give up the reservations, and the nomination of a single pod.
 
-        For a single pod, a failed write is repeated in the next round. For a gang, the planner of
-        gangs removes or reuses the reservations.
+        For a single pod, a failed write is repeated in the next round. For a gang, the gang
+        planner removes or reuses the reservations.
         """
         self._end(gang)
         if gang.is_single:

@@ -1,7 +1,7 @@
 """Runs the controller's rounds: wake, snapshot, plan in a worker thread, write, record events.
 
 The event loop owns the cluster state, and processes watch events while a round is planned. The
-worker thread uses only a snapshot and the memory of the planners, which nothing else uses at that
+worker thread uses only a snapshot and the state of the planners, which nothing else uses at that
 time. The snapshot is not taken while a list is being applied. A plan for pods that have changed
 since the snapshot is not written. Each write is conditional on the pod's version in the snapshot.
 """
@@ -36,7 +36,7 @@ class RoundPlans:
 class Rounds:
     """Runs rounds while this replica is ``active``.
 
-    ``gangs`` and ``requests`` are a planner and its writer. They are None if gangs or node requests
+    ``gangs`` and ``requests`` are each a planner and its writer, or None if gangs or node requests
     are disabled. ``compute`` calls a function in a thread.
     """
 
@@ -60,8 +60,8 @@ class Rounds:
         """Run a round soon.
 
         With ``for_requests``, the round also plans node requests. This is necessary after a node
-        has joined or got a pod. The placeholder that requested the node must be deleted before an
-        autoscaler adds another node for the placeholder.
+        has joined or got a pod, because the placeholder that requested the node must be deleted
+        before an autoscaler adds another node for the placeholder.
         """
         self._requests_woken = self._requests_woken or for_requests
         self._woken.set()

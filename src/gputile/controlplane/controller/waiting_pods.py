@@ -14,7 +14,7 @@ class WaitingPods:
     """The unbound pods by UID.
 
     ``refused`` contains GPU pods that kube-scheduler found unschedulable and for which it nominated
-    no node. Pods of gangs are excluded if gangs are planned. ``preemptors`` contains unschedulable
+    no node. Pods of gangs are excluded if gangs are enabled. ``preemptors`` contains unschedulable
     GPU pods that may preempt, and pods that have a reservation for preemption. Placeholders are
     recognized only in ``namespace``, so that tenants cannot create pods that count as placeholders.
     """

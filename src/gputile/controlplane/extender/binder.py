@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CONFIRMATION_S = 10.0
 # the most versions of a pod for which a Binding is sent while other clients write to the pod
 _VERSIONS = 4
-# The longest wait of a pod for the first pod of its gang. kube-scheduler's time-out is 5 s.
+# how long a pod waits for the first pod of its gang; the time-out of kube-scheduler is 5 s
 FIRST_POD_S = 2.5
 # This is shorter than the API server's own limit, and long enough for a busy etcd. If no response
 # arrives in time, ``_resolve`` finds out the result.
@@ -58,8 +58,8 @@ class PodApi:
     async def bind(self, binding: Binding) -> None:
         """Send the Binding if this replica still holds the Lease.
 
-        The Lease is checked after the pod's resourceVersion was chosen. So no Binding is sent for a
-        version that is newer than the loss of the Lease. The next holder of the Lease fences off
+        The pod's resourceVersion was read before this check of the Lease. So no Binding is sent for
+        a version that the pod got after the Lease was lost. The next holder of the Lease fences off
         Bindings for older versions (``extender.fence``).
 
         Raises:

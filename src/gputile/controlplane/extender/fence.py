@@ -3,7 +3,7 @@
 A Binding names the resourceVersion of its pod. Once the pod has another version, the Binding is
 never executed, even if it was delayed for long in a socket or in an API server that hung. So an
 extender that may have a predecessor writes to every pod that may have such a Binding. After that,
-it lists the cluster. Executed Bindings are in the list, and all others have become impossible. The
+it lists the cluster. Executed Bindings are in the list, and all others have become impossible. This
 method depends neither on the extender's clock nor on the API server's clock.
 """
 
@@ -69,7 +69,7 @@ async def fence_off(
 def _may_have_binding(pod: Pod) -> bool:
     """Return whether the API server may still execute an extender's Binding of this pod.
 
-    A pod with an invalid request counts, because an earlier configuration may have allowed it.
+    Also true for a pod with an invalid request, which an earlier configuration may have allowed.
     """
     is_closed = (
         pod.spec.node_name

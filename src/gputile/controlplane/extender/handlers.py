@@ -1,6 +1,6 @@
 """Handles the extender's verbs, with typed arguments and results.
 
-A pod that breaks a rule fits no node, and the result states the rule. A call fails only for other
+If a pod breaks a rule, it fits no node, and the result states the rule. A call fails only for other
 reasons: the cluster is not listed yet, another replica leads, or the call is malformed.
 """
 
@@ -40,8 +40,8 @@ from gputile.core.scheduling.victim_choice import completed_victims, may_preempt
 
 log = logging.getLogger(__name__)
 
-# Filter stores pods for bind, up to these limits of their number and of the bytes of their JSON.
-# Bind reads other pods from the API server.
+# Filter stores at most so many pods, and so many bytes of their JSON, for bind. Bind reads other
+# pods from the API server.
 _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 
@@ -152,7 +152,7 @@ class ExtenderHandlers:
 
         kube-scheduler proposes the nodes and the first victims. All of these victims stay in the
         result, and more are added if too few GPUs would become free. A node is left out if no
-        evictions free enough GPUs there. Other calls may run between two nodes.
+        evictions free enough GPUs there. The event loop may handle other calls between two nodes.
         """
         proposed = args.node_name_to_meta_victims or {}
         if not may_preempt(self._engine, args.pod):

@@ -74,7 +74,7 @@ class Informer:
     async def listed_pods(self, event: Replaced[Pod]) -> None:
         """Apply a list of pods. Pods that are missing from the list are removed first.
 
-        Other tasks that run in between may see an outdated ledger, as they do if the watch lags. A
+        Other tasks that run meanwhile may see an outdated ledger, as they do if the watch lags. A
         replica waits until the whole list is applied before it becomes the leader.
         """
         position = self._ledger.changes.position
@@ -105,7 +105,7 @@ class Informer:
         self._free_any(position)
 
     def _free_any(self, position: int, node: str = "") -> None:
-        """If the ledger has changed since ``position``, report ``node`` or an arbitrary node."""
+        """Call ``on_freed`` for ``node`` or any node, if the ledger changed after ``position``."""
         if self._ledger.changes.position != position and self._ledger.row_of:
             self._on_freed(node or next(iter(self._ledger.row_of)))
 
@@ -122,7 +122,7 @@ class Informer:
                 pass  # The reflector logs the object. The last known state of the node stays.
 
     def claims(self, event: WatchEvent[ResourceClaim]) -> None:
-        """Apply an event of claims. kube-scheduler itself requeues pods when a claim is deleted."""
+        """Apply an event about claims. kube-scheduler itself requeues pods after a deletion."""
         match event:
             case Applied(claim):
                 self._ledger.apply_claim(claim)
@@ -170,10 +170,7 @@ class PodRequeuer:
             self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """Annotate a node after each call of ``record_freed``.
-
-        The change requeues all refused pods.
-        """
+        """Annotate the nodes that ``record_freed`` records, so that refused pods are requeued."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

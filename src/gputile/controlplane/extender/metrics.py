@@ -1,6 +1,6 @@
 """Defines the extender's own metrics: requests, pending pods, and free GPU memory.
 
-The number of series does not depend on the size of the cluster.
+The number of time series does not depend on the size of the cluster.
 """
 
 import asyncio
@@ -197,7 +197,7 @@ class PendingPods:
         return [(reason.value, found[reason]) for reason in PendingReason]
 
     def since(self) -> list[tuple[str, float]]:
-        """Return when the longest wait for each reason began (Unix seconds), or 0 for no wait."""
+        """Return when the longest wait for each reason began (Unix seconds), or 0 if none waits."""
         found: dict[PendingReason, float] = {}
         for reason, since in self._waits.values():
             found[reason] = min(since, found.get(reason, since))

@@ -52,7 +52,7 @@ PRICES_LAST_S = 60.0  # older prices are recomputed, because scarcity may have c
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """The settings of this process."""
+    """The settings of an extender process."""
 
     host: str = "127.0.0.1"
     port: int = 8888
@@ -66,7 +66,7 @@ class ExtenderSettings:
 
 
 class Extender:
-    """An extender with one configuration."""
+    """An extender that runs with one configuration."""
 
     def __init__(
         self,
@@ -242,10 +242,10 @@ class Extender:
 class PriceLearning:
     """Recomputes the prices of a placement engine while pods arrive.
 
-    Another process computes the prices, so that no decision waits. It solves a cutting-stock
-    problem (``placement.prices``), and scores all nodes by the prices
-    (``placement.packing_scores``). If the process fails, the previous prices stay in force. Before
-    the first prices, the engine prefers full nodes.
+    Another process computes the prices, so that no decision waits for them. It solves a
+    cutting-stock problem (``placement.prices``), and scores all nodes by the prices
+    (``placement.packing_scores``). If the process fails, the previous prices stay in force. Until
+    the first prices are known, the engine prefers full nodes.
     """
 
     def __init__(self, engine: PlacementEngine, *, look_every: float = 1.0) -> None:

@@ -34,10 +34,10 @@ FOLLOW_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """The settings of this process.
+    """The settings of a webhook process.
 
     After SIGTERM, the webhook answers reviews for ``drain_seconds``, because API servers may still
-    send some.
+    send reviews.
     """
 
     namespace: str

@@ -1,11 +1,13 @@
-"""Completes a GPU pod at admission: toleration, memory unit, scheduler, gate and node affinity.
+"""Completes a GPU pod at admission.
+
+It sets toleration, memory unit, isolation, scheduler, scheduling gate and node affinity.
 
 Node affinity excludes node types that could never run the pod (U8). An autoscaler would otherwise
 add such nodes, since it compares requests only with a node's totals. For example, a request for 20
 units fits the total of four GPUs with 15 units each, but fits none of these GPUs.
 
-A pod with another memory unit, or an invalid size of a gang, is refused here. ``isolation_bypass``
-and ``devices.request`` decide on other refusals.
+A pod is refused here if it sets a memory unit that differs from the cluster's, or an invalid gang
+size. ``isolation_bypass`` and ``devices.request`` decide on other refusals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +46,7 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def add_toleration(pod: Pod, rewriting: Rewriting, *, claims: bool = False) -> None:
-    """Add a toleration for the taint of GPU nodes if the pod requests a GPU or has claims (G7)."""
+    """Tolerate the taint of GPU nodes if the pod requests a GPU or has ``claims`` (G7)."""
     tolerated = any(
         t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
         for t in pod.spec.tolerations
@@ -59,9 +61,9 @@ def add_claims_resource(pod: Pod, rewriting: Rewriting) -> None:
     """Make kube-scheduler call the extender for a pod with claims.
 
     kube-scheduler calls an extender only for pods that request certain resources, even if the
-    amount is 0. So the pod gets a request for 0 of a resource that no node has. kube-scheduler and
-    the kubelet otherwise ignore requests for 0. Which driver serves a claim is not known at
-    admission, so claims of all drivers count.
+    amount is 0. So the pod gets a request for 0 of a resource that no node has. The request has no
+    other effect on kube-scheduler and the kubelet. Which driver serves a claim is not known at
+    admission, so a claim of any driver counts.
     """
     if requests_gputile_gpu(pod):
         rewriting.warnings.append(
@@ -114,7 +116,7 @@ def set_unit_and_isolation(pod: Pod, unit_mib: int, isolation: str, rewriting: R
 
 
 def set_scheduler(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
-    """Set gputile's ``scheduler``, unless it is "" or the pod already names another scheduler."""
+    """Replace the default scheduler of the pod with ``scheduler``, unless ``scheduler`` is ""."""
     if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
         rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
@@ -203,7 +205,7 @@ def exclude_node_types(
 def _operations(
     affinity: Affinity | None, wanted: Sequence[NodeSelectorRequirement]
 ) -> Iterator[Operation]:
-    """Yield operations that add the requirements to each term, since the terms are alternatives."""
+    """Yield operations that add ``wanted`` to each term, since a node needs to match only one."""
     required: dict[str, Any] = {
         "nodeSelectorTerms": [{"matchExpressions": [_as_json(each) for each in wanted]}]
     }

@@ -60,7 +60,7 @@ GPU_PATHS: Final = (
 NODE_PATHS: Final = (
     "/dev/char",
     "/dev/dri",
-    "/dev/fd",  # a link to the open files of the program that follows it
+    "/dev/fd",  # a link to the open files of the process that follows the link
     "/dev/mem",
     "/dev/vfio",
     "/etc/cdi",
@@ -162,7 +162,7 @@ _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABE
 
 
 def access_refusals(pod: PodView, *, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for each way in which the pod could use GPUs without a booking.
+    """Yield a refusal for each way in which the pod could use GPUs without an allocation.
 
     ``gpu`` states whether the pod requests GPUs.
     """
@@ -262,9 +262,9 @@ def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal[AdmissionRule]]:
 
 
 def _mount_problem(path: str, gpu: bool) -> str | None:
-    """Return why no volume may be mounted at a path, with the remedy. Return None if one may.
+    """Return why no volume may be mounted at a path, with the remedy, or None if it is allowed.
 
-    A volume mounted above the directory of the limits does not hide the limits at first, since
+    A volume that is mounted on a parent of ``LIMIT_PATHS`` does not hide the limits at first, since
     runtimes mount deeper paths later. But another container with the same volume could then remove
     the mount points of the limits.
     """

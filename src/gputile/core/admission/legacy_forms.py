@@ -26,7 +26,7 @@ from gputile.core.refusal import AdmissionRule, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A change. ``path`` lists keys and indices from the root. A final "-" appends to a list."""
+    """A JSON patch operation. ``path`` lists keys and indices. A final "-" appends to a list."""
 
     op: Literal["add", "remove", "replace"]
     path: tuple[str | int, ...]
@@ -55,7 +55,7 @@ def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
 
 
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
-    """Return a copy of ``node`` with the change at ``path``. Both share all other parts."""
+    """Return a copy of ``node`` with the change at ``path``. The copy shares unchanged parts."""
     step, rest = path[0], path[1:]
     if isinstance(node, list | tuple):
         index = len(node) if step == "-" else int(step)

@@ -1,4 +1,4 @@
-"""Defines the fields by which a pod could use GPUs without a booking.
+"""Defines the fields by which a pod could use GPUs without an allocation.
 
 They are separate from ``api.core``, which is decoded for tens of thousands of pods. The fields here
 are decoded for one pod at a time.

@@ -86,7 +86,7 @@ class AdmissionPolicy:
     unit_mib: int  # the memory unit in force
     trusted: Collection[str]  # the users that may write allocations
     gangs: bool = False  # whether pods of gangs get a scheduling gate
-    unsafe_access: bool = False  # whether the pod's namespace may use GPUs without a booking
+    unsafe_access: bool = False  # whether the namespace allows GPU use without an allocation
     scheduler: str = ""  # for pods that name no scheduler
     time: GpuTime = DEFAULT_TIME  # the sharing of GPU time, and the allowed weights
     node_types: Sequence[NodeType] = ()  # excluded for pods that they could never run
@@ -221,7 +221,7 @@ def _binding_refusals(
 def _change_refusals(
     request: AdmissionRequest, policy: AdmissionPolicy
 ) -> list[Refusal[AdmissionRule]]:
-    """Return a refusal for each rule that a change breaks. Unchanged parts are not reviewed."""
+    """Return a refusal for each rule that a change breaks. Only what has changed is reviewed."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
     added = _added(old, new)
     user = request.user_info.username
@@ -264,7 +264,7 @@ def _added(old: PodView, new: PodView) -> PodView:
 
 
 def _has_too_many_items(*objects: msgspec.Raw) -> bool:
-    """Return whether an object is too large to be reviewed. Items are counted without decoding."""
+    """Return whether an object has more than ``MOST_ITEMS`` items. The objects are not decoded."""
     return any(has_more_items(bytes(each), MOST_ITEMS) for each in objects)
 
 
@@ -335,10 +335,10 @@ def count_change_refusals(
 def gang_change_refusals(
     old: PodView, new: PodView, user: str, trusted: Collection[str]
 ) -> Iterator[Refusal[AdmissionRule]]:
-    """Yield a refusal for each gang gate or label that a user other than gputile changes.
+    """Yield a refusal for each change of a gang gate or gang label by a user not in ``trusted``.
 
-    Only waiting pods are protected. gputile neither sets nor removes a gate on a pod whose labels
-    name no gang, so such a gate is not protected.
+    Only pods with a gate are protected. gputile neither sets nor removes a gate on a pod whose
+    labels name no gang, so such a gate is not protected.
     """
     if user in trusted or not old.gated or old.metadata.labels.keys().isdisjoint(FIXED):
         return

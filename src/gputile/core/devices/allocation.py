@@ -70,7 +70,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def allocate(request: Request, chosen: Sequence[Gpu], mode: str, now_ns: int) -> Allocation:
-    """Build the allocation of the ``chosen`` GPUs, which has a GPU once for each time slice."""
+    """Build the allocation of the ``chosen`` GPUs. ``chosen`` has a GPU once per time slice."""
     if request.shape.kind is RequestKind.SHARED:
         shape, count = request.shape, len(chosen)
         gpus = tuple(GpuShare(gpu.uuid, gpu.index, shape.mib, shape.percent) for gpu in chosen)
@@ -98,9 +98,9 @@ def assign_whole(
     """Return the GPUs of each container, or None if there are too few.
 
     ``slices`` has the number of containers that can use each GPU at once, which is 1 without
-    time-slicing. The GPUs of a container are different ones, first those with the most slices left.
-    A container gets the GPUs of ended init containers before others, as the kubelet reuses their
-    devices.
+    time-slicing. All GPUs of one container are distinct. A container first gets the GPUs of ended
+    init containers, since the kubelet reuses their devices, and then the GPUs with the most slices
+    left.
     """
     left, ended, found = dict(slices), list[GpuT](), dict[str, tuple[GpuT, ...]]()
     for container in containers:
@@ -123,8 +123,8 @@ def assign_whole(
 def check_allocation(allocation: Allocation) -> Allocation:
     """Return ``allocation`` if it is consistent.
 
-    The ledger books ``gpus``, and the node enforces ``containers``. So no container may have more
-    than is booked.
+    ``gpus`` are the amounts booked in the ledger. ``containers`` are the limits that the node
+    enforces. So no container may have more than is booked.
 
     Raises:
         AllocationError: a shared GPU is listed twice, two GPUs have the same index, or a container
@@ -169,9 +169,9 @@ def binding_annotations(allocation: Allocation, gpus: Sequence[Gpu], pod: Pod) -
     """Return the annotations of a Binding: the allocation, and annotations for existing tools (B9).
 
     gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations support one GPU per pod, so only pods with one
-    GPU get them. Every pod with shared GPUs gets the ACK allocation. Its readers accept only
-    numbers as keys: the position of a container in ``spec.containers``, and the index of a GPU.
-    They add up all amounts, so init containers are omitted.
+    GPU get them. Every pod with shared GPUs gets ACK's allocation annotation. Tools that read this
+    annotation accept only numbers as keys: the position of a container in ``spec.containers``, and
+    the index of a GPU. These tools add up all amounts, so init containers are omitted.
     """
     annotations = {ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     if allocation.whole:
@@ -208,7 +208,7 @@ class ReservationError(ValueError):
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The reservation of one pod in a plan of pods that start together.
 
-    A preemptor has a plan of its own.
+    A pod that preempts others has a plan of its own.
     """
 
     plan: _Name  # the plan's name

@@ -1,4 +1,4 @@
-"""Parses the requests of a ResourceClaim into the shapes that placement uses.
+"""Parses the requests of a ResourceClaim into values of ``Shape``, which placement uses.
 
 kube-scheduler allocates claims. gputile ranks nodes and predicts the GPU, so it must read amounts
 as kube-scheduler does: rounded up to the next step, with the defaults of the node's ResourceSlice.
@@ -40,10 +40,10 @@ def asks_for_gpus(claim: ResourceClaim) -> bool:
 
 
 def parse_claim(claim: ResourceClaim) -> tuple[Shape, ...]:
-    """Return the GPU shapes that a claim requests, in kube-scheduler's order of allocation.
+    """Return the shapes of a claim's requests, in kube-scheduler's order of allocation.
 
-    The GPUs of one shape are distinct. Different shapes may share a GPU. If a request has
-    alternatives, only the first alternative is read.
+    The GPUs of one shape are distinct. Different shapes may get shares of the same GPU. If a
+    request has alternatives, only the first alternative is read.
 
     Raises:
         RequestError: no GPU can ever serve a request, or a request does not state its amount.

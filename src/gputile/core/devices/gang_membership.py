@@ -37,8 +37,8 @@ def gang_of(pod: Pod) -> GangName | None:
     """Return the gang of a pod, or None if the pod is scheduled alone.
 
     A pod whose labels name a gang without a valid size is scheduled alone, and admission reports
-    the mistake. A static pod belongs to no gang: its kubelet starts it and writes its labels, and a
-    node must not affect pods of other nodes.
+    the mistake. A static pod belongs to no gang: its kubelet starts the pod and writes its
+    labels, and must not affect pods of other nodes.
     """
     meta = pod.metadata
     if MIRROR_ANNOTATION in meta.annotations:
@@ -64,7 +64,7 @@ def gang_size(
 ) -> int:
     """Return how many pods of a gang start together, or 0 if unknown.
 
-    ``min_members`` are the sizes in PodGroups.
+    ``min_members`` maps the namespace and name of a PodGroup to its size.
     """
     if gang.by_object:
         return max(0, min_members.get((gang.namespace, gang.name), 0))
@@ -93,7 +93,7 @@ def started_pods(pods: Sequence[Pod]) -> list[Pod]:
     A pod that is being deleted does not count, since a new pod replaces it. A succeeded pod counts
     while other pods of the gang run. Otherwise a succeeded pod counts only if a waiting pod belongs
     to the same run: the waiting pod is in the same plan, or was created before the succeeded pod
-    was bound. A pod from an earlier run of the same name must not let a new run start in part. The
+    was bound. Otherwise, pods from an earlier run could let a new run start with too few pods. The
     API server sets the times of creation and binding, so gputile's clocks do not matter.
     """
     bound = [

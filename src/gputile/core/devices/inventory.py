@@ -72,7 +72,7 @@ def check_inventory(inventory: Inventory) -> Inventory:
 
     Raises:
         InventoryError: there are too many GPUs, two GPUs share an index or a UUID, the bandwidth
-            matrix has the wrong shape or invalid values, or the memory unit is out of range.
+            matrix has the wrong size or invalid values, or the memory unit is out of range.
     """
     gpus = inventory.gpus
     if len(gpus) > MOST_GPUS:
@@ -132,8 +132,8 @@ def resources_for_mode(
 ) -> dict[str, int]:
     """Return the resources that a node in ``mode`` advertises for ``gpus``.
 
-    Resources of other modes are 0. Unhealthy GPUs count in a node's capacity (``count_unhealthy``),
-    but not in its allocatable.
+    Resources of other modes are 0. Set ``count_unhealthy`` to compute the node's capacity, which
+    includes unhealthy GPUs. Allocatable excludes them.
     """
     counted = [gpu for gpu in gpus if gpu.healthy or count_unhealthy]
     resources = {GPU_MEMORY: 0, GPU_CORE: 0, TOPOLOGY_GPU: 0, WHOLE_GPU: 0}

@@ -57,7 +57,7 @@ class RequestKind(Enum):
 
 
 class Phase(Enum):
-    """When a container runs: before the apps, before and alongside them, or as one of them."""
+    """The kind of a container, which determines when the container runs."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -100,7 +100,8 @@ class Shape:
 class Request:
     """A pod's GPU request in its normal form. ``unit_mib`` is the size of a memory unit in MiB.
 
-    ``host`` is the pod's request for CPU and memory. It affects scores, but not the fit.
+    ``host`` is the pod's request for CPU and memory. It affects the scores of nodes, but not
+    which nodes fit.
     """
 
     shape: Shape
@@ -182,7 +183,7 @@ def parse_request(
 def effective(
     containers: Iterable[ContainerRequest], amount: Callable[[ContainerRequest], int]
 ) -> int:
-    """Return what the pod needs at its peak.
+    """Return the largest total ``amount`` of the containers that run at the same time.
 
     Sidecars run until the end. An init container runs together with the sidecars started before it.
     The app containers run together with all sidecars. See KEP-753, "Resources calculation for
@@ -227,7 +228,7 @@ def _container_request(
     if percent % PERCENT_STEP:
         low = percent - percent % PERCENT_STEP
         nearest = [low] if low else []
-        if low % MOST_PERCENT or not low:  # otherwise, more would exceed one GPU
+        if low % MOST_PERCENT or not low:  # more than 100 percent would exceed a GPU
             nearest.append(low + PERCENT_STEP)
         remedy = " or ".join(map(str, nearest))
         raise RequestError(
@@ -282,8 +283,8 @@ def _gpu_count(pod: Pod) -> int:
 def _models(pod: Pod) -> frozenset[str]:
     """Return the GPU models that suit the pod, as label values. An empty set means all models.
 
-    If the pod names no model, its node selector or affinity may require nodes that have certain
-    models. The pod gets only GPUs of these models, even on a node that also has others.
+    If the pod names no model, the models come from node labels that its node selector or affinity
+    requires. The pod gets only GPUs of these models, even on a node that also has others.
     """
     named = pod.metadata.annotations.get(GPU_MODEL) or pod.metadata.labels.get(GPU_MODEL)
     if named:
@@ -314,7 +315,7 @@ def _models_in(labels: Iterable[str]) -> frozenset[str]:
 def _is_isolated(pod: Pod, percent: int = MOST_PERCENT) -> bool:
     """Return whether a pod that requests ``percent`` of compute needs GPUs with isolated memory.
 
-    The result is False for bound pods: a change after the Binding must not make a request invalid.
+    The result is False for bound pods, so that a later change cannot make a request invalid.
     """
     text = pod.metadata.annotations.get(ISOLATION) or pod.metadata.labels.get(ISOLATION)
     if not text or text == "none" or pod.spec.node_name:

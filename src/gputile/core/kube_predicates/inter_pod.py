@@ -1,8 +1,8 @@
 """Checks a pod against placed pods: affinity, anti-affinity and topology spread.
 
 A check is created once for a pod. It counts pods by topology domain, is updated for each added or
-removed pod, and is evaluated for each node. If a pod has too many rules, they are not evaluated, so
-that other pods are not delayed.
+removed pod, and is evaluated for each node. Rules of one type are ignored if they have more than
+``MOST_PARTS`` parts, so that other pods are not delayed.
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
 
 
 def _too_many_parts(terms: Sequence[PodAffinityTerm] | Sequence[TopologySpreadConstraint]) -> bool:
-    """Return whether terms are too large to compare with every pod in bounded time."""
+    """Return whether the terms have more than ``MOST_PARTS`` parts, and so are not evaluated."""
     parts = (part for term in terms for part in _parts(term))
     return next(islice(parts, MOST_PARTS, None), None) is not None
 
@@ -160,8 +160,9 @@ class _Domains(Counter[tuple[str, str]]):
 class _AntiAffinity:
     """Requires that no anti-affinity term excludes the pod from the node's domain.
 
-    The pod's own terms exclude the domains of the pods that they select. With ``existing``, the
-    terms of placed pods are checked: they exclude a placed pod's domain if they select this pod.
+    By default, the pod's own terms are checked. A term excludes the domains of the placed pods that
+    it selects. With ``existing``, the terms of placed pods are checked instead. Such a term
+    excludes the placed pod's own domain if it selects this pod.
     """
 
     def __init__(self, pod: Pod, *, existing: bool) -> None:
@@ -262,7 +263,7 @@ class _Spread:
 def _counts(
     pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node
 ) -> bool:
-    """Return whether a node has all topology keys and meets the policies of the constraint."""
+    """Return whether a node has all topology keys and meets the constraint's node policies."""
     if any(key not in node.metadata.labels for key in keys):
         return False
     if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):

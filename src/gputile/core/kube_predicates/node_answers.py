@@ -1,8 +1,8 @@
 """Caches the results of checks, for thousands of nodes at once.
 
-``NodeRefusals`` has results as numbers. ``StaticAnswers`` has the results for labels, names and
-taints. ``SpareAmounts`` compares the requests of a pod with the free resources of nodes. The checks
-themselves are in ``node_fit`` and ``pod_requests``.
+``NodeRefusals`` stores the results as numbers. ``StaticAnswers`` caches the results for labels,
+names and taints. ``SpareAmounts`` compares the requests of a pod with the free resources of nodes.
+The checks themselves are in ``node_fit`` and ``pod_requests``.
 """
 
 from collections import OrderedDict
@@ -150,7 +150,7 @@ class LruCache(OrderedDict[Key, Value]):
     """A cache of the most recently used values."""
 
     def find(self, key: Key, make: Callable[[], Value], most: int) -> Value:
-        """Return the value of a key, and create a missing value. Store at most ``most`` values."""
+        """Return the value of ``key``, created by ``make`` if missing. Store at most ``most``."""
         found = self.get(key)
         if found is None:
             found = self[key] = make()

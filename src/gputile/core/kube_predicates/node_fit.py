@@ -98,7 +98,7 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 
 def _named_nodes(spec: PodSpec) -> set[str] | None:
-    """Return the only nodes that the affinity admits, or None if the affinity names no nodes.
+    """Return the nodes that the affinity requires by name, or None if it requires none by name.
 
     The affinity of a DaemonSet's pod names one node.
     """

@@ -34,7 +34,7 @@ _Reader = Callable[[ResourceList], Amounts]
 class HostResources(msgspec.Struct, frozen=True, gc=False):
     """Milli-CPU, and MiB of the machine's memory (not of its GPUs).
 
-    There is one such object for each pod of the cluster, so garbage collection skips them.
+    Each pod has such an object, so garbage collection skips these objects.
     """
 
     cpu: int = 0

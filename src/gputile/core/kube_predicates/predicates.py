@@ -93,7 +93,7 @@ class _PlacedPod(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _CountedRules:
-    """The checks of a pod's rules about other pods. They count the first ``seen`` moves of pods."""
+    """The checks of a pod's rules about other pods. They include the first ``seen`` moves."""
 
     pod: Pod
     checks: list[Check]
@@ -114,7 +114,7 @@ class Predicates:
         self._static: LruCache[bytes, StaticAnswers] = LruCache()
         self._spare: SpareAmounts | None = None
         self._questions: LruCache[int, _CountedRules] = LruCache()
-        # Pods added (1) or removed (-1) since the first cached check
+        # Moves: pods added (1) or removed (-1) since the first cached check
         self._moves: list[tuple[Pod, Node, int]] = []
 
     def snapshot(self) -> "Predicates":

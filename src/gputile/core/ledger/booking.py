@@ -36,7 +36,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     name: str
     node: str
     trust_group: str
-    # None if a bound pod requests GPUs and has no readable allocation, so that its GPUs are unknown
+    # None if the GPUs of a bound pod are unknown, because it has no readable allocation
     allocation: Allocation | None
     problem: str = ""  # the reason why the allocation is unknown
     asked_mib: int = 0  # the requested memory of all GPUs, 0 for whole GPUs
@@ -88,7 +88,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return any(share.uuid == uuid for share in self.gpus)
 
     def amounts_on(self, info: NodeInfo) -> dict[int, tuple[int, int]]:
-        """Return the MiB and percent of each GPU that the node has, by the GPU's index."""
+        """Return the MiB and percent that the booking has on each GPU of the node, by GPU index."""
         found: dict[int, tuple[int, int]] = {}
         for share in self.gpus:
             if (i := info.column(share.uuid)) is not None:
@@ -180,8 +180,8 @@ def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None
 def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
     """Raise an allocation to at least what the pod requests.
 
-    The kubelet allocates what is requested. A missing amount is added to each of the pod's GPUs,
-    since it could be on any of them.
+    The kubelet allocates what the pod requests. If the allocation states less, the difference is
+    added to each of the pod's GPUs, since the GPU that has the difference is unknown.
     """
     if shape.kind is not RequestKind.SHARED:
         return allocation if allocation.whole else msgspec.structs.replace(allocation, whole=True)
@@ -253,8 +253,8 @@ def claim_booking(
     """Return the booking of an allocated claim, or None if the claim holds no GPU.
 
     Devices with admin access do not count. MIG instances do not count either, since the inventory
-    does not have them. ``node_info`` describes the node ``claim_node(claim)``. If this node does
-    not have one of the devices, the booking has no GPUs.
+    does not have them. ``node_info`` describes the node ``claim_node(claim)``. If a device of
+    the claim is not on this node, the booking has no GPUs.
     """
     node = claim_node(claim)
     held = [each for each in claim.gpus if not each.admin_access and not each.is_instance]

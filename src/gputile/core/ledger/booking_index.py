@@ -155,7 +155,7 @@ class BookingIndex:
         return self._plans.get(name) or PlanBookings()
 
     def set(self, booking: Booking) -> None:
-        """Add a booking, or replace the pod's booking if node and plan are the same."""
+        """Add a booking, or replace the pod's booking, which must have the same node and plan."""
         uid = booking.uid
         self._by_uid[uid] = self._own(booking.node)[uid] = booking
         if not booking.plan:

@@ -289,7 +289,7 @@ class Ledger:
             self.apply_node(node)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while it is unknown which of its GPUs a pod there uses."""
+        """Block the node if the GPUs of one of its pods are unknown. Otherwise, unblock it."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:

@@ -34,17 +34,17 @@ def group_number(name: str) -> int:
 
 
 class NodeArrays:
-    """The arrays of all nodes, of shape [rows, GPUs] or [rows].
+    """The arrays of all nodes. Each array has the shape [rows, GPUs] or [rows].
 
-    ``used``, ``percent``, ``cpu`` and ``host_mib`` are wide enough for any sum of amounts in
-    annotations and pods.
+    ``used``, ``percent``, ``cpu`` and ``host_mib`` have types that can hold any sum of
+    amounts in annotations and pods.
     """
 
     def __init__(self, rows: int = 16, gpus: int = 8) -> None:
         self.total: Int32 = np.zeros((rows, gpus), np.int32)  # MiB
         self.used: Int64 = np.zeros((rows, gpus), np.int64)  # MiB
         self.percent: Int64 = np.zeros((rows, gpus), np.int64)  # of compute, in use
-        self.pods: Int32 = np.zeros((rows, gpus), np.int32)  # with time-slicing, their time slices
+        self.pods: Int32 = np.zeros((rows, gpus), np.int32)  # or time slices in use
         # The trust group of the GPU's pods, NO_GROUP or MIXED_GROUPS. Only for ``grouped`` nodes
         self.group: Int64 = np.zeros((rows, gpus), np.int64)
         self.usable: Bool = np.zeros((rows, gpus), np.bool_)  # the GPU exists and is healthy
@@ -176,7 +176,7 @@ class NodeTable:
         return row
 
     def block(self, row: int, *, blocked: bool) -> None:
-        """Block a node, so that no pods are bound to it, or unblock it.
+        """Block or unblock a node. No pods are bound to a blocked node.
 
         These nodes are never blocked:
 

@@ -126,7 +126,7 @@ class NodeInfo:
 class GpuState:
     """A GPU and its bookings: MiB, percent of compute, pods, and the number of its trust group.
 
-    With time-slicing, ``pods`` counts the time slices of pods.
+    With time-slicing, ``pods`` counts the time slices in use.
     """
 
     gpu: Gpu
@@ -258,7 +258,7 @@ def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
 
 
 def has_agent_condition(node: Node) -> bool:
-    """Return whether an agent has set a condition. An agent may do so without an inventory."""
+    """Return whether an agent has set a node condition. The node may have no inventory."""
     return any(
         c.type.startswith(CONDITION_PREFIX) and c.type != ConditionType.AGENT_SILENT
         for c in node.status.conditions

@@ -117,12 +117,8 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
         text = f"another device plugin manages its GPUs; the pod needs {_models(shape)}"
         return Refusal(FitRule.MODE, text) if shape.models else None
     if not same_resource(node_info, shape):
-        return Refusal(
-            FitRule.UNIT,
-            _unit_text(node_info, shape),
-            wanted=shape.unit_mib,
-            there=node_info.unit_mib,
-        )
+        wanted, there = shape.unit_mib, node_info.unit_mib
+        return Refusal(FitRule.UNIT, _unit_text(node_info, shape), wanted=wanted, there=there)
     if node_info.sliced and shape.containers:
         return _too_few_slices(node, shape)
     healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
@@ -151,7 +147,7 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
-    """Name the largest GPU that is too small, and how many GPUs are large enough."""
+    """Refuse with the largest GPU that is too small, and how many GPUs are large enough."""
     large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
     has = memory_text(largest.total)
     need = f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"
@@ -220,7 +216,7 @@ def _shortage(
 def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[Refusal[FitRule]]:
     """Yield every reason why ``gpu`` cannot be one of the pod's GPUs.
 
-    The text follows the name of the GPU: "GPU 1" "has 3 GiB of 15 GiB free; ...".
+    Each text continues after the name of the GPU, as in "has 3 GiB of 15 GiB free; ...".
     """
     index, where = gpu.gpu.index, _on_gpus(shape)
     if not gpu.gpu.healthy:
@@ -234,13 +230,9 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[
             yield Refusal(FitRule.GPUS_TAKEN, "is in use", gpu=index)
         return
     if gpu.free < shape.mib:
-        too_small = gpu.total < shape.mib
-        has = (
-            memory_text(gpu.total)
-            if too_small
-            else f"{memory_text(gpu.free)} of {memory_text(gpu.total)} free"
-        )
-        rule = FitRule.TOO_LARGE if too_small else FitRule.GPUS_TAKEN
+        rule, has = FitRule.GPUS_TAKEN, f"{memory_text(gpu.free)} of {memory_text(gpu.total)} free"
+        if gpu.total < shape.mib:
+            rule, has = FitRule.TOO_LARGE, memory_text(gpu.total)
         text = f"has {has}; the pod needs {memory_text(shape.mib)} {where}"
         yield Refusal(rule, text, gpu=index, wanted=shape.mib, there=gpu.free)
     if shape.percent and gpu.percent + shape.percent > 100:
@@ -248,12 +240,10 @@ def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo) -> Iterator[
         text = f"has {left} of 100 percent of compute free; the pod needs {shape.percent} {where}"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=shape.percent, there=left)
     if gpu.pods >= node_info.max_pods_per_gpu:
-        text = (
-            f"has no time slice left ({gpu.pods} are in use)"
-            if node_info.sliced
-            else f"holds {gpu.pods} pods, the most that a GPU may hold here "
-            f"({node_info.max_pods_per_gpu})"
-        )
+        most = node_info.max_pods_per_gpu
+        text = f"holds {gpu.pods} pods, the most that a GPU may hold here ({most})"
+        if node_info.sliced:
+            text = f"has no time slice left ({gpu.pods} are in use)"
         yield Refusal(FitRule.GPUS_TAKEN, text, gpu=index, wanted=1)
     if node_info.grouped and gpu.group not in (NO_GROUP, group_number(shape.trust_group)):
         text = (
@@ -267,10 +257,8 @@ def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
         return node_info.problem
     if node_info.by_claims != shape.by_claims:
         by = ("extended resources", "claims")
-        return (
-            f"it offers its GPUs by {by[node_info.by_claims]}; the pod requests them by "
-            f"{by[shape.by_claims]}"
-        )
+        offered, wanted = by[node_info.by_claims], by[shape.by_claims]
+        return f"it offers its GPUs by {offered}; the pod requests them by {wanted}"
     served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
     asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
     return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"
@@ -292,7 +280,7 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
 
 
 def _way(node_info: NodeInfo) -> str:
-    """Name the reason why memory is not isolated on the node."""
+    """Return a phrase that states why memory is not isolated on the node."""
     if node_info.serving_mode is ServingMode.OTHER_PLUGIN:
         return "another device plugin's GPUs"
     return "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
@@ -319,10 +307,10 @@ def choose_gpus(
 ) -> tuple[GpuState, ...]:
     """Choose the GPUs that the pod gets on ``node``. The request must fit the node.
 
-    ``row`` is the row of the node. The GPUs are sorted by index, and a GPU is repeated for each of
-    its time slices. The result is empty if another device plugin manages the GPUs. ``value`` has
-    the value of each remnant for packing (``PackingState.value``). Without ``value``, packing fills
-    one GPU before the next.
+    ``row`` is the row of the node. The GPUs are sorted by index, and a GPU is repeated for each
+    time slice that the pod gets. The result is empty if another device plugin manages the GPUs. The
+    policy ``packing`` needs ``value``, the value of each remnant (``Prices.value``). Without
+    ``value``, it fills one GPU before the next.
     """
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()

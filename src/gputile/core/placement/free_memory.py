@@ -53,8 +53,8 @@ def free_memory(ledger: Ledger) -> FreeMemory:
 
     Fragmentation is defined as in Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
     Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023). A pod m cannot use the free
-    memory of a GPU if m requests more than this, or if m does not fit the node. F(m) is the sum of
-    this memory over all nodes. F is the mean of F(m) over a workload, weighted by the frequency of
+    memory of a GPU if m requests more than this, or if m does not fit the node. F(m) is all free
+    memory that m cannot use. F is the mean of F(m) over a workload, weighted by the frequency of
     each m. Fragmentation is F divided by all free memory. Here, the workload consists of the 64
     most frequent shapes of requests among the pods that have GPUs now. CPU is ignored.
     """

@@ -1,13 +1,12 @@
 """Scores nodes under ``packing``: a pod is bound where later pods lose the least.
 
 The value of a node is what later pods can use of the node. It is the sum of the prices of the
-shares that still fit its GPUs. Value that will be stranded is subtracted: the node's CPU may run
-out first, or be too little for most pods. A premium is added for capacity that few other nodes
-have. A pod is bound to the node whose value decreases the least. ``fit.choose_gpus`` chooses the
-GPU there.
+shares that still fit its GPUs. Value that later pods cannot use for lack of CPU is subtracted. A
+premium is added for capacity that few other nodes have. A pod is bound to the node whose value
+decreases the least. ``fit.choose_gpus`` chooses the GPU there.
 
-``prices`` computes the prices of shares. All values are in GPUs, and remnants are in thousandths of
-a GPU. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
+``prices`` computes the prices of shares. All values are in GPUs. A remnant is the free part of a
+GPU, in thousandths. ``build`` and ``scores`` read the ledger's arrays. The scores are integers.
 """
 
 from dataclasses import dataclass, replace
@@ -130,9 +129,10 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
 def stranded(state: PackingState, cpu: Int64, value: Float64) -> Float64:
     """Return how much of each node's ``value`` will stay unused for lack of CPU.
 
-    If only pods of kind m came, the CPU would serve cpu / density_m of the value. A node gets the
-    pods that suit it, so its CPU serves ``SELECTIVE`` times as much. The result is the mean over
-    the kinds, weighted by their portion of the demand.
+    If only pods of kind m came, the CPU would serve cpu / density_m of the value. (density_m is the
+    milli-CPU that such pods request per GPU of value.) A node gets the pods that suit it, so its
+    CPU serves ``SELECTIVE`` times as much. The result is the mean over the kinds, weighted by their
+    portion of the demand.
     """
     usable = SELECTIVE * np.maximum(cpu - state.spare_cpu * np.minimum(value, 1.0), 0.0)
     # sum_m portion_m min(value, usable / density_m). Kinds up to ``usable / value`` are all served.
@@ -387,7 +387,7 @@ def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the candidate GPUs. Without packing, the node's placement label chooses them (M9)."""
+    """Return the candidate GPUs. Without ``packing``, the policy of the node selects them (M9)."""
     result = ready.copy()
     part = np.flatnonzero(~arrays.packed[rows])
     keys = vectorized.gpu_keys(arrays, rows[part])

@@ -223,7 +223,7 @@ def _knapsack(sizes: Int64, priced: Float64, count: int) -> Float64:
 
 
 def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
-    """Return how much of a node's free CPU is idle (``Prices.idle_cpu``).
+    """Return the idle part of each amount of free CPU of a node (``Prices.idle_cpu``).
 
     Idle CPU is CPU that no combination of the usual pods without GPUs can use. ``cpu`` are the
     requests of pods without GPUs in milli-CPU, with the frequency ``weight``. Rare requests are
@@ -244,8 +244,8 @@ def unused_values(
     """Return ``Prices.cpu_asked`` and ``Prices.unused`` for requests of pods with one GPU.
 
     A remnant is useful to pods that fit it and use at least half of its value. If only a part of
-    these pods also fits the node's free CPU, the remnant earns at most ``SELECTIVE`` times this
-    part. ``value`` has the value of each remnant.
+    these pods also fits the node's free CPU, at most ``SELECTIVE`` times this part of the value
+    counts as used. ``value`` has the value of each remnant.
     """
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")

@@ -80,7 +80,7 @@ def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) ->
 
 
 def positions(rows: Which, part: Rows) -> Rows:
-    """Convert the positions ``part``, which count within ``rows``, to rows of the arrays."""
+    """Convert ``part``, which are positions within ``rows``, to rows of the arrays."""
     found: Rows = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
     return found
 
@@ -199,7 +199,7 @@ def _node_scores(
     """Return a score from 0 to ``HIGHEST_BINPACK`` for each of ``rows``.
 
     With ``emptier``, the highest score is ``HIGHEST_SPREAD``. ``gpu_used`` is how full the pod's
-    GPU becomes, in thousandths. ``node_used`` is the same for all GPUs of the node together.
+    GPU becomes, in thousandths. ``node_used`` is how full all GPUs of the node together become.
     ``host`` is the pod's request for CPU and memory.
     """
     if emptier:

@@ -128,7 +128,7 @@ class EvictionRules:
         return over
 
     def is_being_removed(self, uid: str) -> bool:
-        """Return whether a pod is being deleted or evicted, and no longer counts for its gang."""
+        """Return whether a pod is being deleted or evicted, and so does not count for its gang."""
         facts = self.facts.get(uid)
         return uid in self.evicted or (facts is not None and bool(facts.leaves_at))
 

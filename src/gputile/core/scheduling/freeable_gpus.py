@@ -163,7 +163,7 @@ def _gpu(
 ) -> _LeavingGpu | None:
     """Return what a GPU lacks and which groups may leave, or None if it cannot be freed.
 
-    The GPU is to be the ``nth`` of the request's time slices on the same GPU.
+    The GPU must have room for ``nth`` time slices, which is 1 without time-slicing.
     """
     shape, info = request.shape, state.info
     if shape.mib > gpu.total or not is_of_model(gpu, shape):

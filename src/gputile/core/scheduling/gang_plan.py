@@ -124,8 +124,8 @@ class GangPlan:
     """The placements of a gang's pods, by UID. ``fits`` states whether enough pods are placed.
 
     ``lacking`` is the reason why the first unplaced pod has no placement. It is "" if all pods have
-    a placement. It is also "" if the search for a hopeless gang ended early, so that more pods may
-    fit.
+    a placement. It is also "" if a gang cannot fit and the search ended early. In that case, more
+    pods may fit than were placed.
     """
 
     places: dict[str, Decision]
@@ -286,7 +286,7 @@ class _GangSearch:
         return found
 
     def explain(self, places: dict[int, Decision]) -> str:
-        """Assign ``places``, and return why the first pod without a placement fits no node."""
+        """Return why the first pod without a placement fits no node with ``places`` assigned."""
         for member, place in places.items():
             self._assign(member, place)
         without = next(member for member in range(len(self._members)) if member not in places)

@@ -129,8 +129,8 @@ def is_enough(
     """Return whether the reservations ``places`` can be used once all pods in ``gone`` have ended.
 
     ``places`` maps UIDs to reservations, and ``gone`` has UIDs. Pods that are already leaving count
-    as ended, too. ``pods`` are the plan's pods with their nodes. They must pass kube-scheduler's
-    checks.
+    as ended, too. ``pods`` are the plan's pods with their nodes. These pods must pass
+    kube-scheduler's checks on these nodes.
     """
     cluster = cluster.snapshot()
     for node in {booking.node for booking in places.values()}:
@@ -167,7 +167,7 @@ class _Attempt:
         self._below, self._now_ns = below, now_ns
         self._victims: dict[str, Booking] = {}
         self._withdrawn: list[str] = []
-        self._most_important = NO_LOSS.priority  # of the victims
+        self._most_important = NO_LOSS.priority  # the highest of all victims
         # the number of victims so far, by the name of the budget that guards them
         self._guarded: Counter[Hashable] = Counter()
         self._places: dict[str, tuple[Pod, Decision]] = {}

@@ -186,8 +186,8 @@ class PlacementEngine:
 
         kube-scheduler chooses at random among equal ranks, which would scatter pods over equal
         nodes. So only one node has rank 10: the first node in the ledger that has the highest
-        score. Other nodes with this score have rank 9. Each lower score has one rank less, down to
-        rank 1. All lower scores have rank 0, and so have nodes that the request does not fit.
+        score. Other nodes with this score have rank 9. Each next lower score has one rank less,
+        down to rank 1. All other nodes have rank 0, as have nodes that the request does not fit.
         ``alternatives`` are forms of the request for nodes of other modes.
         """
         if not names:

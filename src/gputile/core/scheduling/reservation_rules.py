@@ -65,7 +65,8 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Refusal[ReservationRule] |
     """Return why a pod with a reservation may not be bound, or None.
 
     The first pod of a plan may be bound if all reservations of the plan can be used. The other pods
-    are bound after the first, and each needs only its own reservation. A bound pod has no problem.
+    are bound after the first, and each needs only its own reservation. The result is None for a
+    bound pod.
     """
     if not booking.reserved:
         return None
@@ -139,7 +140,9 @@ def _lost_gpu(
 
 
 def _is_overbooked(ledger: Ledger, row: int, i: int, *, alone: bool, compute: bool) -> bool:
-    """Return whether the bookings of a GPU exceed the GPU's limits."""
+    """Return whether the bookings of a GPU exceed its limits.
+
+    With ``alone``, the limit is one pod. Without ``compute``, bookings of compute are ignored."""
     arrays = ledger.node_arrays
     return bool(
         (alone and arrays.pods[row, i] > 1)

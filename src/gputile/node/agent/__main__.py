@@ -33,7 +33,8 @@ from gputile.kube.config import Access, load_access
 from gputile.kube.errors import ConfigError, KubeError
 from gputile.kube.events import EventRecorder
 from gputile.kube.reflector import Reflector, ReflectorSettings, export_reflectors
-from gputile.node.agent.agent import Agent, Host
+from gputile.node.agent.advertise import Host
+from gputile.node.agent.agent import Agent
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.files.allocation_files import StateError
 from gputile.node.agent.kubelet import GatewayGoneError
@@ -78,12 +79,8 @@ async def serve(
         cluster = NodeApi(connection, events, name)
         monitor = GpuMonitor(open_session, await _published(connection, name))
         node_lock = NodeLock(settings.host_paths.claim, token)
-        host = Host(
-            name,
-            settings.host_paths,
-            monitor,
-            MpsDaemons(settings.host_paths.state / MPS_DIRECTORY),
-        )
+        mps = MpsDaemons(settings.host_paths.state / MPS_DIRECTORY)
+        host = Host(name, settings.host_paths, monitor, mps)
         agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
             stack.enter_context(

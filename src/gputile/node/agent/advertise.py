@@ -3,13 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Container
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
-from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.core.devices.inventory import encode_inventory
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
+from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_lists import devices, expected_memory
@@ -26,6 +26,7 @@ from gputile.node.agent.node_config import (
     is_served,
     node_config_of,
 )
+from gputile.node.agent.settings import HostPaths
 from gputile.node.gateway.link import has_listener
 from gputile.node.nvml.gpu_health import Health, HealthState
 from gputile.node.nvml.gpu_monitor import GpuMonitor, Observation
@@ -37,26 +38,25 @@ log = logging.getLogger(__name__)
 CLOSED_FOR_S = 2.0
 
 
-class NodeHardware:
-    """The machine as the agent sees it: GPUs, other device plugins, MPS and CDI.
+@dataclass(frozen=True)
+class Host:
+    """The machine as the agent sees it: GPUs, other device plugins, MPS and CDI."""
 
-    ``device_plugins`` is the kubelet's directory of plugin sockets. Without ``cdi``, no CDI
-    specification of the GPUs is written.
-    """
+    node_name: str
+    paths: HostPaths
+    monitor: GpuMonitor
+    mps: MpsDaemons
 
-    def __init__(
-        self, monitor: GpuMonitor, mps: MpsDaemons, device_plugins: Path, cdi: CdiFiles | None
-    ) -> None:
-        self.mps, self.cdi = mps, cdi
-        self._monitor = monitor
-        self._device_plugins = device_plugins
+    @cached_property
+    def cdi(self) -> CdiFiles | None:
+        return CdiFiles(self.paths.cdi, self.paths.root) if self.paths.cdi is not None else None
 
     def machine(self) -> Observation:
         """Return the latest observation of the GPUs.
 
         No pod can use a GPU whose MPS control daemon does not run, so it counts as unhealthy.
         """
-        seen = self._monitor.seen
+        seen = self.monitor.seen
         idle = {
             uuid: HealthState(healthy=False, reason=f"its MPS control daemon does not run: {why}")
             for uuid, why in self.mps.without_daemon.items()
@@ -67,35 +67,28 @@ class NodeHardware:
 
     def other_plugins(self) -> list[str]:
         """Return the names of the sockets on which other device plugins listen."""
-        found = (path for pattern in SOCKET_PATTERNS for path in self._device_plugins.glob(pattern))
+        directory = self.paths.device_plugins
+        found = (path for pattern in SOCKET_PATTERNS for path in directory.glob(pattern))
         return [path.name for path in found if has_listener(path)]
 
     def mps_problem(self, mode: Mode) -> str | None:
         return self.mps.problem if mode is Mode.MPS else None
 
 
+@dataclass
 class Advertiser:
     """Publishes what the node offers to the kubelet, the container runtime and the MPS daemons.
 
     Before the mode changes, the node is closed to new pods for ``closed_for`` seconds.
     """
 
-    def __init__(
-        self,
-        state: AllocationState,
-        hardware: NodeHardware,
-        kubelet: KubeletLink,
-        records: Records,
-        cluster: NodeApi,
-        wakeups: Wakeups,
-    ) -> None:
-        self.closed_for = CLOSED_FOR_S
-        self.state = state
-        self._hardware = hardware
-        self.kubelet = kubelet
-        self.records = records
-        self.cluster = cluster
-        self._wakeups = wakeups
+    state: AllocationState
+    host: Host
+    kubelet: KubeletLink
+    records: Records
+    cluster: NodeApi
+    wakeups: Wakeups
+    closed_for: float = CLOSED_FOR_S
 
     async def renew(self, listing: Listing | None = None) -> None:
         """Update what is advertised, and change the mode if the node was closed for long enough.
@@ -106,10 +99,7 @@ class Advertiser:
         cannot be read from the API server.
         """
         keep_unit = False
-        if (
-            self.state.configuration.unit_mib
-            > self.state.advertised.decided.effective_mode.unit_mib
-        ):
+        if self.state.configuration.unit_mib > self.state.node_config.effective_mode.unit_mib:
             try:
                 await self._read_bound_pods()
             except KubeError as error:
@@ -121,7 +111,7 @@ class Advertiser:
         self.renew_now(keep_unit=keep_unit)
         if await self._emptied(listing):
             self.renew_now(free=True)
-        self._wakeups.publish.wish()
+        self.wakeups.publish.wish()
 
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
@@ -130,32 +120,29 @@ class Advertiser:
         and the CDI specification is written first. The agent's checkpoint is written last, so that
         a full disk does not prevent the other steps.
         """
-        hardware, seen = self._hardware, self._hardware.machine()
+        host, seen = self.host, self.host.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
-        state = self.state
-        told = self.state.advertised
-        node = self.state.node
-        before = self.state.node_config
-        told.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
+        state, node, before = self.state, self.state.node, self.state.node_config
+        state.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
         if node is not None:
-            told.effective_mode = told.decided.effective_mode
-        told.other_plugin = find_other_plugin(state, hardware.other_plugins(), seen.machine)
-        mode = told.decided.effective_mode
-        problem = hardware.mps_problem(mode.mode)
-        config = node_config_of(seen.machine, seen.health, mode, told.other_plugin, problem)
-        hardware.mps.want(_daemons(state, config, hardware.mps.without_daemon))
-        if node is None and told.effective_mode is None:
+            state.saved_mode = state.decided.effective_mode
+        state.other_plugin = find_other_plugin(state, host.other_plugins(), seen.machine)
+        mode = state.decided.effective_mode
+        problem = host.mps_problem(mode.mode)
+        config = node_config_of(seen.machine, seen.health, mode, state.other_plugin, problem)
+        host.mps.want(_daemons(state, config, host.mps.without_daemon))
+        if node is None and state.saved_mode is None:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
-            if hardware.cdi is not None:
-                hardware.cdi.refresh(seen.machine)
-            told.unsaved = True
-        if changed or resources != told.resources or _expected(state) != told.expected:
-            told.resources = resources
+            if host.cdi is not None:
+                host.cdi.refresh(seen.machine)
+            state.unsaved = True
+        if changed or resources != state.resources or expected_memory(state) != state.expected:
+            state.resources = resources
             self.advertise()
-        if told.unsaved:
+        if state.unsaved:
             try:
                 self.records.save(state)
             except OSError as error:
@@ -166,16 +153,16 @@ class Advertiser:
 
         With a single unit, an allocation does not change the list of devices.
         """
-        told, unit = self.state.advertised, self.state.node_config.effective_mode.unit_mib
-        if told.expected or any(held.unit_mib != unit for held in self.state.device_table):
+        state, unit = self.state, self.state.node_config.effective_mode.unit_mib
+        if state.expected or any(held.unit_mib != unit for held in state.device_table):
             self.advertise()
 
     def advertise(self) -> None:
-        told = self.state.advertised
-        told.expected = _expected(self.state)
-        config, table = self.state.node_config, self.state.device_table
+        state = self.state
+        state.expected = expected_memory(state)
+        config, table = state.node_config, state.device_table
         self.kubelet.advertise(
-            {each: devices(config, table, told.expected, each) for each in told.resources}
+            {each: devices(config, table, state.expected, each) for each in state.resources}
         )
 
     async def _emptied(self, listing: Listing | None) -> bool:
@@ -185,12 +172,15 @@ class Advertiser:
         if left is None:
             return False
         if left > 0:
-            loop.call_later(left, self._wakeups.compare.wish)
+            loop.call_later(left, self.wakeups.compare.wish)
             return False
         if listing is None:
             return False
         await self._read_bound_pods()
-        return not has_unknown_holders(self.state, listing)
+        unknown = (listed for key, listed in listing.items() if key not in self.state.pods)
+        return not any(
+            ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts()
+        )
 
     async def _read_bound_pods(self) -> None:
         """Read the pods that are bound to this node, because the watch may be late.
@@ -201,16 +191,13 @@ class Advertiser:
             answered_pod(self.state.pods, pod, self.state.configuration)
 
 
-def inventory_for_scheduler(state: AllocationState) -> Inventory | None:
-    """Return the inventory for scheduling, or None if another plugin serves the node."""
-    advertised, config = state.advertised, state.node_config
-    if advertised.other_plugin is not None:
+def inventory_for_scheduler(state: AllocationState) -> str | None:
+    """Return the encoded inventory for scheduling, or None if another plugin serves the node."""
+    config = state.node_config
+    if state.other_plugin is not None:
         return None
-    return (
-        closed(config)
-        if advertised.decided.closing or config.withheld is not None
-        else config.inventory
-    )
+    is_closed = state.decided.closing or config.withheld is not None
+    return encode_inventory(closed(config) if is_closed else config.inventory)
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
@@ -219,25 +206,17 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
     The result is None if the node is open. ``now`` is on the monotonic clock. The last pod arrives
     at most ``closed_for`` seconds after the node was first seen closed.
     """
-    told, shut = state.advertised, False
-    if told.decided.closing and state.node is not None:
-        # A node that another plugin serves has no inventory, and so counts as closed.
-        published = state.node.metadata.annotations.get(INVENTORY_ANNOTATION)
-        closed_to_all = closed(state.node_config)
-        shut = told.other_plugin is not None or published == encode_inventory(closed_to_all)
-    if not shut:
-        told.closed_since = None
+    node = state.node
+    if (
+        node is None
+        or not state.decided.closing
+        or node.metadata.annotations.get(INVENTORY_ANNOTATION) != inventory_for_scheduler(state)
+    ):
+        state.closed_since = None
         return None
-    if told.closed_since is None:
-        told.closed_since = now
-    return max(0.0, told.closed_since + closed_for - now)
-
-
-def has_unknown_holders(state: AllocationState, listing: Listing) -> bool:
-    unknown = (listed for key, listed in listing.items() if key not in state.pods)
-    return any(
-        ids and is_served(resource) for listed in unknown for _, resource, ids in listed.parts()
-    )
+    if state.closed_since is None:
+        state.closed_since = now
+    return max(0.0, state.closed_since + closed_for - now)
 
 
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
@@ -246,7 +225,7 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
     These are each single GPU that is usable, and the GPUs of each pod with several GPUs. GPUs in
     ``without`` count as usable, because they are unhealthy only while their daemon does not run.
     """
-    if config.mode is not Mode.MPS or state.advertised.other_plugin is not None:
+    if config.mode is not Mode.MPS or state.other_plugin is not None:
         return set()
     single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy or gpu.uuid in without}
     together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
@@ -256,14 +235,6 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
 def _resources(state: AllocationState) -> tuple[str, ...]:
     """Return the resources to register with the kubelet, including resources without devices."""
     wanted = {*MODE_RESOURCES, *(instance.resource for instance in state.node_config.instances)}
-    if state.advertised.other_plugin is not None:
+    if state.other_plugin is not None:
         wanted.discard(WHOLE_GPU)
     return tuple(sorted(wanted))
-
-
-def _expected(state: AllocationState) -> dict[str, ExpectedMemory]:
-    return dict(
-        expected_memory(
-            state.pods.values(), state.device_table, state.node_config.effective_mode.unit_mib
-        )
-    )

@@ -6,16 +6,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import DRIVER
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, NodeHardware
+from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Host
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
-from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
 from gputile.node.agent.container_start import ContainerPreparation
@@ -25,10 +23,8 @@ from gputile.node.agent.hand_over import HandOver
 from gputile.node.agent.handler import AllocationHandler
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.metrics import AgentMetrics, NodeMetrics
-from gputile.node.agent.mps import MpsDaemons
 from gputile.node.agent.node_status import publish_status, wanted_status
 from gputile.node.agent.reconciler import Reconciler
-from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import time_shares
 from gputile.node.gateway.link import (
     Call,
@@ -39,7 +35,6 @@ from gputile.node.gateway.link import (
     NodeLock,
 )
 from gputile.node.isolation.library import USAGE
-from gputile.node.nvml.gpu_monitor import GpuMonitor
 from gputile.support.telemetry import LoopLag
 
 log = logging.getLogger(__name__)
@@ -54,16 +49,6 @@ PROBE_STEP_S = 5.0
 LAG_EVERY_S = 1.0  # four measurements a second would use a quarter of an idle agent's CPU time
 PUBLISH_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The machine of an agent: the node's name, paths, the monitor of GPUs, and MPS daemons."""
-
-    node_name: str
-    paths: HostPaths
-    monitor: GpuMonitor
-    mps: MpsDaemons
 
 
 class Agent:
@@ -83,7 +68,7 @@ class Agent:
         node_lock: NodeLock,
         closed_for: float = CLOSED_FOR_S,
     ) -> None:
-        paths, mps = host.paths, host.mps
+        paths = host.paths
         self.host = host
         self.cluster = cluster
         self.wakeups = Wakeups()
@@ -91,31 +76,24 @@ class Agent:
         self.kubelet = KubeletLink(gateway)
         store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self.records = Records(store, paths.device_plugins)
-        cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
-        self.hardware = NodeHardware(host.monitor, mps, paths.device_plugins, cdi)
-        self.allocation_state = state = self.records.starting_state(
-            self.hardware.machine(), configuration
-        )
+        self.allocation_state = state = self.records.starting_state(host.machine(), configuration)
         self.arbiter = arbiter = ArbiterProcess(
             store, lambda on: time_shares(state, str(store.allocations), on)
         )
         self._node_metrics = NodeMetrics(state, host.monitor, store.usage, lambda: arbiter.spent)
         self.metrics.registry.register(self._node_metrics)
-        advertiser = Advertiser(
-            state, self.hardware, self.kubelet, self.records, cluster, self.wakeups
+        self.advertiser = advertiser = Advertiser(
+            state, host, self.kubelet, self.records, cluster, self.wakeups, closed_for
         )
-        advertiser.closed_for, self.advertiser = closed_for, advertiser
-        preparation = ContainerPreparation(store, mps, cdi, self.arbiter)
-        self.handler = AllocationHandler(
-            advertiser, host.node_name, preparation, self.wakeups.compare, self.metrics
-        )
+        preparation = ContainerPreparation(store, host.mps, host.cdi, arbiter)
+        self.handler = AllocationHandler(advertiser, preparation, self.metrics)
         self.claims = ClaimsDriver(
             host.node_name, state, preparation, cluster, self.wakeups.compare
         )
         self.slices = SlicePublisher(state, cluster, self.kubelet, paths, self.wakeups.publish)
         self.hand_over = HandOver(cluster, self.kubelet, state, closed_for)
-        self.reconciler = Reconciler(advertiser, self.metrics, self.arbiter)
-        self.news = NodeInformer(state, self.wakeups, host.node_name)
+        self.reconciler = Reconciler(advertiser, self.metrics, arbiter)
+        self.news = NodeInformer(state, self.wakeups)
         self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
@@ -223,9 +201,9 @@ class Agent:
         left = self.hand_over.left(node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
-        seen = self.hardware.machine()
+        seen = self.host.machine()
         await self.slices.publish(seen.machine)
-        problem = self.hardware.mps_problem(state.advertised.decided.effective_mode.mode)
+        problem = self.host.mps_problem(state.node_config.mode)
         wanted = wanted_status(state, seen, problem, self.slices.condition(), opened=left == 0)
         try:
             written = await publish_status(self.cluster, node, wanted, datetime.now(UTC))

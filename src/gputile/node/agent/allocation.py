@@ -38,6 +38,7 @@ from gputile.node.agent.device_table import (
     ContainerDevices,
     DeviceTable,
     Limits,
+    Mounts,
     PodDevices,
     by_gpu,
     in_order,
@@ -90,7 +91,8 @@ def preferred(
         ids = spread_evenly(resource, size, gpus, offered, choice.must)
         with contextlib.suppress(AllocationConflict):
             if ids is not None:
-                _check(state, caller, resource, ids)
+                devices = ContainerDevices(caller.container, caller.phase, resource, ids)
+                _check(state, caller, held.replaced(devices), devices)
                 return ids
     unhealthy = {gpu.uuid for gpu in state.node_config.inventory.gpus if not gpu.healthy}
     usable = {gpu: ids for gpu, ids in offered.items() if gpu not in unhealthy}
@@ -109,17 +111,13 @@ def _in_use(
     table = state.device_table
     return {
         device_id
-        for held in table.holders(resource, ids)
-        for each in held.devices
-        if each.resource == resource
-        and (
-            held.uid != uid
-            or (
-                not init
-                and each.container != caller.container
-                and each.phase is not Phase.INIT
-                and each.directory in table.started
-            )
+        for held, each in table.holders(resource, ids)
+        if held.uid != uid
+        or (
+            not init
+            and each.container != caller.container
+            and each.phase is not Phase.INIT
+            and each.directory in table.started
         )
         for device_id in each.ids
     }
@@ -168,13 +166,10 @@ def _row_of(state: AllocationState, caller: Caller) -> PodDevices:
     return before or state.new_row(caller.uid, caller.key, caller.pod)
 
 
-def _devices(caller: Caller, resource: str, ids: tuple[str, ...]) -> ContainerDevices:
-    return ContainerDevices(caller.container, caller.phase, resource, ids)
-
-
-def _check(state: AllocationState, caller: Caller, resource: str, ids: tuple[str, ...]) -> None:
-    devices, pod = _devices(caller, resource, ids), caller.pod
-    row = _row_of(state, caller).replaced(devices)
+def _check(
+    state: AllocationState, caller: Caller, row: PodDevices, devices: ContainerDevices
+) -> None:
+    pod = caller.pod
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 0
     if state.unread or _inherits(state, row, caller.container):
         gpus = 0
@@ -184,12 +179,10 @@ def _check(state: AllocationState, caller: Caller, resource: str, ids: tuple[str
 def _inherits(state: AllocationState, row: PodDevices, container: str) -> bool:
     """Return whether a container has IDs of an init container of its pod."""
     return any(
-        init.resource == own.resource and not frozenset(own.ids).isdisjoint(init.ids)
+        init.phase is Phase.INIT and not frozenset(own.ids).isdisjoint(init.ids)
         for own in row.devices
         if own.container == container
-        for held in state.device_table.holders(own.resource, own.ids)
-        for init in held.devices
-        if init.phase is Phase.INIT
+        for _, init in state.device_table.holders(own.resource, own.ids)
     )
 
 
@@ -208,17 +201,14 @@ class _Choice:
     available: IdsByGpu
     must: IdsByGpu
 
-    def __post_init__(self) -> None:
-        self.pod = self.caller.pod
-        self.rules = rules_of(self.state)
-
     def options(self) -> Iterator[tuple[str, ...]]:
         """Yield sets of GPUs: the pod's GPUs, its booked GPUs, and then GPUs with enough room.
 
         The first call for a pod prefers GPUs with enough IDs and room for the whole pod. For later
         containers, the kubelet reuses the IDs of an init container, and adds IDs if necessary.
         """
-        pod, request = self.pod, self.pod.request if self.pod else None
+        pod, rules = self.caller.pod, rules_of(self.state)
+        request = pod.request if pod else None
         of_container = pod.booked(self.caller.container) if pod else ()
         of_pod = pod.allocation.gpus if pod and pod.allocation else ()
         known = [tuple({share.uuid: 0 for share in shares}) for shares in (of_container, of_pod)]
@@ -233,7 +223,7 @@ class _Choice:
             mib, percent = request.shape.mib, request.shape.percent
             ids = -(-mib // unit) if memory else percent
             gpus = self.state.node_config.inventory.gpus
-            roomy = {gpu.uuid for gpu in gpus if self._fits(self.rules, gpu, ids, mib, percent)}
+            roomy = {gpu.uuid for gpu in gpus if self._fits(rules, gpu, ids, mib, percent)}
             yield from (uuids for uuids in known if roomy.issuperset(uuids))
             yield from self._fitting(count, ids, mib, percent)
         ids = self.size // count
@@ -266,7 +256,10 @@ class _Choice:
             and pod.allocation is not None
             and state.device_table.get(pod.uid) is None
         )
-        for rules in (rules_of(state, DeviceTable((*state.device_table, *waiting))), self.rules):
+        for rules in (
+            rules_of(state, DeviceTable((*state.device_table, *waiting))),
+            rules_of(state),
+        ):
             order = {
                 gpu.uuid: len(list(rules.device_table.on(gpu.uuid, uid)))
                 if state.node_config.replicated
@@ -305,9 +298,10 @@ def allocate(
     """
     state.expected_call = None
     pod = caller.pod
-    row = _row_of(state, caller).replaced(_devices(caller, resource, ids))
+    devices = ContainerDevices(caller.container, caller.phase, resource, ids)
+    row = _row_of(state, caller).replaced(devices)
     with contextlib.suppress(Occupied):
-        _check(state, caller, resource, ids)
+        _check(state, caller, row, devices)
     directory = answer(state, caller, resource, ids, now_ns)
     state.last_uid = caller.uid or directory
     on = state.gpus(row, caller.container, pod)
@@ -321,9 +315,7 @@ def allocate(
     return AllocateAnswer(variables, directory, uuids)
 
 
-def record_mounts(
-    state: AllocationState, directory: str, mounts: tuple[tuple[str, str], ...]
-) -> Limits:
+def record_mounts(state: AllocationState, directory: str, mounts: Mounts) -> Limits:
     state.records[directory] = record = msgspec.structs.replace(
         state.records[directory], mounts=mounts
     )

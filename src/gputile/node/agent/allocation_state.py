@@ -42,29 +42,8 @@ class ModeDecision:
     closing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedMemory:
-    """The memory of a GPU that pods will be allocated: the number of IDs, and their total MiB."""
-
-    ids: int = 0
-    mib: int = 0
-
-
-@dataclass(slots=True)
-class Advertised:
-    """What the node advertises, and the decision on which this is based.
-
-    ``effective_mode`` is written to the agent's checkpoint, and so survives a restart. It is None
-    until the node's labels have been read for the first time.
-    """
-
-    decided: ModeDecision
-    effective_mode: EffectiveMode | None = None
-    other_plugin: str | None = None  # the evidence that another plugin serves the node
-    resources: tuple[str, ...] = ()  # advertised to the kubelet
-    expected: Mapping[str, ExpectedMemory] = field(default_factory=dict)  # included in the devices
-    unsaved: bool = False  # whether the agent's checkpoint is out of date
-    closed_since: float | None = None  # when the node was first seen closed for a change of mode
+ExpectedMemory = Mapping[str, tuple[int, int]]
+"""The memory that pods will be allocated, by GPU: the number of IDs, and their total MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +74,6 @@ class Caller:
 UNKNOWN_CALLER: Final = Caller("", "")
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedAllocation:
-    """The ``Allocate`` call that probably follows the last ``GetPreferredAllocation``.
-
-    Both calls have the same caller. ``epoch`` is the epoch of the kubelet that made the call.
-    """
-
-    resource: str
-    ids: frozenset[str]
-    caller: Caller
-    epoch: float
-
-
-@dataclass(slots=True)
-class KubeletStatus:
-    """The state of the kubelet.
-
-    ``listing`` is the latest list of pods. The list is not ``complete`` while the kubelet does not
-    answer, and for some time after the kubelet's start, when it admits its pods one by one.
-    ``epoch`` is when the kubelet was first seen. ``silent`` is True while it does not answer.
-    """
-
-    complete: bool = False
-    epoch: float = 0.0
-    silent: bool = False
-    listing: Listing = field(default_factory=dict)
-
-
 @dataclass(slots=True)
 class AllocationState:
     """The agent's state of its node.
@@ -144,15 +95,32 @@ class AllocationState:
     started: frozenset[str] = frozenset()  # directories whose containers were allowed to start
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)  # IDs by resource, as JSON
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)  # prepared claims, by UID
-    kubelet: KubeletStatus = field(init=False, default_factory=KubeletStatus)
+    listing: Listing = field(init=False, default_factory=dict)  # the kubelet's latest list of pods
+    # False while the kubelet does not answer, and for some time after its start, when it admits its
+    # pods one by one
+    listing_complete: bool = field(init=False, default=False)
+    kubelet_epoch: float = field(init=False, default=0.0)  # when the kubelet was first seen
     # directories of Allocate responses that the kubelet's checkpoint may not contain yet
     answered: set[str] = field(init=False, default_factory=set)
-    expected_call: ExpectedAllocation | None = field(init=False, default=None)
+    # the Allocate call that probably follows the last GetPreferredAllocation, which has its caller
+    expected_call: tuple[tuple[str, frozenset[str], float], Caller] | None = field(
+        init=False, default=None
+    )
     last_uid: str = field(init=False, default="")  # of the pod that was last seen in admission
-    advertised: Advertised = field(init=False)  # what was sent to the kubelet
+    decided: ModeDecision = field(init=False)
+    # the mode in the agent's checkpoint, which is None until the node's labels were read once
+    saved_mode: EffectiveMode | None = field(init=False, default=None)
+    unsaved: bool = field(init=False, default=False)  # whether this checkpoint is out of date
+    # the evidence that another plugin serves the node
+    other_plugin: str | None = field(init=False, default=None)
+    resources: tuple[str, ...] = field(init=False, default=())  # registered with the kubelet
+    # included in the devices that were sent to the kubelet
+    expected: ExpectedMemory = field(init=False, default_factory=dict)
+    # when the node was first seen closed for a change of mode
+    closed_since: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.advertised = Advertised(ModeDecision(self.node_config.effective_mode, ()))
+        self.decided = ModeDecision(self.node_config.effective_mode, ())
 
     def apply_node(self, node: Node | None) -> bool:
         """Store the node. Return whether more than its resourceVersion has changed."""
@@ -165,12 +133,13 @@ class AllocationState:
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
         """Record the kubelet's list. ``listing`` is None if the kubelet did not answer."""
-        if self.kubelet.epoch not in (0.0, epoch):
+        if self.kubelet_epoch not in (0.0, epoch):
             # The checkpoint has all responses to the previous kubelet that are not lost.
             self.answered.clear()
-        known = self.kubelet.listing if listing is None else listing
-        complete = settled and listing is not None
-        self.kubelet = KubeletStatus(complete, epoch, listing is None, known)
+        self.kubelet_epoch = epoch
+        self.listing_complete = settled and listing is not None
+        if listing is not None:
+            self.listing = listing
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod of a row, or None if it is unknown or another pod has the same name."""
@@ -208,11 +177,11 @@ class AllocationState:
                 mib = request.units * pod_devices.unit_mib // len(uuids)
                 percent = request.percent // len(uuids)
             else:
-                mib = (
-                    len(pod_devices.container_ids(container, GPU_MEMORY).get(gpu.uuid, ()))
-                    * pod_devices.unit_mib
+                units, percent = (
+                    len(pod_devices.container_ids(container, resource).get(gpu.uuid, ()))
+                    for resource in (GPU_MEMORY, GPU_CORE)
                 )
-                percent = len(pod_devices.container_ids(container, GPU_CORE).get(gpu.uuid, ()))
+                mib = units * pod_devices.unit_mib
             shares.append(GpuShare(gpu.uuid, gpu.index, mib, percent))
         return tuple(shares)
 
@@ -224,8 +193,8 @@ class AllocationState:
         own = {
             directory_name(pod.uid, container.name)
             for pod in self.pods.values()
-            if pod.request is not None and pod.alive
-            for container in pod.request.containers
+            if pod.alive
+            for container in pod.containers
         }
         return own | self.device_table.directories()
 
@@ -238,7 +207,7 @@ class AllocationState:
         """Return a row without devices. For an unknown pod, ``key`` is "" and ``pod`` is None."""
         namespace, _, name = key.partition("/")
         group = pod.trust_group if pod is not None else self.trust_group(namespace)
-        unit, mode = self.unit_mib(pod), self.node_config.mode.value
+        unit, mode = self.unit_mib(pod), self.node_config.mode
         row = PodDevices(uid, namespace, name, unit, mode, group, since_ns, identified=bool(key))
         if pod is None or pod.request is None or pod.shared_gpus <= 1:
             return row
@@ -249,9 +218,7 @@ class AllocationState:
         return self.configuration.trust_group(Pod(metadata=ObjectMeta(namespace=namespace)))
 
     def expect(self, resource: str, ids: Iterable[str], caller: Caller) -> None:
-        self.expected_call = ExpectedAllocation(
-            resource, frozenset(ids), caller, self.kubelet.epoch
-        )
+        self.expected_call = (resource, frozenset(ids), self.kubelet_epoch), caller
         self.last_uid = caller.uid
 
     def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
@@ -259,14 +226,11 @@ class AllocationState:
 
         It does not match if the caller's pod no longer exists.
         """
-        found = self.expected_call
-        if found is None or (found.resource, found.ids, found.epoch) != (
-            resource,
-            frozenset(ids),
-            epoch,
-        ):
+        if self.expected_call is None:
             return None
-        asked = found.caller.pod
-        now = self.pods.get(asked.key) if asked is not None else None
-        gone = asked is not None and (now is None or now.uid != asked.uid or not now.alive)
-        return None if gone else found.caller
+        call, caller = self.expected_call
+        if call != (resource, frozenset(ids), epoch):
+            return None
+        now = self.pods.get(caller.key)
+        known = caller.pod is None or (now is not None and now.uid == caller.uid and now.alive)
+        return caller if known else None

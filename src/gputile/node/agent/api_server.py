@@ -33,25 +33,25 @@ _CLAIM: Final = msgspec.json.Decoder(ResourceClaim)
 _SLICE: Final = msgspec.json.Decoder(ResourceSlice)
 
 
+@dataclass
 class NodeApi:
     """The agent's calls to the API server. They raise the errors of ``gputile.kube.errors``."""
 
-    def __init__(self, connection: Connection, events: EventRecorder, node: str) -> None:
-        self._connection = connection
-        self._events = events
-        self._node = node
+    connection: Connection
+    recorder: EventRecorder
+    node_name: str
 
     async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
-        return await read_pod(self._connection, namespace, name, within=within)
+        return await read_pod(self.connection, namespace, name, within=within)
 
     async def bound_pods(self) -> Sequence[Pod]:
-        of_node = {"fieldSelector": f"spec.nodeName={self._node}"}
-        return await list_all(self._connection, "/api/v1/pods", PodOnNode, of_node)
+        of_node = {"fieldSelector": f"spec.nodeName={self.node_name}"}
+        return await list_all(self.connection, "/api/v1/pods", PodOnNode, of_node)
 
     async def claim(self, namespace: str, name: str, within: float) -> ResourceClaim | None:
         try:
             return decode(
-                await self._connection.get(claim_path(namespace, name), within=within), _CLAIM
+                await self.connection.get(claim_path(namespace, name), within=within), _CLAIM
             )
         except NotFound:
             return None
@@ -64,21 +64,21 @@ class NodeApi:
         path = f"{RESOURCE_SLICES_PATH}/{wanted.metadata.name}?fieldManager={_MANAGER}&force=true"
         path += "&dryRun=All" if dry_run else ""
         body = msgspec.json.encode(slice_body(wanted))
-        return decode(await self._connection.patch(path, body, content_type=APPLY_PATCH), _SLICE)
+        return decode(await self.connection.patch(path, body, content_type=APPLY_PATCH), _SLICE)
 
     async def delete_slice(self, name: str) -> None:
         with contextlib.suppress(NotFound):
-            await self._connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
+            await self.connection.delete(f"{RESOURCE_SLICES_PATH}/{name}")
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
         """Change annotations of exactly this version of the pod, and return the changed pod.
 
         A value of None removes the annotation.
         """
-        return await annotate_pod(self._connection, pod, annotations)
+        return await annotate_pod(self.connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
-        await patch_node_status(self._connection, self._node, patch)
+        await patch_node_status(self.connection, self.node_name, patch)
 
     def record(
         self,
@@ -87,7 +87,7 @@ class NodeApi:
         message: str,
         kind: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
-        self._events.record(about, reason, message, kind)
+        self.recorder.record(about, reason, message, kind)
 
 
 class Wakeup:
@@ -115,6 +115,7 @@ class Wakeups:
     publish: Wakeup = field(default_factory=Wakeup)
 
 
+@dataclass
 class NodeInformer:
     """Applies watch events and new configurations to the state, and wakes the agent's loops.
 
@@ -122,43 +123,39 @@ class NodeInformer:
     was read.
     """
 
-    def __init__(self, state: AllocationState, wakeups: Wakeups, node_name: str) -> None:
-        self.pods_listed, self.node_seen = asyncio.Event(), asyncio.Event()
-        self._state = state
-        self._wakeups = wakeups
-        self._node_name = node_name
+    state: AllocationState
+    wakeups: Wakeups
+    pods_listed: asyncio.Event = field(default_factory=asyncio.Event)
+    node_seen: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_pods(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
-                if not apply_pod(self._state.pods, pod, self._state.configuration):
+                if not apply_pod(self.state.pods, pod, self.state.configuration):
                     return
             case Deleted(pod):
-                remove_pod(self._state.pods, pod)
+                remove_pod(self.state.pods, pod)
             case Replaced(pods):
-                replace_pods(self._state.pods, pods, self._state.configuration)
+                replace_pods(self.state.pods, pods, self.state.configuration)
                 self.pods_listed.set()
             case _:
                 return
-        self._wakeups.compare.wish()
+        self.wakeups.compare.wish()
 
     def on_node(self, event: WatchEvent[Node]) -> None:
         match event:
             case Applied(node):
-                if not self._state.apply_node(node):
+                if not self.state.apply_node(node):
                     return
             case Replaced(nodes):
-                found = next(
-                    (node for node in nodes if node.metadata.name == self._node_name), None
-                )
-                self._state.apply_node(found)
+                self.state.apply_node(next(iter(nodes), None))  # the watch selects one node
             case _:
                 return
-        if self._state.node is not None:
+        if self.state.node is not None:
             self.node_seen.set()
-        self._wakeups.compare.wish()
-        self._wakeups.publish.wish()
+        self.wakeups.compare.wish()
+        self.wakeups.publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
-        self._state.configure(configuration)
-        self._wakeups.compare.wish()
+        self.state.configure(configuration)
+        self.wakeups.compare.wish()

@@ -36,11 +36,7 @@ class ArbiterProcess:
         self._files: dict[str, bytes] = {}
         self._task: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._process: asyncio.subprocess.Process | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        self.process: asyncio.subprocess.Process | None = None
 
     def starting(self, directory: str, gpus: Set[str]) -> None:
         """Write the share file of a container that is about to start on ``gpus``.
@@ -93,7 +89,7 @@ class ArbiterProcess:
             self._send()
 
     def _send(self) -> None:
-        stdin = self._process.stdin if self._process is not None else None
+        stdin = self.process.stdin if self.process is not None else None
         # Under uvloop, writing to a closed pipe raises RuntimeError.
         if stdin is not None and not stdin.is_closing():
             stdin.write(encode_line(self._assignment))
@@ -105,13 +101,13 @@ class ArbiterProcess:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, limit=MOST_LINE
         )
-        self._process = process
+        self.process = process
         try:
             self._send()
             await self._listen(process)
             return f"ended with status {await process.wait()}"
         finally:
-            self._process = None
+            self.process = None
             if process.returncode is None:
                 await end(process, lambda: _close_input(process), STOP_WITHIN_S)
 

@@ -29,7 +29,7 @@ def callers(
     The result is empty if the kubelet's ``listing`` is None.
     """
     written = {(entry.uid, entry.container, entry.resource) for entry in state.written}
-    found: list[tuple[tuple[object, ...], Caller]] = []
+    found: list[tuple[tuple[int, bool | str, str, str], Caller]] = []
     again: list[tuple[tuple[str, str], Caller]] = []
     for key, listed in (listing or {}).items():
         pod = state.pods.get(key)
@@ -38,19 +38,15 @@ def callers(
                 # Kubelets before 1.34 also list pods that have finished.
                 order = 3 if pod is not None and not pod.alive else 2
                 known = pod if pod is not None and pod.alive else None
-                found.append(((order, "", key), Caller(key, bare, known)))
+                found.append(((order, "", "", key), Caller(key, bare, known)))
         elif (caller := _next(state, listed, pod, written, resource, size)) is not None:
             created = pod.pod.metadata.creation_timestamp or ""
-            pending = pod.pod.status.phase in ("", "Pending")
             if caller.sure:
-                found.append(
-                    ((0 if pending else 1, pod.uid != state.last_uid, created, key), caller)
-                )
+                running = pod.pod.status.phase not in ("", "Pending")
+                found.append(((int(running), pod.uid != state.last_uid, created, key), caller))
             else:
                 again.append(((created, key), caller))
-    found.sort(key=lambda pair: pair[0])
-    again.sort(key=lambda pair: pair[0], reverse=True)
-    return [caller for _, caller in (*found, *again)]
+    return [caller for _, caller in (*sorted(found), *sorted(again, reverse=True))]
 
 
 def unclear(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[str]:
@@ -75,7 +71,7 @@ def _next(
     size: int,
 ) -> Caller | None:
     """Return the container of ``pod`` to be admitted next, after the containers with devices."""
-    containers = pod.request.containers if pod.request is not None else ()
+    containers = pod.containers
     reached = max(
         (place for place, each in enumerate(containers) if listed.containers.get(each.name)),
         default=0,
@@ -109,16 +105,12 @@ def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
     lacks this container, or requests the resource for this container.
     """
     bare = [name for name, resources in listed.containers.items() if not resources]
-    if pod.request is None:
-        return bool(bare)
     names = {
         container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
     }
     return any(
-        name not in names
-        or (
-            (container := pod.container_request(name)) is not None
-            and pod.demand(container, resource) > 0
-        )
+        pod.request is None
+        or name not in names
+        or pod.demand(pod.container_request(name), resource) > 0
         for name in bare
     )

@@ -10,18 +10,21 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from gputile.api.quantity import MIB
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
 from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
 
 KIND: Final = "gputile.io/gpu"
+CLAIM_KIND: Final = "gputile.io/claim"
 NVIDIA_KIND: Final = "nvidia.com/gpu"  # nvidia-container-toolkit
 FILE_NAME: Final = "gputile.io-gpu.json"
 VERSION: Final = "0.5.0"
@@ -154,6 +157,28 @@ def _soname(path: str) -> str:
     return f"{directory}/{stem}.so.1"
 
 
+def cdi_name(uid: str) -> str:
+    """Return the name of the CDI device that adds a claim's limits to containers."""
+    return f"{CLAIM_KIND}={uid}"
+
+
+def cdi_file(uid: str, response: pb.ContainerAllocateResponse) -> bytes:
+    """Return a claim's CDI file, with the environment and the mounts of a response."""
+    edits = {
+        "env": [f"{name}={value}" for name, value in response.envs.items()],
+        "mounts": [
+            {
+                "hostPath": each.host_path,
+                "containerPath": each.container_path,
+                "options": ["rbind", "rprivate", "ro" if each.read_only else "rw"],
+            }
+            for each in response.mounts
+        ],
+    }
+    device = {"name": uid, "containerEdits": edits}
+    return msgspec.json.encode({"cdiVersion": VERSION, "kind": CLAIM_KIND, "devices": [device]})
+
+
 MOST_BYTES = 16 * MIB  # of a file. A machine with many GPUs needs some ten thousand bytes.
 READABLE: Final = 0o644
 LIBRARY_DIRECTORIES = (
@@ -164,24 +189,26 @@ LIBRARY_DIRECTORIES = (
 )
 
 
+@dataclass
 class CdiFiles:
     """A directory of CDI specifications.
 
-    ``root`` is the directory with the host's /usr and /proc/driver. ``devices`` is the directory of
+    ``root`` is the directory with the host's /usr and /proc/driver. ``nodes`` is the directory of
     the device nodes, which is the agent's own /dev with the nodes of all GPUs.
     """
 
-    def __init__(
-        self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")
-    ) -> None:
-        self.directory = directory
-        self._root = root
-        self._devices = devices
-        self._known: frozenset[str] = frozenset()
+    directory: Path
+    root: Path = Path("/")
+    nodes: Path = Path("/dev")
+    _known: frozenset[str] = frozenset()
 
     def refresh(self, machine: ProbedMachine) -> None:
-        nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
-        libraries, capabilities = self._libraries(machine.driver), self._capabilities()
+        nodes = [node for node in SHARED_NODES if (self.nodes / Path(node).name).exists()]
+        capabilities = {}
+        with contextlib.suppress(OSError):
+            text = (self.root / MIG_MINORS[1:]).read_text(errors="replace")
+            capabilities = read_capabilities(text)
+        libraries = self._libraries(machine.driver)
         spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
         found = frozenset[str]()
         try:
@@ -204,18 +231,12 @@ class CdiFiles:
     def claim_file(self, uid: str) -> Path:
         return self.directory / f"gputile.io-claim-{uid}.json"
 
-    def _capabilities(self) -> dict[str, int]:
-        try:
-            return read_capabilities((self._root / MIG_MINORS[1:]).read_text(errors="replace"))
-        except OSError:
-            return {}
-
     def _libraries(self, driver: str) -> list[str]:
         """Return the host's path of each of the driver's libraries, from the first directory."""
         found = []
         for library in LIBRARIES:
             paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)
-            path = next((p for p in paths if driver and (self._root / p).exists()), None)
+            path = next((p for p in paths if driver and (self.root / p).exists()), None)
             if path is not None:
                 found.append(f"/{path}")
         return found

@@ -18,6 +18,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -77,9 +78,8 @@ def prestart(
     mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
     found = [
         (held, each)
-        for held in state.device_table.holders(resource, ids)
-        for each in held.devices
-        if each.resource == resource and each.directory in mounted
+        for held, each in state.device_table.holders(resource, ids)
+        if each.directory in mounted
     ]
     why = ""
     if state.unread:
@@ -106,10 +106,8 @@ def prestart(
         if len(pods) == 1:
             raise
         # Each pod waits, because it is unknown which of them the kubelet starts.
-        both = ", ".join(sorted(pods.values()))
-        raise NotYet(
-            f"{error}; the kubelet has allocated {ids[0]} to pods {both}: delete one of them"
-        ) from error
+        text = f"{error}; the kubelet has allocated {ids[0]} to pods"
+        raise NotYet(f"{text} {', '.join(sorted(pods.values()))}: delete one of them") from error
 
 
 def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevices) -> bool:
@@ -153,7 +151,8 @@ def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
 def _limits(
     state: AllocationState, held: PodDevices, devices: ContainerDevices, now_ns: int
 ) -> Limits:
-    if devices.directory not in state.started:
+    has_started = devices.directory in state.started
+    if not has_started:
         _wait_for_others(state, held, lambda rules: rules.check_others(held))
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
@@ -166,17 +165,9 @@ def _limits(
     if len(state.node_config.visible(devices.ids, uuids)) < len(uuids):
         raise NotYet(f"{state.node_config.names(uuids)} cannot be found on this node")
     apart = held.container_gpus[devices.container]
-    if (
-        own is not None
-        and own.shared_gpus == 1
-        and len(apart) > 1
-        and devices.directory not in state.started
-    ):
+    if own is not None and own.shared_gpus == 1 and len(apart) > 1 and not has_started:
         names = state.node_config.names(apart)
-        raise NotYet(
-            f"the kubelet chose {names}; the container asks for one GPU: delete the pod, so that "
-            f"it is admitted again"
-        )
+        raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: {ANEW}")
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
     # An agent that was upgraded between two responses mounts another release of the library.
@@ -186,22 +177,25 @@ def _limits(
         pod=held.name,
         uid=held.uid,
         container=devices.container,
-        mode=state.node_config.mode.value,
+        mode=state.node_config.mode,
         unit_mib=held.unit_mib,
         gpus=state.shares(held, devices.container),
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},
         phase=devices.phase,
         since_ns=before.since_ns if before is not None else now_ns,
-        mounts=mounts.get((devices.directory, devices.resource)) or (),
+        mounts=mounts.get((devices.directory, devices.resource), ()),
     )
 
 
 ANEW: Final = "delete the pod, so that it is admitted again"
-_NEEDED: Final = (CONTAINER_DIRECTORY, CONTAINER_LIBRARY, CONTAINER_PRELOAD, CONTAINER_USAGE)
 
 
 def _not_isolated(why: object) -> NotYet:
     return NotYet(f"the container does not start, because its limits would not be enforced: {why}")
+
+
+def _mount(inside: str, path: Path, *, read_only: bool = True) -> pb.Mount:
+    return pb.Mount(container_path=inside, host_path=str(path), read_only=read_only)
 
 
 class IsolationMounts:
@@ -216,7 +210,7 @@ class IsolationMounts:
         self._content = b""
         self._own: Installed | None = None
 
-    def mounts(self, mode: Mode, directory: str) -> list[pb.Mount]:
+    def mounts(self, mode: str, directory: str) -> list[pb.Mount]:
         """Return the mounts of an isolated container, without the mount of its ``directory``.
 
         The result is empty without a library. ``prepare`` creates the mounted files later.
@@ -228,15 +222,14 @@ class IsolationMounts:
         except (LibraryMissing, OSError) as error:
             log.error("%s gets no library, and will not start: %s", directory, error)
             return []
-        library, preload = str(installed.library), str(installed.preload)
         return [
-            pb.Mount(container_path=CONTAINER_LIBRARY, host_path=library, read_only=True),
-            pb.Mount(container_path=CONTAINER_PRELOAD, host_path=preload, read_only=True),
-            pb.Mount(container_path=CONTAINER_NIX_PRELOAD, host_path=preload, read_only=True),
-            pb.Mount(container_path=CONTAINER_USAGE, host_path=str(self._usage.path(directory))),
+            _mount(CONTAINER_LIBRARY, installed.library),
+            _mount(CONTAINER_PRELOAD, installed.preload),
+            _mount(CONTAINER_NIX_PRELOAD, installed.preload),
+            _mount(CONTAINER_USAGE, self._usage.path(directory), read_only=False),
         ]
 
-    def prepare(self, mode: Mode, directory: str, mounts: Mapping[str, str]) -> Path | None:
+    def prepare(self, mode: str, directory: str, mounts: Mapping[str, str]) -> Path | None:
         """Install the library at the paths that a container mounts. Return its usage file.
 
         The result is None for a container without isolation. ``mounts`` maps paths in the container
@@ -245,19 +238,18 @@ class IsolationMounts:
         """
         if mode not in LIBRARY_MODES:
             return None
-        lacking = [path for path in _NEEDED if path not in mounts]
-        if lacking:
-            raise _not_isolated(
-                f"it was admitted while the node could not isolate it, without "
-                f"{', '.join(lacking)}: {ANEW}"
-            )
-        version = Path(mounts[CONTAINER_LIBRARY]).parent.name
+        version = Path(mounts.get(CONTAINER_LIBRARY, "")).parent.name
         installed = place_named(self._state / LIBRARY_DIRECTORY, version)
         usage = self._usage.path(directory)
-        own = self._state / "allocations" / directory, installed.library, installed.preload, usage
-        found = tuple(mounts[path] for path in _NEEDED)
-        if found != tuple(map(str, own)):
-            raise _not_isolated(f"it mounts {', '.join(found)} and not its own files: {ANEW}")
+        own = {
+            CONTAINER_DIRECTORY: self._state / "allocations" / directory,
+            CONTAINER_LIBRARY: installed.library,
+            CONTAINER_PRELOAD: installed.preload,
+            CONTAINER_USAGE: usage,
+        }
+        lacking = [inside for inside, path in own.items() if mounts.get(inside) != str(path)]
+        if lacking:
+            raise _not_isolated(f"it was admitted without its own {', '.join(lacking)}: {ANEW}")
         try:
             self._place()
             install(installed, self._content)
@@ -280,33 +272,25 @@ LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # PreStartContainer times out in the ku
 DAEMON_WITHIN_S = 5.0
 
 
+@dataclass
 class ContainerPreparation:
     """Prepares the files of a container, and waits for the daemons that it needs."""
 
-    def __init__(
-        self,
-        store: NodeFiles,
-        mps: MpsDaemons,
-        cdi: CdiFiles | None,
-        arbiter: ArbiterProcess,
-    ) -> None:
-        self.store = store
-        self._isolation = IsolationMounts(store.directory, store.usage)
+    store: NodeFiles
+    mps: MpsDaemons
+    cdi: CdiFiles | None
+    arbiter: ArbiterProcess
+
+    def __post_init__(self) -> None:
+        self._isolation = IsolationMounts(self.store.directory, self.store.usage)
         # When processes of a deleted pod were first found, by allocation directory
         self._lingering_since: dict[str, float] = {}
-        self._mps = mps
-        self.cdi = cdi
-        self._arbiter = arbiter
 
-    def response(self, mode: Mode, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
-        allocation = self.store.allocations / answer.directory
-        mounts = [
-            pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)
-        ]
+    def response(self, mode: str, answer: AllocateAnswer) -> pb.ContainerAllocateResponse:
+        mounts = [_mount(CONTAINER_DIRECTORY, self.store.allocations / answer.directory)]
         mounts += self._isolation.mounts(mode, answer.directory)
         if PIPE_ENV in answer.environment:
-            pipes = self._mps.pipes(answer.uuids)
-            mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
+            mounts.append(_mount(CONTAINER_PIPES, self.mps.pipes(answer.uuids), read_only=False))
         devices = self.cdi.devices(answer.uuids) if self.cdi is not None else ()
         return pb.ContainerAllocateResponse(
             envs=dict(answer.environment),
@@ -314,14 +298,14 @@ class ContainerPreparation:
             cdi_devices=[pb.CDIDevice(name=name) for name in devices],
         )
 
-    def prepare(self, answer: AllocateAnswer, limits: Limits) -> None:
+    def prepare(self, directory: str, limits: Limits) -> None:
         """Create the directories that the container mounts, and record the Allocate response.
 
         Raises OSError if a directory or the record cannot be written.
         """
-        self.store.write_answer(answer.directory, limits)
-        if PIPE_ENV in answer.environment:
-            self._mps.pipes(answer.uuids).mkdir(parents=True, exist_ok=True)
+        self.store.write_answer(directory, limits)
+        if (pipes := dict(limits.mounts).get(CONTAINER_PIPES)) is not None:
+            Path(pipes).mkdir(parents=True, exist_ok=True)
 
     async def start(self, directory: str, limits: Limits, state: AllocationState) -> None:
         """Write the limits of a container that is about to start, once the node is ready for it.
@@ -333,11 +317,11 @@ class ContainerPreparation:
         await self._until_left(limits, state)
         if self.store.started_ns(directory) != before or not self.store.mine:
             raise NotYet("the call was repeated, or another agent serves this node by now")
-        usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
+        usage = self._isolation.prepare(limits.mode, directory, dict(limits.mounts))
         try:
             self.store.write_limits(directory, limits, usage)
             record_start(state, directory, limits, time.time_ns())
-            self._arbiter.starting(directory, {gpu.uuid for gpu in limits.gpus})
+            self.arbiter.starting(directory, {gpu.uuid for gpu in limits.gpus})
         except (OSError, ValueError) as error:
             raise NotYet(f"the limits cannot be written: {error}") from error
 
@@ -351,7 +335,7 @@ class ContainerPreparation:
         before = self.store.limits(directory) if directory in state.started else None
         if before is None or msgspec.structs.replace(before, mounts=limits.mounts) != limits:
             return False
-        usage = self._isolation.prepare(Mode(limits.mode), directory, dict(limits.mounts))
+        usage = self._isolation.prepare(limits.mode, directory, dict(limits.mounts))
         return usage is None or usage.exists()
 
     async def _until_served(self, limits: Limits) -> None:
@@ -360,13 +344,13 @@ class ContainerPreparation:
         A daemon for several GPUs starts when these GPUs are allocated.
         """
         gpus = tuple(share.uuid for share in limits.gpus)
-        if limits.mode != Mode.MPS.value or not gpus:
+        if limits.mode != Mode.MPS or not gpus:
             return
         try:
             async with asyncio.timeout(DAEMON_WITHIN_S):
-                await self._mps.until_up(gpus)
+                await self.mps.until_up(gpus)
         except TimeoutError as error:
-            why = f": {problem}" if (problem := self._mps.problem) is not None else ""
+            why = f": {problem}" if (problem := self.mps.problem) is not None else ""
             raise NotYet(
                 f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}"
             ) from error

@@ -34,13 +34,14 @@ because admission checks MiB and not IDs. The number of IDs never exceeds the nu
 smallest unit in use, so a message is never too long.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Set
 from itertools import count, filterfalse, islice
 
 from gputile.api.quantity import MIB
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, SMALLEST_UNIT_MIB
 from gputile.core.devices.inventory import CORE_PERCENT, Gpu, advertised_units
-from gputile.node.agent.allocation_state import ExpectedMemory
+from gputile.node.agent.allocation_state import AllocationState, ExpectedMemory
 from gputile.node.agent.device_table import EMPTY, DeviceTable, PodDevices, in_order, part_id
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import NodeConfig
@@ -71,13 +72,13 @@ def message_bytes(gpus: Iterable[Gpu], unit_mib: int) -> int:
 
     The message is largest if all IDs are unhealthy.
     """
-    size = 0
-    for gpu in gpus:
-        units = advertised_units(gpu, unit_mib)
-        # The Device and its two fields each have a tag and a length of one byte, because all
-        # lengths are below 128.
-        size += units * (6 + len(part_id(gpu.uuid, max(0, units - 1))) + _HEALTH)
-    return size
+    # The Device and its two fields each have a tag and a length of one byte, because all lengths
+    # are below 128.
+    return sum(
+        units * (6 + len(part_id(gpu.uuid, units - 1)) + _HEALTH)
+        for gpu in gpus
+        if (units := advertised_units(gpu, unit_mib))
+    )
 
 
 def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
@@ -87,36 +88,30 @@ def check_unit(gpus: tuple[Gpu, ...], unit_mib: int) -> None:
     """
     if unit_mib >= SMALLEST_UNIT_MIB and message_bytes(gpus, unit_mib) <= MESSAGE_LIMIT:
         return
-    low, high = SMALLEST_UNIT_MIB, max((gpu.mib for gpu in gpus), default=SMALLEST_UNIT_MIB) + 1
-    while low < high:
-        middle = (low + high) // 2
-        if message_bytes(gpus, middle) <= MESSAGE_LIMIT:
-            high = middle
-        else:
-            low = middle + 1
+    units = range(SMALLEST_UNIT_MIB, max((gpu.mib for gpu in gpus), default=SMALLEST_UNIT_MIB) + 1)
+    fits = bisect_left(units, True, key=lambda unit: message_bytes(gpus, unit) <= MESSAGE_LIMIT)
     raise UnitError(
         f"a memory unit of {unit_mib} MiB gives more device IDs than the kubelet accepts in one "
-        f"message; the smallest valid unit on this node is {low} MiB"
+        f"message; the smallest valid unit on this node is {SMALLEST_UNIT_MIB + fits} MiB"
     )
 
 
-NONE = ExpectedMemory()
+NONE = (0, 0)
 
 
-def expected_memory(
-    pods: Iterable[KnownPod], device_table: DeviceTable, unit_mib: int
-) -> Mapping[str, ExpectedMemory]:
-    """Return the memory on each GPU, by UUID, that ``pods`` are still to be allocated.
+def expected_memory(state: AllocationState) -> ExpectedMemory:
+    """Return the memory on each GPU, by UUID, that pods are still to be allocated.
 
-    Only pods with a unit other than ``unit_mib`` count.
+    Only pods with a unit other than the node's count.
     """
-    found: dict[str, ExpectedMemory] = {}
-    for pod in pods:
-        request = pod.request
-        if pod.alive and request is not None and request.unit_mib not in (0, unit_mib):
-            for uuid, ids in _lacking(pod, request.unit_mib, device_table.get(pod.uid)):
-                before = found.get(uuid, NONE)
-                found[uuid] = ExpectedMemory(before.ids + ids, before.mib + ids * request.unit_mib)
+    found: dict[str, tuple[int, int]] = {}
+    unit_mib = state.node_config.effective_mode.unit_mib
+    for pod in state.pods.values():
+        own = pod.request.unit_mib if pod.alive and pod.request is not None else 0
+        if own not in (0, unit_mib):
+            for uuid, ids in _lacking(pod, own, state.device_table.get(pod.uid)):
+                before, mib = found.get(uuid, NONE)
+                found[uuid] = before + ids, mib + ids * own
     return found
 
 
@@ -125,11 +120,8 @@ def _lacking(pod: KnownPod, unit_mib: int, held: PodDevices | None) -> list[tupl
 
     The list is empty if the kubelet chose other GPUs.
     """
-    booked = (
-        {share.uuid: share.mib // unit_mib for share in pod.allocation.gpus}
-        if pod.allocation
-        else {}
-    )
+    shares = pod.allocation.gpus if pod.allocation else ()
+    booked = {share.uuid: share.mib // unit_mib for share in shares}
     ids_by_gpu = held.ids_by_gpu.get(GPU_MEMORY, EMPTY) if held else EMPTY
     there = {uuid: len(ids) for uuid, ids in ids_by_gpu.items()}
     if not there.keys() <= booked.keys():
@@ -145,7 +137,7 @@ Device = tuple[str, bool]
 def devices(
     node_config: NodeConfig,
     device_table: DeviceTable,
-    expected: Mapping[str, ExpectedMemory],
+    expected: ExpectedMemory,
     resource: str,
 ) -> tuple[Device, ...]:
     """Return the IDs of ``resource`` in order, each with its health.
@@ -156,39 +148,22 @@ def devices(
         return ()
     if resource.startswith(MIG_PREFIX):
         return tuple((i.uuid, i.healthy) for i in node_config.instances if i.resource == resource)
-    return tuple(
-        (device_id, gpu.healthy)
-        for gpu in node_config.inventory.gpus
-        for device_id in _ids(
-            node_config, device_table, expected.get(gpu.uuid, NONE), resource, gpu
-        )
-    )
-
-
-def _ids(
-    node_config: NodeConfig,
-    device_table: DeviceTable,
-    expected: ExpectedMemory,
-    resource: str,
-    gpu: Gpu,
-) -> list[str]:
-    if resource == GPU_MEMORY:
-        held = device_table.ids(resource, gpu.uuid)
-        taken = device_table.mib(gpu.uuid) + expected.mib
-        free = free_units(gpu.mib, node_config.effective_mode.unit_mib, taken) + expected.ids
-        lowest = _numbered(gpu, len(held) + free)
-        return (
-            lowest
-            if held.issubset(lowest)
-            else in_order(held.union(free_ids(gpu.uuid, held, free)))
-        )
-    if resource == GPU_CORE:
-        return _numbered(gpu, CORE_PERCENT)
-    return (
-        _numbered(gpu, node_config.effective_mode.replicas)
-        if node_config.replicated
-        else [gpu.uuid]
-    )
+    found: list[Device] = []
+    for gpu in node_config.inventory.gpus:
+        ids = [gpu.uuid]
+        if resource == GPU_MEMORY:
+            more, mib = expected.get(gpu.uuid, NONE)
+            held, used = device_table.ids(resource, gpu.uuid), device_table.mib(gpu.uuid) + mib
+            free = free_units(gpu.mib, node_config.effective_mode.unit_mib, used) + more
+            ids = _numbered(gpu, len(held) + free)
+            if not held.issubset(ids):
+                ids = in_order(held.union(free_ids(gpu.uuid, held, free)))
+        elif resource == GPU_CORE:
+            ids = _numbered(gpu, CORE_PERCENT)
+        elif node_config.replicated:
+            ids = _numbered(gpu, node_config.effective_mode.replicas)
+        found += ((device_id, gpu.healthy) for device_id in ids)
+    return tuple(found)
 
 
 def _numbered(gpu: Gpu, parts: int) -> list[str]:

@@ -90,6 +90,9 @@ Listing = Mapping[str, ListedPod]
 """The pods in the kubelet's list, by key."""
 
 
+Mounts = tuple[tuple[str, str], ...]
+"""The mounts of a container, each as a path in the container and a path on the host."""
+
 LIMITS_VERSION = 1
 LIMITS_FILE = "limits.json"
 CONTAINER_DIRECTORY = "/etc/gputile/allocation"
@@ -101,7 +104,6 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource. A
     claim has no devices, but a name in ``claim``. Until the container starts, ``pod``, ``uid`` and
     ``container`` are the presumed caller's, or "" if the caller is unknown, and ``gpus`` is empty.
-    Each of ``mounts`` is a path in the container and the path on the host.
     """
 
     namespace: str
@@ -114,7 +116,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     phase: Phase = Phase.APP
     since_ns: int = 0
-    mounts: tuple[tuple[str, str], ...] = ()
+    mounts: Mounts = ()
     claim: str = ""
     version: int = LIMITS_VERSION
 
@@ -132,7 +134,7 @@ class KubeletEntry:
 
     ``uid`` is the kubelet's UID of the pod. ``directory`` is the name of the allocation directory
     that the container mounts, and ``mounts`` are all its mounts. If the stored Allocate response
-    cannot be read, ``mounts`` is None, and ``directory`` is the container's default directory.
+    cannot be read, ``mounts`` is empty, and ``directory`` is the container's default directory.
     """
 
     uid: str
@@ -140,7 +142,7 @@ class KubeletEntry:
     resource: str
     ids: frozenset[str]
     directory: str
-    mounts: tuple[tuple[str, str], ...] | None = None
+    mounts: Mounts = ()
 
 
 def directory_name(uid: str, container: str) -> str:
@@ -239,10 +241,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
             for p in self.devices
             if (p.container, p.resource) != (devices.container, devices.resource)
         )
-        return self.only((*others, devices))
-
-    def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
-        return msgspec.structs.replace(self, devices=devices)
+        return msgspec.structs.replace(self, devices=(*others, devices))
 
 
 CLAIM_DIRECTORY_PREFIX = "claim-"
@@ -322,30 +321,25 @@ class DeviceTable:
         )
 
     def directories(self) -> set[str]:
-        return {each.directory for held in self._by_uid.values() for each in held.devices}
+        return {each.directory for held in self for each in held.devices}
 
     def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
         """Yield the rows of the pods on a GPU, except the row with the UID ``without``."""
-        return (held for held in self._by_uid.values() if gpu in held.gpus and held.uid != without)
+        return (held for held in self if gpu in held.gpus and held.uid != without)
 
     def ids(self, resource: str, gpu: str) -> set[str]:
-        return {
-            each
-            for held in self._by_uid.values()
-            for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())
-        }
+        return {each for held in self for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
 
     def mib(self, gpu: str, without: str = "") -> int:
         """Return the MiB of all pods' memory units on a GPU."""
         return sum(held.mib(gpu) for held in self.on(gpu, without))
 
-    def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
+    def holders(
+        self, resource: str, ids: Iterable[str]
+    ) -> Iterator[tuple[PodDevices, ContainerDevices]]:
+        """Yield the containers with ``resource`` of each pod that has one of ``ids``."""
         wanted = set(ids)
-        return [
-            held
-            for held in self._by_uid.values()
-            if any(
-                each.resource == resource and not wanted.isdisjoint(each.ids)
-                for each in held.devices
-            )
-        ]
+        for held in self:
+            devices = [each for each in held.devices if each.resource == resource]
+            if any(not wanted.isdisjoint(each.ids) for each in devices):
+                yield from ((held, each) for each in devices)

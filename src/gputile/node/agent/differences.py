@@ -18,7 +18,7 @@ from gputile.core.devices.allocation import (
 from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import ContainerRequest, Phase, RequestKind, effective
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.device_table import EMPTY, DeviceTable, Listing, PodDevices
+from gputile.node.agent.device_table import EMPTY, DeviceTable, ListedPod, Listing, PodDevices
 from gputile.node.agent.known_pods import KnownPod
 from gputile.node.agent.node_config import MODE_RESOURCES, NodeConfig
 
@@ -83,7 +83,7 @@ def allocation_of(
             for each in request.containers
         },
         unit_mib=unit,
-        mode=node_config.mode.value,
+        mode=node_config.mode,
         whole=not shared,
         assumed_ns=pod.allocation.assumed_ns if pod.allocation else now_ns,
     )
@@ -118,12 +118,13 @@ def differences(state: AllocationState, listing: Listing, now_ns: int) -> list[C
     for pod in state.pods.values():
         if not pod.alive or pod.request is None:
             continue
-        forgotten = _forgotten(pod, listing, state.device_table)
+        listed = listing.get(pod.key) if pod.pod.status.phase == "Running" else None
+        forgotten = _forgotten(pod, listed, state.device_table)
         pod_devices = state.device_table.get(pod.uid)
         if pod_devices is not None and _complete(pod, pod_devices):
             found += _corrected(pod, pod_devices, state, now_ns) + forgotten
         else:
-            found += forgotten or _missing(pod, listing)
+            found += forgotten or _missing(pod, listed)
     return found
 
 
@@ -150,29 +151,29 @@ def _corrected(
 
 
 def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
-    containers = pod.request.containers if pod.request else ()
     resources = {devices.resource for devices in pod_devices.devices}
     return all(
         pod_devices.container_devices(container.name, resource) is not None
-        for container in containers
+        for container in pod.containers
         for resource in resources
         if container.phase is not Phase.INIT and pod.demand(container, resource)
     )
 
 
-def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
+def _forgotten(
+    pod: KnownPod, listed: ListedPod | None, device_table: DeviceTable
+) -> list[Correction]:
     """Report containers that run with devices which the kubelet has lost.
 
     The kubelet loses devices with its checkpoint. It also loses them if it rejects a pod whose
     first containers run, and ends before it has reported the rejection to the API server. The next
     kubelet then adopts these containers (``rejectPod`` in pkg/kubelet).
     """
-    listed = listing.get(pod.key)
-    if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
+    if listed is None:
         return []
     names = [
         container.name
-        for container in pod.request.containers
+        for container in pod.containers
         if container.phase is not Phase.INIT
         and any(
             pod.demand(container, each) and not listed.ids(container.name, each)
@@ -189,10 +190,9 @@ def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> li
     return [Correction(pod, {}, EventReason.GPU_FORGOTTEN, message)]
 
 
-def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
+def _missing(pod: KnownPod, listed: ListedPod | None) -> list[Correction]:
     """Report a pod that runs without devices, because no plugin offered them when it started."""
-    listed = listing.get(pod.key)
-    if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
+    if listed is None or any(listed.containers.values()):
         return []
     message = (
         "its containers run without the GPUs that they request: delete the pod so that it is "

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from gputile.api.core import Container, Node
 from gputile.api.quantity import count_of
@@ -41,6 +42,7 @@ LISTENING_WITHIN_S = 20.0
 TAKEN_IN_AFTER_S = 0.5  # the time from the kubelet's ListAndWatch call until it counts the devices
 
 
+@dataclass
 class HandOver:
     """The handover as one agent sees it.
 
@@ -49,24 +51,15 @@ class HandOver:
     read the kubelet's list.
     """
 
-    def __init__(
-        self,
-        cluster: NodeApi,
-        kubelet: KubeletLink,
-        state: AllocationState,
-        closed_for: float,
-        now: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.under_way = False
-        self.looked = 0.0
-        self._cluster = cluster
-        self._kubelet = kubelet
-        self._state = state
-        self._closed_for = closed_for
-        self._now = now
-        self._clock = clock
-        self._text = ""
+    cluster: NodeApi
+    kubelet: KubeletLink
+    state: AllocationState
+    closed_for: float
+    now: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    under_way: bool = False
+    looked: float = 0.0
+    _text: str = ""
 
     async def close(self) -> None:
         """Close the node if another agent serves it. Wait until no pod is on its way to the node.
@@ -74,16 +67,16 @@ class HandOver:
         A failed request is retried, while the other agent continues to serve the node. If the API
         server does not answer for ``RETRIED_FOR_S``, the handover continues with an open node.
         """
-        until = self._clock() + RETRIED_FOR_S
-        while self._kubelet.state.others:
+        until = self.clock() + RETRIED_FOR_S
+        while self.kubelet.state.others:
             try:
                 pods = await self._closed()
             except KubeError as error:
-                if self._clock() < until:
+                if self.clock() < until:
                     await asyncio.sleep(RETRY_EVERY_S)
                     continue
                 log.warning("replacing another agent without closing the node: %s", error)
-                pods = list(self._state.pods.values())
+                pods = list(self.state.pods.values())
             await self._admitted(pods)
             return
 
@@ -92,14 +85,14 @@ class HandOver:
         await self._write_deadline()
         self.under_way = True
         await self._until(self._is_closed, SEEN_WITHIN_S)
-        await asyncio.sleep(self._closed_for)
-        pods = await self._cluster.bound_pods()
-        return [known_pod(pod, self._state.configuration) for pod in pods]
+        await asyncio.sleep(self.closed_for)
+        pods = await self.cluster.bound_pods()
+        return [known_pod(pod, self.state.configuration) for pod in pods]
 
     async def open(self) -> None:
         if not self.under_way:
             return
-        await self._until(lambda: self._kubelet.state.listening, LISTENING_WITHIN_S)
+        await self._until(lambda: self.kubelet.state.listening, LISTENING_WITHIN_S)
         await asyncio.sleep(TAKEN_IN_AFTER_S)
         self.under_way = False
 
@@ -119,14 +112,14 @@ class HandOver:
         written.
         """
         try:
-            left = float(text) - self._now()
+            left = float(text) - self.now()
         except ValueError:
             return 0.0
         return left if 0 < left <= CLOSED_AT_MOST_S + 1 else 0.0
 
     async def _write_deadline(self) -> None:
-        self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
-        await self._cluster.patch_node(
+        self._text = f"{self.now() + CLOSED_AT_MOST_S:.0f}"
+        await self.cluster.patch_node(
             {"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}}
         )
 
@@ -135,10 +128,10 @@ class HandOver:
 
         The wait ends early if the kubelet admits none of them within ``STUCK_AFTER_S``.
         """
-        fewest, since = len(pods) + 1, self._clock()
+        fewest, since = len(pods) + 1, self.clock()
         while True:
-            listing = await self._kubelet.list(LIST_WITHIN_S)
-            now = self.looked = self._clock()
+            listing = await self.kubelet.list(LIST_WITHIN_S)
+            now = self.looked = self.clock()
             waiting = unadmitted(map(self._as_it_is, pods), listing)
             if not waiting:
                 return
@@ -156,14 +149,14 @@ class HandOver:
 
     def _as_it_is(self, pod: KnownPod) -> KnownPod | None:
         """Return the pod as the watch now reports it, or None if it was deleted."""
-        pods = self._state.pods
+        pods = self.state.pods
         present = pods.get(pod.key)
         if pod.uid in pods.gone:
             return None
         return present if present is not None and present.uid == pod.uid else pod
 
     def _is_closed(self) -> bool:
-        node = self._state.node
+        node = self.state.node
         return node is not None and node.metadata.annotations.get(HANDOVER_ANNOTATION) == self._text
 
     async def _until(self, true: Callable[[], bool], within: float) -> None:
@@ -185,17 +178,13 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
             continue
         if pod.pod.status.phase not in ("", "Pending"):
             continue
-        spec, listed = pod.pod.spec, listing.get(pod.key) if listing is not None else None
-        lasting = [each for each in spec.init_containers if each.restart_policy == "Always"]
-        if listed is None:
-            lacking = any(map(_asked, (*spec.init_containers, *spec.containers)))
-        else:
-            lacking = any(
-                not listed.ids(each.name, resource)
-                for each in (*lasting, *spec.containers)
-                for resource in _asked(each)
-            )
-        if lacking:
+        spec, listed = pod.pod.spec, (listing or {}).get(pod.key)
+        if any(
+            listed is None or not listed.ids(each.name, resource)
+            for each in (*spec.init_containers, *spec.containers)
+            for resource in _asked(each)
+            if listed is None or each in spec.containers or each.restart_policy == "Always"
+        ):
             waiting.append(pod.key)
     return waiting
 

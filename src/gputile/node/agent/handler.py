@@ -19,7 +19,6 @@ from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import Advertiser
 from gputile.node.agent.allocation import allocate, preferred, record_mounts
 from gputile.node.agent.allocation_state import UNKNOWN_CALLER, Caller
-from gputile.node.agent.api_server import Wakeup
 from gputile.node.agent.callers import callers, unclear
 from gputile.node.agent.container_start import ContainerPreparation, NotYet, prestart
 from gputile.node.agent.device_table import Listing
@@ -39,24 +38,14 @@ MOST_LOOKUPS = 8
 
 
 class AllocationHandler:
-    """Answers the calls to all device plugins of the node. ``compare`` wakes the reconciler."""
+    """Answers the calls to all device plugins of the node."""
 
     def __init__(
-        self,
-        advertiser: Advertiser,
-        node: str,
-        files: ContainerPreparation,
-        compare: Wakeup,
-        metrics: AgentMetrics,
+        self, advertiser: Advertiser, files: ContainerPreparation, metrics: AgentMetrics
     ) -> None:
-        self._state = advertiser.state
-        self._kubelet = advertiser.kubelet
-        self._records = advertiser.records
-        self._advertiser = advertiser
-        self._node = node
-        self._files = files
-        self._compare = compare
-        self._metrics = metrics
+        self._advertiser, self._files, self._metrics = advertiser, files, metrics
+        self._state, self._records = advertiser.state, advertiser.records
+        self._kubelet, self._compare = advertiser.kubelet, advertiser.wakeups.compare
         self._lists = True  # whether the kubelet answered the last List request
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
@@ -84,8 +73,7 @@ class AllocationHandler:
         """
         answers = []
         for asked in pb.PreferredAllocationRequest.FromString(body).container_requests:
-            available = asked.available_deviceIDs
-            must = asked.must_include_deviceIDs
+            available, must = asked.available_deviceIDs, asked.must_include_deviceIDs
             size = asked.allocation_size
             ids: tuple[str, ...] = ()
             try:
@@ -117,7 +105,7 @@ class AllocationHandler:
         response = self._files.response(state.node_config.mode, allocated)
         record = record_mounts(state, allocated.directory, mounts_of(response))
         try:
-            self._files.prepare(allocated, record)
+            self._files.prepare(allocated.directory, record)
         except OSError as error:  # the record is written again before the container starts
             log.error("the record of an allocation is not written, and is retried: %s", error)
         self._advertiser.allocated()
@@ -184,6 +172,6 @@ class AllocationHandler:
         except (KubeError, TimeoutError) as error:
             log.warning("cannot read pod %s: %s", key, error)
             return False
-        if pod is not None and pod.spec.node_name == self._node:
+        if pod is not None and pod.spec.node_name == self._advertiser.host.node_name:
             answered_pod(self._state.pods, pod, self._state.configuration)
         return True

@@ -23,6 +23,7 @@ from gputile.node.agent.device_table import (
     DeviceTable,
     KubeletEntry,
     Limits,
+    Mounts,
     PodDevices,
     PreparedClaim,
     directory_name,
@@ -42,21 +43,16 @@ def answer(
     All resources of a container have the same directory. No other container mounts the directory.
     """
     uid, container = caller.uid, caller.container
-    mounted = {entry.directory for entry in state.written}
-    name = directory_name(uid or min(ids, default=""), container)
+    used = {entry.directory for entry in state.written} | state.started
+    name, devices = directory_name(uid or min(ids, default=""), container), {resource: ids}
     own = state.records.get(name)
     if own is not None and state.unread and resource in own.devices:
         own = None  # an init container, which the kubelet's list omits, may mount the directory
-    if mounted.isdisjoint({name}) and name not in state.started and uid and own is not None:
-        both = (
-            own.devices | {resource: ids}
-            if name in state.answered and own.uid == uid
-            else {resource: ids}
-        )
+    if name not in used and uid and own is not None:
+        if name in state.answered and own.uid == uid:
+            devices = own.devices | devices
     else:
-        both = {resource: ids}
-        taken = mounted | state.started | state.records.keys()
-        while name in taken:
+        while name in used or name in state.records:
             name += ".1"  # no name of a container has a dot
     namespace, _, of_pod = caller.key.partition("/")
     state.records[name] = Limits(
@@ -64,9 +60,9 @@ def answer(
         pod=of_pod,
         uid=uid,
         container=container,
-        mode=state.node_config.mode.value,
+        mode=state.node_config.mode,
         unit_mib=state.unit_mib(caller.pod),
-        devices=both,
+        devices=devices,
         phase=caller.phase,
         since_ns=now_ns,
     )
@@ -119,27 +115,24 @@ def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
     the list does not contain the amounts that its known pod requests. Then the list is incomplete,
     or the container belongs to a newer pod of the same name.
     """
-    last: dict[tuple[str, frozenset[str]], tuple[str, tuple[tuple[str, str], ...] | None]] = {}
+    last: dict[tuple[str, frozenset[str]], tuple[str, Mounts]] = {}
     for name, record in sorted(state.records.items(), key=lambda each: each[1].since_ns):
         last |= {
-            (resource, frozenset(ids)): (name, record.mounts or None)
+            (resource, frozenset(ids)): (name, record.mounts)
             for resource, ids in record.devices.items()
         }
     found = []
-    for key, listed in state.kubelet.listing.items():
+    for key, listed in state.listing.items():
         pod = state.pods.get(key)
         if pod is None:
             continue
         for container, resource, ids in listed.parts():
             asked, uid = pod.container_request(container), pod.kubelet_uid
-            amounts = [
-                pod.demand(asked, each) if asked is not None else 0
+            if all(
+                pod.demand(asked, each) == len(listed.ids(container, each))
                 for each in (GPU_MEMORY, GPU_CORE)
-            ]
-            if amounts == [len(listed.ids(container, each)) for each in (GPU_MEMORY, GPU_CORE)]:
-                directory, mounts = last.get(
-                    (resource, ids), (directory_name(uid, container), None)
-                )
+            ):
+                directory, mounts = last.get((resource, ids), (directory_name(uid, container), ()))
                 found.append(KubeletEntry(uid, container, resource, ids, directory, mounts))
     return tuple(found)
 
@@ -210,7 +203,8 @@ def _row(
     row = state.new_row(uid, key, pod, since_ns)
     if record is not None and (pod is None or not pod.own_unit_mib):
         row = msgspec.structs.replace(row, unit_mib=record.unit_mib)
-    made, before = row.only(tuple(devices)), state.device_table.get(uid)
+    made = msgspec.structs.replace(row, devices=tuple(devices))
+    before = state.device_table.get(uid)
     # The previous row has already computed its GPUs.
     return before if before == made and before is not None else made
 
@@ -230,7 +224,7 @@ def _has_gone(
         return False
     shown = any(
         not entry.ids.isdisjoint(ids)
-        for listed in state.kubelet.listing.values()
+        for listed in state.listing.values()
         for _, resource, ids in listed.parts()
         if resource == entry.resource
     )
@@ -238,9 +232,9 @@ def _has_gone(
         return not shown
     if entry.uid in state.pods.gone:
         return True
-    if not state.pods.listed or not state.kubelet.complete or shown:
+    if not state.pods.listed or not state.listing_complete or shown:
         return False
-    if record is not None and record.key in state.kubelet.listing and record.key not in state.pods:
+    if record is not None and record.key in state.listing and record.key not in state.pods:
         return False  # the pod is being admitted, and the watch has not reported it yet
     return record is None or now_ns - record.since_ns >= UNKNOWN_FOR_NS
 
@@ -262,7 +256,7 @@ def _has_devices(
         return name in state.answered
     if pod is None:
         return bool(record.uid) and record.uid not in state.pods.gone and not state.pods.listed
-    left = state.kubelet.complete and pod.key not in state.kubelet.listing
+    left = state.listing_complete and pod.key not in state.listing
     return pod.alive and not left and (pod.kubelet_uid, record.container) not in given
 
 

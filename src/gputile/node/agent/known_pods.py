@@ -88,23 +88,21 @@ class KnownPod:
         except (KeyError, ValueError):
             return 0
 
-    def demand(self, container: ContainerRequest, resource: str) -> int:
-        if self.request is None:
+    @property
+    def containers(self) -> tuple[ContainerRequest, ...]:
+        return self.request.containers if self.request is not None else ()
+
+    def demand(self, container: ContainerRequest | None, resource: str) -> int:
+        if self.request is None or container is None:
             return 0
         kind = self.request.shape.kind
         if kind is RequestKind.SHARED:
-            return (
-                container.units
-                if resource == GPU_MEMORY
-                else container.percent
-                if resource == GPU_CORE
-                else 0
-            )
+            shared = {GPU_MEMORY: container.units, GPU_CORE: container.percent}
+            return shared.get(resource, 0)
         return container.gpus if resource == kind.value else 0
 
     def container_request(self, name: str) -> ContainerRequest | None:
-        containers = self.request.containers if self.request else ()
-        return next((container for container in containers if container.name == name), None)
+        return next((each for each in self.containers if each.name == name), None)
 
     def booked(self, container: str) -> tuple[GpuShare, ...]:
         """Return the container's booked share of each GPU, or () without a booking."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from gputile.node.agent.device_lists import Device
 from gputile.node.agent.device_table import ListedPod, Listing
@@ -26,20 +26,10 @@ log = logging.getLogger(__name__)
 
 ADMISSION = ("GetPreferredAllocation", "Allocate", "NodePrepareResources")
 """The kubelet's calls during the admission of a pod or the preparation of its claims."""
-HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
 Answers = Callable[[Call], Awaitable[CallAnswer | CallRefused]]
 """Answers the calls on the plugins of all resources, and those about claims."""
-
-
-def devices_message(devices: Sequence[Device]) -> bytes:
-    return pb.ListAndWatchResponse(
-        devices=[
-            pb.Device(ID=device_id, health=HEALTHY if well else UNHEALTHY)
-            for device_id, well in devices
-        ]
-    ).SerializeToString()
 
 
 _MARGIN_S = 0.1
@@ -124,7 +114,12 @@ class KubeletLink:
 
     def advertise(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
         changed = {
-            name: devices_message(found)
+            name: pb.ListAndWatchResponse(
+                devices=[
+                    pb.Device(ID=device_id, health="Healthy" if well else "Unhealthy")
+                    for device_id, well in found
+                ]
+            ).SerializeToString()
             for name, found in devices.items()
             if self._advertised.get(name) != found
         }

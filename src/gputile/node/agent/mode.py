@@ -57,25 +57,22 @@ def decide_effective_mode(
     ``free`` is True if no pod can be on its way to the node, because it was closed for long enough.
     ``keep_unit`` postpones a change of the memory unit.
     """
-    told = state.advertised
-    if state.node is None and told.effective_mode is not None:
-        return told.decided
-    holders = {pod_devices.key for pod_devices in state.device_table}
-    gpu_pods = {
-        pod.key for pod in state.pods.values() if pod.alive and (pod.request or pod.allocation)
-    }
+    if state.node is None and state.saved_mode is not None:
+        return state.decided
     labels = state.node.metadata.labels if state.node is not None else {}
-    before, configuration = told.effective_mode, state.configuration
-    if before is not None and before.claims:  # prepared claims are in the device table already
-        known = (each.pod for each in state.pods.values())
-        gpu_pods |= {
-            pod.key for pod in known if pod.spec.resource_claims and pod.status.phase == "Pending"
-        }
+    before, configuration = state.saved_mode, state.configuration
+    by_claims = before is not None and before.claims
+    gpu_pods = {pod_devices.key for pod_devices in state.device_table}  # includes prepared claims
+    for pod in state.pods.values():
+        pending = pod.pod.status.phase == "Pending"
+        claiming = by_claims and pending and pod.pod.spec.resource_claims
+        if claiming or (pod.alive and (pod.request or pod.allocation)):
+            gpu_pods.add(pod.key)
     if keep_unit and before is not None:
         configuration = msgspec.structs.replace(
             configuration, gpu_memory_unit=f"{before.unit_mib}MiB"
         )
-    return decide_mode(before, labels, configuration, gpus, sorted(holders | gpu_pods), free=free)
+    return decide_mode(before, labels, configuration, gpus, sorted(gpu_pods), free=free)
 
 
 def decide_mode(
@@ -112,17 +109,15 @@ def decide_mode(
     if wanted == current or before is None or (free and not gpu_pods):
         if disabled is not None:
             return decision(wanted, ConditionReason.FEATURE_DISABLED, disabled)
-        return decision(
-            wanted, ConditionReason.MODE_IN_FORCE, f"the node is in {_name(wanted)}", bad=False
-        )
+        text = f"the node is in {_name(wanted)}"
+        return decision(wanted, ConditionReason.MODE_IN_FORCE, text, bad=False)
     if gpu_pods:
-        names = first_of(sorted(gpu_pods), _NAMED_PODS)
-        text = f"{_name(current)} stays in force while GPU pods are on the node: {names}; "
-        return decision(
-            current,
-            ConditionReason.PODS_ON_NODE,
-            f"{text}{_name(wanted)} follows when these pods have ended",
+        text = (
+            f"{_name(current)} stays in force while GPU pods are on the node: "
+            f"{first_of(sorted(gpu_pods), _NAMED_PODS)}; {_name(wanted)} follows when these pods "
+            "have ended"
         )
+        return decision(current, ConditionReason.PODS_ON_NODE, text)
     text = (
         f"changing from {_name(current)} to {_name(wanted)}; no GPU pods are scheduled to the node "
         f"for a moment"
@@ -135,23 +130,13 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
 
     Raises LabelError if a label is invalid.
     """
-    mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
-    if mode not in MODES:
+    mode = Mode(_label(labels, MODE_LABEL, MODES, Mode.EXCLUSIVE))
+    sharing = Sharing(_label(labels, SHARING_LABEL, tuple(Sharing), Sharing.NONE))
+    claims, replicas = _label(labels, CLAIMS_LABEL, ("true", "false"), "false") == "true", 1
+    if sharing is not Sharing.NONE and mode is not Mode.EXCLUSIVE:
         raise LabelError(
-            f"the label {MODE_LABEL} is {mode!r}; valid are "
-            f"{', '.join(MODES)}{nearest(mode, MODES)}"
-        )
-    way = labels.get(SHARING_LABEL, Sharing.NONE.value)
-    if way not in tuple(Sharing):
-        raise LabelError(
-            f"the label {SHARING_LABEL} is {way!r}; valid are "
-            f"{', '.join(Sharing)}{nearest(way, Sharing)}"
-        )
-    sharing, replicas = Sharing(way), 1
-    if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
-        raise LabelError(
-            f"the label {SHARING_LABEL}={way} is valid only in mode {Mode.EXCLUSIVE.value}, not in "
-            f"mode {mode}"
+            f"the label {SHARING_LABEL}={sharing} is valid only in mode {Mode.EXCLUSIVE}, "
+            f"not in mode {mode}"
         )
     if sharing is Sharing.TIME_SLICING:
         text = labels.get(REPLICAS_LABEL, "")
@@ -160,34 +145,32 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
             raise LabelError(
                 f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}"
             )
-    claims = labels.get(CLAIMS_LABEL, "false")
-    if claims not in ("true", "false"):
-        raise LabelError(f"the label {CLAIMS_LABEL} is {claims!r}; valid are true, false")
-    if claims == "true" and (mode == Mode.SHARE.value or sharing is Sharing.TIME_SLICING):
-        way = f"mode {mode}" if mode == Mode.SHARE.value else "time-slicing"
+    if claims and (mode is Mode.SHARE or sharing is Sharing.TIME_SLICING):
+        way = f"mode {mode}" if mode is Mode.SHARE else sharing
         raise LabelError(
             f"the label {CLAIMS_LABEL} is not valid with {way}: kube-scheduler, which allocates "
             "claims, cannot separate trust groups on a GPU"
         )
-    shared = shared_mib(labels) if Mode(mode).shared else 0
-    return EffectiveMode(Mode(mode), 0, sharing, replicas, claims == "true", shared)
+    shared_mib, size = 0, labels.get(SHARED_MEMORY_LABEL)
+    if mode.shared and size is not None:
+        try:
+            shared_mib = parse_mib(size)
+        except QuantityError as error:
+            raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
+        if not shared_mib:
+            raise LabelError(
+                f"the label {SHARED_MEMORY_LABEL} is {size!r}: remove the label, or set a size"
+            )
+    return EffectiveMode(mode, 0, sharing, replicas, claims, shared_mib)
 
 
-def shared_mib(labels: Mapping[str, str]) -> int:
-    """Return how many MiB of each GPU pods may share, or 0 for all memory.
-
-    Raises LabelError if the label is invalid.
-    """
-    text = labels.get(SHARED_MEMORY_LABEL)
-    try:
-        mib = parse_mib(text) if text is not None else 0
-    except QuantityError as error:
-        raise LabelError(f"the label {SHARED_MEMORY_LABEL}: {error}") from error
-    if text is not None and not mib:
+def _label(labels: Mapping[str, str], name: str, valid: Sequence[str], default: str) -> str:
+    value = labels.get(name, default)
+    if value not in valid:
         raise LabelError(
-            f"the label {SHARED_MEMORY_LABEL} is {text!r}: remove the label, or set a size"
+            f"the label {name} is {value!r}; valid are {', '.join(valid)}{nearest(value, valid)}"
         )
-    return mib
+    return value
 
 
 def _disabled(mode: Mode, features: Features) -> str | None:
@@ -205,30 +188,25 @@ def _disabled(mode: Mode, features: Features) -> str | None:
 
 
 def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[int, NodeCondition]:
+    kind = ConditionType.MEMORY_UNIT_REFUSED
     try:
         check_unit(tuple(gpus), unit_mib)
     except UnitError as error:
-        return current.unit_mib, node_condition(
-            ConditionType.MEMORY_UNIT_REFUSED, "True", ConditionReason.TOO_MANY_DEVICES, str(error)
-        )
+        reason = ConditionReason.TOO_MANY_DEVICES
+        return current.unit_mib, node_condition(kind, "True", reason, str(error))
     text = f"the memory unit is {unit_mib} MiB"
-    return unit_mib, node_condition(
-        ConditionType.MEMORY_UNIT_REFUSED, "False", ConditionReason.UNIT_IN_FORCE, text
-    )
+    return unit_mib, node_condition(kind, "False", ConditionReason.UNIT_IN_FORCE, text)
 
 
 def _name(effective_mode: EffectiveMode) -> str:
-    by_claims = " by claims" if effective_mode.claims else ""
+    name = f"mode {effective_mode.mode}"
     if effective_mode.shared_mib:
-        return (
-            f"mode {effective_mode.mode.value} with {effective_mode.shared_mib} MiB of each "
-            f"GPU{by_claims}"
-        )
+        name += f" with {effective_mode.shared_mib} MiB of each GPU"
     if effective_mode.sharing is Sharing.TIME_SLICING:
-        return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
+        name += f" with {effective_mode.replicas} replicas a GPU"
     if effective_mode.sharing is Sharing.MIG:
-        return f"mode {effective_mode.mode.value} with MIG{by_claims}"
-    return f"mode {effective_mode.mode.value}{by_claims}"
+        name += " with MIG"
+    return name + (" by claims" if effective_mode.claims else "")
 
 
 # The device plugins of NVIDIA and HAMi name their sockets nvidia-<resource>.sock
@@ -293,15 +271,10 @@ def find_other_plugin(
         return None
     if count_of(node.status.allocatable, _KOORDINATOR_GPU):
         return f"Koordinator allocates the node's GPUs as {_KOORDINATOR_GPU}"
-    is_ours = (
-        WHOLE_GPU in state.advertised.resources or INVENTORY_ANNOTATION in node.metadata.annotations
-    )
+    if WHOLE_GPU in state.resources or INVENTORY_ANNOTATION in node.metadata.annotations:
+        return None
     count = count_of(node.status.allocatable, WHOLE_GPU)
-    return (
-        f"the node has {count} {WHOLE_GPU} that gputile does not offer"
-        if count and not is_ours
-        else None
-    )
+    return f"the node has {count} {WHOLE_GPU} that gputile does not offer" if count else None
 
 
 def _is_plugin(pod: Pod) -> bool:

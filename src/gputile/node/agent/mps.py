@@ -44,11 +44,9 @@ GpuUuids = tuple[str, ...]
 
 
 def daemon_name(gpus: GpuUuids) -> str:
-    return (
-        gpus[0]
-        if len(gpus) == 1
-        else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
-    )
+    if len(gpus) == 1:
+        return gpus[0]
+    return f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
 
 
 _STOPPED, _ZOMBIE = 0, "Z"
@@ -179,13 +177,8 @@ class MpsDaemons:
 
         The reason is that the program or a safe directory is missing, or that no daemon runs.
         """
-        if shutil.which(self._program) is None:
-            return (
-                f"{self._program} is not installed on this node: set agent.mps in the chart, "
-                "install NVIDIA's MPS, or choose another mode"
-            )
-        if (unsafe := self._unsafe()) is not None:
-            return unsafe
+        if (unable := self._unable()) is not None:
+            return unable
         if self._down and not any(up.is_set() for up in self._up.values()):
             gpus, why = next(iter(self._down.items()))
             return f"the MPS control daemon of {', '.join(gpus)} does not run: {why}"
@@ -202,8 +195,7 @@ class MpsDaemons:
         await self._up[gpus].wait()
 
     def want(self, sets: Iterable[GpuUuids]) -> None:
-        able = shutil.which(self._program) is not None and not self._unsafe()
-        wanted = set(sets) if able else set()
+        wanted = set(sets) if self._unable() is None else set()
         for gpus in self._tasks.keys() - wanted:
             self._tasks.pop(gpus).cancel()
             self._down.pop(gpus, None)
@@ -243,13 +235,16 @@ class MpsDaemons:
         for directory in (self.pipes(gpus), logs):
             directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / daemon_name(gpus) / _PROCESS
+        environment = {
+            "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            PIPE_ENV: str(self.pipes(gpus)),
+            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+        }
         daemon = DaemonProcess.left(file)
         if daemon is None:
-            daemon = await DaemonProcess.start(
-                (shutil.which(self._program) or self._program, "-f"),
-                self._environment(gpus, logs),
-                file,
-            )
+            command = (shutil.which(self._program) or self._program, "-f")
+            daemon = await DaemonProcess.start(command, environment, file)
         else:
             log.info(
                 "the MPS control daemon of %s still runs as process %d", ", ".join(gpus), daemon.pid
@@ -270,14 +265,11 @@ class MpsDaemons:
             if daemon.alive:
                 await end(daemon, daemon.terminate, STOP_WITHIN_S)
 
-    def _unsafe(self) -> str | None:
+    def _unable(self) -> str | None:
+        if shutil.which(self._program) is None:
+            return (
+                f"{self._program} is not installed on this node: set agent.mps in the chart, "
+                "install NVIDIA's MPS, or choose another mode"
+            )
         remedy = "mount a file system there with nosuid (agent.mps and agent.usageMiB in the chart)"
         return unsafe_for_containers(self._directory.resolve(), _PASSED, remedy)
-
-    def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:
-        return {
-            "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
-            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-            PIPE_ENV: str(self.pipes(gpus)),
-            "CUDA_MPS_LOG_DIRECTORY": str(logs),
-        }

@@ -97,9 +97,6 @@ class NodeConfig:
         gone = sorted(set(uuids) - {gpu.uuid for gpu in there})
         return ", ".join([*(f"GPU {gpu.index}" for gpu in there), *gone])
 
-    def instance(self, resource: str, uuid: str) -> MigDevice | None:
-        return next((i for i in self.instances if i.resource == resource and i.uuid == uuid), None)
-
     def advertises(self, resource: str) -> bool:
         if self.withheld is not None or self.effective_mode.claims:
             return False
@@ -107,12 +104,8 @@ class NodeConfig:
             return any(instance.resource == resource for instance in self.instances)
         # The unit here is 1 MiB. Even if the unit in force is larger than every GPU, pods with a
         # smaller unit keep their IDs.
-        return (
-            resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True).get(
-                resource, 0
-            )
-            > 0
-        )
+        offered = resources_for_mode(self.mode, self.inventory.gpus, 1, count_unhealthy=True)
+        return offered.get(resource, 0) > 0
 
     def visible(self, ids: Collection[str], gpus: Collection[str]) -> tuple[str, ...]:
         """Return the UUIDs of a container's MIG instances, or of its GPUs if it has none."""
@@ -129,20 +122,18 @@ def node_config_of(
 ) -> NodeConfig:
     """Return what the node advertises.
 
-    The node withholds everything if ``other_plugin`` or, in mode mps, ``mps_problem`` is not None.
+    The node withholds everything if ``other_plugin`` or ``mps_problem`` is not None.
     """
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
-    mode, unit = effective_mode.mode.value, effective_mode.unit_mib
+    mode, unit = effective_mode.mode, effective_mode.unit_mib
     inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
     inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
     instances = (
         tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     )
-    withheld = None
+    withheld = mps_problem
     if other_plugin is not None:
         withheld = f"another device plugin serves the GPUs of this node ({other_plugin})"
-    elif effective_mode.mode is Mode.MPS and mps_problem is not None:
-        withheld = mps_problem
     return NodeConfig(inventory, effective_mode, instances, withheld)
 
 
@@ -159,6 +150,4 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
 
 
 def closed(node_config: NodeConfig) -> Inventory:
-    return Inventory(
-        gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib
-    )
+    return Inventory(gpus=(), mode=node_config.mode, unit_mib=node_config.effective_mode.unit_mib)

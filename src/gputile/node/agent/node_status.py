@@ -19,7 +19,7 @@ excludes it.
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -29,7 +29,6 @@ from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import (
     Node,
     NodeCondition,
-    ObjectReference,
     changed_conditions,
     node_condition,
 )
@@ -52,14 +51,14 @@ from gputile.api.well_known import (
     ConditionType,
     GpuTimePolicy,
     GpuTimePolicyError,
-    Mode,
     parse_policy,
 )
 from gputile.api.wording import nearest
-from gputile.core.devices.inventory import encode_inventory, model_labels
+from gputile.core.devices.inventory import model_labels
 from gputile.kube.client import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.config import load_access
 from gputile.kube.errors import KubeError, NotFound
+from gputile.kube.writes import reference_to
 from gputile.node.agent.advertise import inventory_for_scheduler
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi
@@ -100,8 +99,11 @@ def gpu_condition(
 ) -> NodeCondition:
     """Report whether all GPUs and MIG instances are healthy, readable and usable in the mode."""
     kind = ConditionType.CARD_PROBLEM
-    unhealthy = [
-        f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
+    problems = [
+        Problem(
+            ConditionReason.CARD_UNHEALTHY,
+            f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}",
+        )
         for gpu in machine.gpus
         for uuid, part in (
             (gpu.uuid, ""),
@@ -109,23 +111,20 @@ def gpu_condition(
         )
         if uuid in health.reasons
     ]
-    problems = [
-        *machine.problems,
-        *(
-            Problem(
-                ConditionReason.CARD_WITHOUT_MEMORY,
-                f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label "
-                f"{SHARED_MEMORY_LABEL} to the amount of the machine's memory that pods may share, "
-                "or use mode default, with time-slicing for several pods",
-            )
-            for gpu in machine.gpus
-            if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
-        ),
-    ]
-    messages = unhealthy + [problem.message for problem in problems]
-    if messages:
-        reason = ConditionReason.CARD_UNHEALTHY if unhealthy else problems[0].reason
-        return node_condition(kind, "True", reason, "; ".join(messages))
+    problems += machine.problems
+    problems += (
+        Problem(
+            ConditionReason.CARD_WITHOUT_MEMORY,
+            f"GPU {gpu.index}: {gpu.model} has no memory of its own: set the label "
+            f"{SHARED_MEMORY_LABEL} to the amount of the machine's memory that pods may share, "
+            "or use mode default, with time-slicing for several pods",
+        )
+        for gpu in machine.gpus
+        if gpu.unified and effective_mode.mode.shared and not effective_mode.shared_mib
+    )
+    if problems:
+        messages = "; ".join(problem.message for problem in problems)
+        return node_condition(kind, "True", problems[0].reason, messages)
     if machine.down is not None:
         return node_condition(kind, "Unknown", machine.down.reason, "no GPU can be reached")
     return node_condition(
@@ -142,9 +141,8 @@ def other_plugin_condition(evidence: str | None) -> NodeCondition:
             "plugin's nodeSelector"
         )
     well = ConditionReason.NONE_FOUND, "no other device plugin serves GPUs here"
-    return _condition(
-        ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND, problem, well
-    )
+    kind, reason = ConditionType.OTHER_DEVICE_PLUGIN, ConditionReason.OTHER_PLUGIN_FOUND
+    return _condition(kind, reason, problem, well)
 
 
 def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
@@ -153,12 +151,9 @@ def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> Node
     split = [gpu for gpu in machine.gpus if gpu.mig is Mig.ON]
     reason, problem = ConditionReason.NO_MIG_INSTANCES, None
     if wanted and not split:
-        able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
-        remedy = (
-            "enable MIG (nvidia-smi -mig 1) and create instances"
-            if able
-            else "these GPUs cannot be split"
-        )
+        remedy = "these GPUs cannot be split"
+        if any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus):
+            remedy = "enable MIG (nvidia-smi -mig 1) and create instances"
         problem = f"the node should offer MIG instances: {remedy}"
     elif wanted and (bare := [gpu for gpu in split if not gpu.instances]):
         problem = f"{_names(bare)} in MIG mode without instances: create some (nvidia-smi mig -cgi)"
@@ -176,12 +171,10 @@ def _names(gpus: Sequence[ProbedGpu]) -> str:
     return ", ".join(f"GPU {gpu.index}" for gpu in gpus)
 
 
-def mps_condition(effective_mode: EffectiveMode, problem: str | None) -> NodeCondition:
+def mps_condition(problem: str | None) -> NodeCondition:
     well = ConditionReason.NOT_NEEDED_OR_RUNNING, "the MPS control daemon runs, or is not needed"
-    problem = problem if effective_mode.mode is Mode.MPS else None
-    return _condition(
-        ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING, problem, well
-    )
+    kind, reason = ConditionType.MPS_PROBLEM, ConditionReason.CONTROL_DAEMON_MISSING
+    return _condition(kind, reason, problem, well)
 
 
 def time_condition(labels: Mapping[str, str]) -> NodeCondition:
@@ -190,10 +183,8 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
         parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
     except GpuTimePolicyError as error:
         problem = f"the label {TIME_POLICY_LABEL} is not valid and is ignored: {error}"
-    well = ConditionReason.VALID, "the node's label is valid, or absent"
-    return _condition(
-        ConditionType.TIME_POLICY_REFUSED, ConditionReason.INVALID_LABEL, problem, well
-    )
+    kind = ConditionType.TIME_POLICY_REFUSED
+    return _condition(kind, ConditionReason.INVALID_LABEL, problem, _VALID_LABEL)
 
 
 def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
@@ -205,8 +196,11 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
     if placement is not None and placement not in PLACEMENTS:
         valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
         problem = f"the label {PLACEMENT_LABEL} is {placement!r} and is ignored; valid are {valid}"
-    well = ConditionReason.VALID, "the node's label is valid, or absent"
-    return _condition(ConditionType.PLACEMENT_REFUSED, ConditionReason.INVALID_LABEL, problem, well)
+    kind = ConditionType.PLACEMENT_REFUSED
+    return _condition(kind, ConditionReason.INVALID_LABEL, problem, _VALID_LABEL)
+
+
+_VALID_LABEL: Final = (ConditionReason.VALID, "the node's label is valid, or absent")
 
 
 def _condition(
@@ -215,11 +209,9 @@ def _condition(
     problem: str | None,
     well: tuple[ConditionReason, str],
 ) -> NodeCondition:
-    return (
-        node_condition(kind, "False", *well)
-        if problem is None
-        else node_condition(kind, "True", reason, problem)
-    )
+    if problem:
+        return node_condition(kind, "True", reason, problem)
+    return node_condition(kind, "False", *well)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,24 +219,22 @@ class Wanted:
     """The desired metadata and status of the node.
 
     ``labels`` are all labels that the agent owns. ``inventory`` is None if the node must have no
-    inventory. ``opened`` is True if no handover between agents keeps the node closed.
-    ``shared_gpus`` is the number of GPUs whose memory is shared. It is None if another device
-    plugin, such as gpushare's, may write this number.
+    inventory. ``opened`` is True if no handover between agents keeps the node closed. ``resources``
+    are amounts for capacity and allocatable, or None for a resource to remove (B9).
     """
 
     labels: Mapping[str, str]
     inventory: str | None
     conditions: tuple[NodeCondition, ...] = ()
     opened: bool = False
-    shared_gpus: int | None = None
+    resources: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def wanted_status(
     state: AllocationState,
     seen: Observation,
     mps_problem: str | None,
-    claims: NodeCondition | None = None,
-    *,
+    *claims: NodeCondition,
     opened: bool = False,
 ) -> Wanted:
     """Return the desired labels, annotations and conditions.
@@ -253,49 +243,50 @@ def wanted_status(
     condition that reports whether GPUs are offered to claims as requested. ``Wanted`` describes
     ``opened``.
     """
-    inventory, told, config = inventory_for_scheduler(state), state.advertised, state.node_config
-    shares = config.mode.shared and config.withheld is None
+    config = state.node_config
+    resources: dict[str, str | None] = {}
+    if state.other_plugin is None:  # otherwise that plugin may write the number, as gpushare's does
+        shares = config.mode.shared and config.withheld is None
+        resources[GPU_COUNT] = str(len(config.inventory.gpus) * shares)
     return Wanted(
         labels=model_labels(inventory_of(seen.machine, seen.health).gpus),
-        inventory=encode_inventory(inventory) if inventory is not None else None,
+        inventory=inventory_for_scheduler(state),
         conditions=(
             driver_condition(seen.machine),
-            gpu_condition(seen.machine, seen.health, state.node_config.effective_mode),
-            *told.decided.conditions,
-            other_plugin_condition(told.other_plugin),
-            mig_condition(seen.machine, told.decided.effective_mode),
-            mps_condition(told.decided.effective_mode, mps_problem),
+            gpu_condition(seen.machine, seen.health, config.effective_mode),
+            *state.decided.conditions,
+            other_plugin_condition(state.other_plugin),
+            mig_condition(seen.machine, config.effective_mode),
+            mps_condition(mps_problem),
             time_condition(state.labels),
             placement_condition(state.labels),
-            *((claims,) if claims is not None else ()),
+            *claims,
         ),
         opened=opened,
-        shared_gpus=None if told.other_plugin is not None else len(config.inventory.gpus) * shares,
+        resources=resources,
     )
 
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
     """Return the strategic merge patch from ``current`` to ``wanted``, or None if they agree."""
-    have = current.metadata.labels
-    labels: dict[str, str | None] = {
-        key: value for key, value in wanted.labels.items() if have.get(key) != value
-    }
-    labels |= {key: None for key in have if is_ours(key) and key not in wanted.labels}
-    metadata: dict[str, Any] = {"labels": labels} if labels else {}
-    annotations: dict[str, str | None] = {}
-    if current.metadata.annotations.get(INVENTORY_ANNOTATION) != wanted.inventory:
-        annotations[INVENTORY_ANNOTATION] = wanted.inventory
-    if wanted.opened and HANDOVER_ANNOTATION in current.metadata.annotations:
+    meta, status = current.metadata, current.status
+    labels = {**dict.fromkeys(filter(is_ours, meta.labels)), **wanted.labels}
+    annotations = {INVENTORY_ANNOTATION: wanted.inventory}
+    if wanted.opened:
         annotations[HANDOVER_ANNOTATION] = None
-    if annotations:
-        metadata["annotations"] = annotations
-    conditions = changed_conditions(current.status.conditions, wanted.conditions, now)
-    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
-    status: dict[str, Any] = {"conditions": conditions} if conditions else {}
-    if wanted.shared_gpus is not None:
-        status |= _count_changed(current, str(wanted.shared_gpus))
-    if status:
-        patch["status"] = status
+    fields: tuple[tuple[str, str, Mapping[str, object], Mapping[str, str | None]], ...] = (
+        ("metadata", "labels", meta.labels, labels),
+        ("metadata", "annotations", meta.annotations, annotations),
+        # The kubelet copies a capacity that it did not set itself only occasionally.
+        ("status", "capacity", status.capacity, wanted.resources),
+        ("status", "allocatable", status.allocatable, wanted.resources),
+    )
+    patch: dict[str, dict[str, Any]] = {}
+    for part, name, have, want in fields:
+        if changes := {key: value for key, value in want.items() if have.get(key) != value}:
+            patch.setdefault(part, {})[name] = changes
+    if conditions := changed_conditions(status.conditions, wanted.conditions, now):
+        patch.setdefault("status", {})["conditions"] = conditions
     return patch or None
 
 
@@ -314,23 +305,12 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
     inventory = INVENTORY_ANNOTATION in current.metadata.annotations
     if not spoken and not inventory:
         return None
-    patch = node_patch(current, Wanted({}, None, opened=True), datetime.now(UTC)) or {}
-    status: dict[str, Any] = dict(_count_changed(current, None)) if inventory else {}
+    nothing = Wanted({}, None, opened=True, resources={GPU_COUNT: None} if inventory else {})
+    patch = node_patch(current, nothing, datetime.now(UTC)) or {}
     if spoken:
-        status["conditions"] = [{"type": kind, "$patch": "delete"} for kind in spoken]
-    return patch | {"status": status} if status else patch
-
-
-def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
-    """Return the status patch that sets the number of shared GPUs as a resource (B9).
-
-    A ``count`` of None removes the resource. The patch sets both capacity and allocatable,
-    because the kubelet copies a capacity that it did not set itself only occasionally.
-    """
-    resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
-    return {
-        name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count
-    }
+        deleted = [{"type": kind, "$patch": "delete"} for kind in spoken]
+        patch.setdefault("status", {})["conditions"] = deleted
+    return patch
 
 
 async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
@@ -338,9 +318,7 @@ async def publish_status(cluster: NodeApi, node: Node, wanted: Wanted, now: date
 
     Raises KubeError if the node cannot be patched.
     """
-    about = ObjectReference(
-        kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1"
-    )
+    about = reference_to(node)
     before = {condition.type: condition for condition in node.status.conditions}
     for condition in wanted.conditions:
         old = before.get(condition.type)

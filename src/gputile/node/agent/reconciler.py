@@ -35,13 +35,10 @@ class Reconciler:
     def __init__(
         self, advertiser: Advertiser, metrics: AgentMetrics, arbiter: ArbiterProcess
     ) -> None:
-        self._state = advertiser.state
-        self._kubelet = advertiser.kubelet
-        self._records = advertiser.records
-        self._store, self._cluster = advertiser.records.store, advertiser.cluster
-        self._advertiser = advertiser
-        self._metrics = metrics
-        self._arbiter = arbiter
+        self._advertiser, self._metrics, self._arbiter = advertiser, metrics, arbiter
+        self._state, self._kubelet = advertiser.state, advertiser.kubelet
+        self._records, self._cluster = advertiser.records, advertiser.cluster
+        self._store = advertiser.records.store
         self._writes = asyncio.Semaphore(AT_ONCE)
         # When each problem was first found, by UID and message
         self._since: dict[tuple[str, str], float] = {}
@@ -74,14 +71,11 @@ class Reconciler:
         advertiser.advertise()
         await advertiser.renew(listing)
         if state.pods.listed:
-            self._tidy()
+            # The containers of deleted pods cannot run any more.
+            alive = {pod.uid for pod in state.pods.values() if pod.alive}
+            kept = self._store.remove_except(state.directories(), alive)
+            drop_removed(state, kept, time.time_ns())
         return conflict
-
-    def _tidy(self) -> None:
-        """Remove the allocation directories of deleted pods, whose containers cannot run."""
-        alive = {pod.uid for pod in self._state.pods.values() if pod.alive}
-        kept = self._store.remove_except(self._state.directories(), alive)
-        drop_removed(self._state, kept, time.time_ns())
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
         """Return the corrections to write. A problem is included if it has lasted long enough."""
@@ -109,7 +103,6 @@ class Reconciler:
             answered_pod(state.pods, changed, state.configuration)
         if correction.reason is None:
             return False
-        meta = pod.pod.metadata
         kind: Literal["Normal", "Warning"] = "Warning"
         if correction.reason is EventReason.ALLOCATION_RECORDED:
             self._metrics.placed.inc()
@@ -117,6 +110,7 @@ class Reconciler:
         elif correction.reason is EventReason.GPU_BOOKING_CORRECTED:
             self._metrics.corrections.inc()
             log.warning("pod %s: %s", pod.key, correction.message)
+        meta = pod.pod.metadata
         about = ObjectReference(
             api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
         )

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
-from gputile.core.devices.inventory import CORE_PERCENT
+from gputile.core.devices.inventory import CORE_PERCENT, Gpu
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, by_gpu
-from gputile.node.agent.node_config import NodeConfig
+from gputile.node.agent.node_config import MigDevice, NodeConfig
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 IdsByGpu = Mapping[str, frozenset[str]]
@@ -45,14 +45,14 @@ class AllocationRules:
         """
         node_config, resource = self.node_config, devices.resource
         if not node_config.advertises(resource):
-            why = node_config.withheld or f"the mode is {node_config.mode.value}"
+            why = node_config.withheld or f"the mode is {node_config.mode}"
             raise AllocationConflict(f"{resource} is not offered here: {why}")
         by_uuid = by_gpu(devices.ids)
         for uuid in by_uuid:
             self._check_device(resource, uuid)
         if resource in SHARED_RESOURCES and gpus:
             self._check_spread(pod_devices, devices, by_uuid, gpus)
-        for other in self.device_table.holders(resource, devices.ids):
+        for other, _ in self.device_table.holders(resource, devices.ids):
             if other.uid != pod_devices.uid:
                 raise Occupied(f"device IDs are already allocated to pod {other.key}")
         self.check_others(pod_devices)
@@ -65,7 +65,16 @@ class AllocationRules:
         """
         if self.node_config.mode.shared:
             self._check_room(held)
-        self._check_company(held)
+        for uuid in sorted(held.gpus):
+            others = list(self.device_table.on(uuid, held.uid))
+            name = self.node_config.names([uuid])
+            if not self.node_config.mode.shared and not self.node_config.replicated and others:
+                raise Occupied(f"{name} is used by pod {others[0].key}")
+            if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
+                raise Occupied(
+                    f"{name} holds {len(others)} pods, the most that a GPU may hold here"
+                )
+        self.check_trust_groups(held, sorted(held.gpus))
 
     def given_twice(self, pod_devices: PodDevices, devices: ContainerDevices) -> str | None:
         """Return why a container must not start with IDs that another pod also has, or None.
@@ -78,7 +87,7 @@ class AllocationRules:
         """
         if devices.resource in SHARED_RESOURCES or self.node_config.replicated:
             return None
-        for other in self.device_table.holders(devices.resource, devices.ids):
+        for other, _ in self.device_table.holders(devices.resource, devices.ids):
             if other.uid != pod_devices.uid:
                 who = f"the kubelet has also allocated {devices.ids[0]} to pod {other.key}"
                 return f"{who}: delete one of the two pods, so that it is admitted again"
@@ -86,11 +95,9 @@ class AllocationRules:
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:
         """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` leave."""
-        gpu = self.node_config.gpu(uuid)
-        percent = sum(other.percent(uuid) for other in self.device_table.on(uuid, uid))
-        return (gpu.mib if gpu is not None else 0) - self.device_table.mib(
-            uuid, uid
-        ), CORE_PERCENT - percent
+        gpu, table = self.node_config.gpu(uuid), self.device_table
+        mib = (gpu.mib if gpu is not None else 0) - table.mib(uuid, uid)
+        return mib, CORE_PERCENT - sum(other.percent(uuid) for other in table.on(uuid, uid))
 
     def check_trust_groups(self, pod_devices: PodDevices, uuids: Iterable[str]) -> None:
         """Check that no other trust group uses the GPUs, if the mode does not isolate pods.
@@ -104,21 +111,21 @@ class AllocationRules:
         for uuid in uuids:
             for other in self.device_table.on(uuid, pod_devices.uid):
                 if other.identified and other.trust_group != pod_devices.trust_group:
-                    name = self.node_config.names([uuid])
                     raise Occupied(
-                        f"{name} is used by pod {other.key} of another trust group, without "
-                        f"isolation"
+                        f"{self.node_config.names([uuid])} is used by pod {other.key} of another "
+                        "trust group, without isolation"
                     )
 
     def _check_device(self, resource: str, uuid: str) -> None:
-        config, mig = self.node_config, resource.startswith(MIG_PREFIX)
-        device, kind = (
-            (config.instance(resource, uuid), "MIG instance") if mig else (config.gpu(uuid), "GPU")
-        )
+        device: Gpu | MigDevice | None = self.node_config.gpu(uuid)
+        if is_mig := resource.startswith(MIG_PREFIX):
+            of_node = self.node_config.instances
+            device = next((i for i in of_node if (i.resource, i.uuid) == (resource, uuid)), None)
         if device is None:
+            kind = "MIG instance" if is_mig else "GPU"
             raise AllocationConflict(f"{kind} {uuid[:64]} does not exist on this node")
         if not device.healthy:
-            raise AllocationConflict(f"{kind} {uuid if mig else device.index} is unhealthy")
+            raise AllocationConflict(f"{self.node_config.names([uuid])} is unhealthy")
 
     def _check_room(self, pod_devices: PodDevices) -> None:
         for gpu in self.node_config.gpus(pod_devices.gpus):
@@ -136,18 +143,6 @@ class AllocationRules:
                     f"GPU {gpu.index} would need {taken} of {CORE_PERCENT} percent of its compute; "
                     f"used by {holders}"
                 )
-
-    def _check_company(self, pod_devices: PodDevices) -> None:
-        for uuid in sorted(pod_devices.gpus):
-            others = list(self.device_table.on(uuid, pod_devices.uid))
-            name = self.node_config.names([uuid])
-            if not self.node_config.mode.shared and not self.node_config.replicated and others:
-                raise Occupied(f"{name} is used by pod {others[0].key}")
-            if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
-                raise Occupied(
-                    f"{name} holds {len(others)} pods, the most that a GPU may hold here"
-                )
-        self.check_trust_groups(pod_devices, sorted(pod_devices.gpus))
 
     def _check_spread(
         self, pod_devices: PodDevices, devices: ContainerDevices, by_uuid: IdsByGpu, gpus: int

@@ -156,12 +156,9 @@ def _shares(
 
 def _weight(pod: KnownPod | None) -> int:
     """Return the weight in the pod's annotation, or 1 without a valid annotation."""
+    annotations = pod.pod.metadata.annotations if pod is not None else {}
     try:
-        return (
-            parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION])
-            if pod is not None
-            else 1
-        )
+        return parse_weight(annotations[TIME_WEIGHT_ANNOTATION])
     except (KeyError, ValueError):
         return 1
 

@@ -313,9 +313,9 @@ class NodeTimeSlices:
         found: list[TurnCandidate] = []
         for uuid in sorted(connected):
             gpu = self.gpus[uuid]
-            idle_hold = gpu.idle_hold(now)
-            if idle_hold is not None:
-                account, until = idle_hold
+            grace = gpu.grace(now)
+            if grace is not None:
+                account, until = grace
                 if gpu.accounts.get(account.name) is account and gpu.eligible_at(account) <= now:
                     rank = self._rank(account.name, uuid, now)
                     found.append(TurnCandidate(rank, account.name, (uuid,), until))

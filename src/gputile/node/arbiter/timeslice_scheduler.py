@@ -22,7 +22,7 @@ from gputile.node.arbiter.accounts import (
 
 MS: Final = 1_000_000
 # How long the GPU stays idle for the container whose turn has ended, if its rank is the first
-IDLE_HOLD: Final = 1 * MS
+GRACE: Final = 1 * MS
 # A turn begins without an end if no other container has used the GPU for this time.
 UNCONTENDED_AFTER: Final = 1000 * MS
 # A container that did not want the GPU for this time gets no credit for the time.
@@ -54,7 +54,7 @@ class TimeSliceScheduler:
         self._members: dict[int, Account] = {}
         self._wanted_at: dict[int, int] = {}  # when each member last wanted the GPU
         self.turn: Turn | None = None
-        self._idle_hold: tuple[Account, int] | None = None
+        self._grace: tuple[Account, int] | None = None
         self._virtual = 0
         self._forgiven: set[int] = set()  # processes that overrun a turn which began without an end
         self._last_number = 0
@@ -104,7 +104,7 @@ class TimeSliceScheduler:
             turn.used = now - turn.since
             if not turn.holders:
                 self._end(now)
-                self._idle_hold = None
+                self._grace = None
 
     # -- messages of processes
 
@@ -181,8 +181,8 @@ class TimeSliceScheduler:
         else:
             eligible = (self.eligible_at(a) for a in self.accounts.values() if self._competes(a))
             due += [at for at in eligible if at > now]
-        if self._idle_hold is not None:
-            due.append(self._idle_hold[1])
+        if self._grace is not None:
+            due.append(self._grace[1])
         return min(due, default=None)
 
     @property
@@ -241,11 +241,11 @@ class TimeSliceScheduler:
             self._bring_up_to(now)
             self._end(now)
 
-    def idle_hold(self, now: int) -> tuple[Account, int] | None:
+    def grace(self, now: int) -> tuple[Account, int] | None:
         """Return the account for which the GPU stays idle after its turn, and until when."""
-        if self._idle_hold is not None and (now >= self._idle_hold[1] or self._idle_hold[0].wants):
-            self._idle_hold = None
-        return self._idle_hold
+        if self._grace is not None and (now >= self._grace[1] or self._grace[0].wants):
+            self._grace = None
+        return self._grace
 
     # -- accounting
 
@@ -309,7 +309,7 @@ class TimeSliceScheduler:
         if turn.account.waiting:  # more processes wanted the turn than MOST_HOLDERS
             turn.account.start_waiting(now)
         if turn.end is not None and now >= turn.end:
-            self._idle_hold = (turn.account, now + IDLE_HOLD)
+            self._grace = (turn.account, now + GRACE)
             turn.account.ended_at = now
 
     # -- the current turn
@@ -345,7 +345,7 @@ class TimeSliceScheduler:
                 self._forgiven.add(member)
         turn.used = now - turn.since
         self._end(now)
-        self._idle_hold = None
+        self._grace = None
 
     def _lost_at(self, turn: Turn, end: int) -> int:
         """Return when holders lose a turn that ended at ``end`` if they send no more messages."""
@@ -376,7 +376,7 @@ class TimeSliceScheduler:
         end = now + length if length else None
         self.turn = Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
         self.turn.open_until = now + (self.quantum if account.overrun else self.spare)
-        self._idle_hold = None
+        self._grace = None
         return self._continue(now)
 
     def length(self, account: Account, now: int) -> int:

@@ -42,8 +42,6 @@ LISTEN_TIMEOUT_S = 5.0  # from registration to the kubelet's ListAndWatch
 FIRST_PAUSE_S = 0.05  # the kubelet creates its socket a moment before it accepts connections
 LONGEST_PAUSE_S = 30.0
 
-KubeletIdentity = tuple[int, int, int]
-
 
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
@@ -63,7 +61,7 @@ class Registrar:
         self._on_change = on_change
         self._plugins: dict[str, Plugin] = {}
         self._withdrawn: list[Plugin] = []
-        self._kubelet: KubeletIdentity | None = None
+        self._kubelet: tuple[int, int, int] | None = None
         self._pause = 0.0  # the pause after the last registration, or 0 if it succeeded
         self._next_try = 0.0
 
@@ -171,7 +169,7 @@ class Registrar:
         )
 
 
-def _identity(path: Path) -> KubeletIdentity | None:
+def _identity(path: Path) -> tuple[int, int, int] | None:
     try:
         stat = path.stat()
     except OSError:

@@ -25,7 +25,6 @@ from gputile.node.isolation.library import LIMITS, USAGE, GpuLimit, encode_limit
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 from gputile.node.native_layouts import USAGE_BYTES
 
-TOGETHER: Final = 4
 # A probe may stay below its limit by the size of a context and the granularity of a memory pool
 # (docs/concepts/isolation.md).
 SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
@@ -61,14 +60,7 @@ def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> It
     yield from alone
     missed = limit_mib - alone[0].got_mib + PIECE_MIB
     limits = [limit_mib, limit_mib // 2]
-    yield from _memory_rows(
-        alone[0].way,
-        TOGETHER // len(limits),
-        uuid,
-        limits,
-        environment,
-        missed * TOGETHER // len(limits),
-    )
+    yield from _memory_rows(alone[0].way, 2, uuid, limits, environment, 2 * missed)
 
 
 def _memory_rows(

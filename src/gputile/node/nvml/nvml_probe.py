@@ -69,8 +69,8 @@ class NvmlSession:
                     raise
                 problem = problem_of(code)
                 problems.append(replace(problem, message=f"GPU {index}: {problem.message}"))
-        before, self._listed = self._listed, tuple(listed)
-        if _uuids(before) != _uuids(self._listed):
+        before, self._listed = [gpu.uuid for _, gpu in self._listed], tuple(listed)
+        if before != [gpu.uuid for _, gpu in listed]:
             self._bandwidth = self._read_bandwidth()
             self._listen()
         cuda = optional(0, pynvml.nvmlSystemGetCudaDriverVersion)
@@ -198,10 +198,6 @@ class NvmlSession:
         ]
         for uuid in [instance.uuid for instance in named] or [gpu.uuid]:
             yield XidSeen(uuid, code)
-
-
-def _uuids(listed: tuple[Listed, ...]) -> list[str]:
-    return [gpu.uuid for _, gpu in listed]
 
 
 def _address(handle: Handle) -> int | None:

@@ -1,1 +1,1 @@
-"""Turns a short description of a GPU node pool into each cloud's commands and manifests (G6)."""
+"""Turns a description of a GPU node pool into the commands and manifests for its cloud (G6)."""

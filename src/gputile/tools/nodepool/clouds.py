@@ -1,7 +1,7 @@
 """Writes a cloud's commands and manifests for a node pool, with labels, taint and autoscaler hints.
 
 An autoscaler must know which resources a new node will advertise (U8). This module computes these
-resources with the agent's own code, so the hints are right for every memory unit.
+resources with the agent's own code, so the hints are correct for every memory unit.
 ``docs/guides/nodepools.md`` names the source of each option and field.
 """
 
@@ -83,7 +83,7 @@ GPU_OPERATOR = (
 """Source: NVIDIA, "Installing the NVIDIA GPU Operator", chart value ``devicePlugin.enabled``."""
 
 
-TAINT_VALUE: Final = "present"  # GKE's value
+TAINT_VALUE: Final = "present"  # the value that GKE uses
 TAINT_EFFECT: Final = "NoSchedule"
 _TAINT: Final = f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
 
@@ -106,7 +106,7 @@ def advertised(pool: NodePool) -> dict[str, int]:
 
 
 def sum_note(pool: NodePool) -> str | None:
-    """Return the note that an autoscaler knows only the total memory of a node's GPUs."""
+    """Return a note if an autoscaler knows only the total memory of a node's GPUs, else None."""
     if not pool.mode.shared or pool.gpus.count == 1:
         return None
     total, each = advertised(pool)[GPU_MEMORY], pool.devices[0].mib // pool.unit_mib
@@ -179,7 +179,7 @@ def _cluster_config(pool: NodePool) -> dict[str, Any]:
 
 
 def _autoscaler_tags(pool: NodePool) -> dict[str, str]:
-    """Return the tags that eksctl does not write: for resources and for the agent's labels."""
+    """Return the tags for resources and the agent's labels. eksctl does not write these tags."""
     joined = node_labels(pool)
     tags = {
         f"{_ASG_TEMPLATE}/resources/{name}": str(count) for name, count in advertised(pool).items()
@@ -269,7 +269,7 @@ def _karpenter_pool(pool: NodePool) -> dict[str, Any]:
 
 
 def _overlay(pool: NodePool) -> tuple[dict[str, Any], ...]:
-    """Return the NodeOverlay, or () for a pool of whole GPUs, which Karpenter knows already."""
+    """Return the NodeOverlay, or () if nodes advertise only whole GPUs, which Karpenter knows."""
     capacity = {name: str(count) for name, count in advertised(pool).items() if name != WHOLE_GPU}
     if not capacity:
         return ()

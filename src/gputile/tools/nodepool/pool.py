@@ -108,14 +108,14 @@ class NodePool(_PoolSection, frozen=True, kw_only=True):
 
 
 class DescriptionError(ValueError):
-    """The description is invalid. The text names the field, the rule and the valid values."""
+    """The description is invalid. The message names the field, the rule and the valid values."""
 
 
 def load_nodepool(data: Any) -> NodePool:
     """Validate a parsed YAML description.
 
     Raises:
-        DescriptionError: the description is invalid. The text lists all errors.
+        DescriptionError: the description is invalid. The message lists all errors.
     """
     try:
         pool = convert(data, NodePool)

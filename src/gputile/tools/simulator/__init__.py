@@ -1,1 +1,1 @@
-"""Answers what-if questions about manifests with the code that places pods in a live cluster."""
+"""Answers what-if questions about manifests, with the same code that places pods in a cluster."""

@@ -60,7 +60,7 @@ class PriorityClass(NamedTuple):
 
 PriorityClasses = Mapping[str, PriorityClass]
 
-# The PriorityClasses that every cluster has.
+# Kubernetes' built-in PriorityClasses.
 SYSTEM_CLASSES: Final[PriorityClasses] = MappingProxyType(
     {
         "system-cluster-critical": PriorityClass(2_000_000_000),
@@ -70,7 +70,7 @@ SYSTEM_CLASSES: Final[PriorityClasses] = MappingProxyType(
 
 
 def listed_classes(listed: Iterable[ListedPriorityClass]) -> PriorityClasses:
-    """Return the ``listed`` PriorityClasses and the system's PriorityClasses, by name."""
+    """Return the ``listed`` PriorityClasses and Kubernetes' built-in PriorityClasses, by name."""
     found = (
         (
             each.metadata.name,
@@ -117,7 +117,7 @@ class Admission:
         ``path`` is the path of the pod in its object, such as "spec.template", or "" for a Pod.
 
         Raises:
-            ManifestError: the pod is refused. The text has one line for each broken rule.
+            ManifestError: the pod is refused. The message has one line for each broken rule.
         """
         prefix = f"{path}." if path else ""
         pod = self._with_priority(origin, prefix, _with_host_ports(pod), notes)
@@ -214,7 +214,8 @@ def _opened(port: Json) -> Json:
 def _is_sent_to_webhook(pod: Json) -> bool:
     """Return whether a new pod's resources or annotations make the API server call the webhook.
 
-    A GPU resource with amount 0 is sufficient, and so is the legacy affinity annotation.
+    The webhook is called for GPU resources, even if the amount is 0, and for the legacy affinity
+    annotation.
     """
     spec = pod.get("spec", {})
     resources = (
@@ -231,6 +232,6 @@ def _is_sent_to_webhook(pod: Json) -> bool:
 
 
 def _with_path(prefix: str, text: str) -> str:
-    """Prefix a message about a pod with the path of the pod in the workload that creates it."""
+    """Prefix a message about a pod with the path of the pod template in the workload."""
     names_a_field = text.startswith(("spec.", "metadata."))
     return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"

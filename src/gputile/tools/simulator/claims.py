@@ -153,7 +153,7 @@ def claim_problem(claim: ResourceClaim) -> str:
 def allocate_claims(
     engine: PlacementEngine, pod: Pod, node: str
 ) -> list[ResourceClaim] | Refusal[FitRule]:
-    """Return the claims of the pod that kube-scheduler would newly allocate on the node.
+    """Return the pod's unallocated claims as kube-scheduler would allocate them on the node.
 
     If an allocation is impossible, return the refusal. The ledger does not change.
 
@@ -220,7 +220,7 @@ def _first_fit(
 
 
 def claim_requests(shape: Shape, host: HostResources) -> Sequence[Request]:
-    """Return the requests for a claimed shape. A second request, if any, is for core_mem nodes."""
+    """Return the requests for ``shape``. The second, if any, is for nodes in mode ``core_mem``."""
     return [Request(each, CLAIM_UNIT_MIB, (), host) for each in ranked_shapes(shape)]
 
 

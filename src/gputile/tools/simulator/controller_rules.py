@@ -41,7 +41,7 @@ class PodGroups:
     """The known PodGroups, by namespace and name."""
 
     sizes: dict[tuple[str, str], int] = field(default_factory=dict)  # minMember
-    unreadable: dict[tuple[str, str], str] = field(default_factory=dict)  # errors of invalid ones
+    unreadable: dict[tuple[str, str], str] = field(default_factory=dict)  # why it is invalid
     # The end of the message about an unknown PodGroup. It states where the PodGroup is missing.
     absent: str = "is in none of the files"
 
@@ -52,7 +52,7 @@ class PodGroups:
         self.unreadable.pop(key, None)
 
     def why_unknown(self, gang: GangName) -> str:
-        """Return why the size of a gang that names a PodGroup is unknown."""
+        """Return why a gang's size is unknown. The gang must refer to a PodGroup."""
         wrong = self.unreadable.get((gang.namespace, gang.name))
         if wrong is not None:
             return f"the cluster's PodGroup {gang}: {wrong}"
@@ -71,8 +71,8 @@ def pod_batches(pods: Iterable[Pod], *, gangs: bool) -> list[PodBatch]:
     """Return the batches in the order of placement: by priority, then in the order of ``pods``.
 
     With ``gangs``, the gated pods of a gang form one batch at the position of the gang's last pod.
-    A gang's pods that have no gate are placed one by one. At equal priority, they are
-    placed before the batch, and count as started when the batch is placed.
+    The gang's other pods are placed one by one. At equal priority, they are placed before the
+    batch, and count as started pods of the gang if they fit.
     """
     found: dict[GangName | int, PodBatch] = {}
     last: dict[GangName | int, tuple[int, bool]] = {}
@@ -111,10 +111,10 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
 def incomplete(
     gang: GangName, size: int, running: int, waiting: int, groups: PodGroups
 ) -> str | None:
-    """Return why a gang cannot start even with enough free GPUs, or None if it can start.
+    """Return a reason, other than a lack of GPUs, why a gang cannot start, or None.
 
-    ``size`` is the number of pods that must start together, or 0 if unknown. ``running`` pods have
-    started. ``waiting`` pods exist and could start.
+    ``size`` is the number of pods that must start together, or 0 if unknown. ``running`` is the
+    number of pods that have started, and ``waiting`` is the number of pods that could start.
     """
     if not size:
         return f"gang {gang.name}: {groups.why_unknown(gang)}"
@@ -157,7 +157,7 @@ class VictimFinder:
     def find(
         self, members: Sequence[GangCandidate], needed: int, now_ns: int
     ) -> GangVictims | None:
-        """Find victims whose GPUs are sufficient for ``needed`` of ``members``.
+        """Find victims whose removal makes ``needed`` of ``members`` fit.
 
         Return the victims and the placement of the members, or None if there is no solution.
         """
@@ -208,7 +208,10 @@ class VictimFinder:
         return max(0, self._sizes.get((name.namespace, name.name), 0)) if name.by_object else 0
 
     def _budget(self, uid: str) -> EvictionBudget | None:
-        """Return a pod's budget. The Eviction API does not evict a pod that has several budgets."""
+        """Return a pod's budget, or None if it has no budget.
+
+        The Eviction API never evicts a pod with several budgets, so the result allows no eviction.
+        """
         meta = self.pods[uid].metadata
         guarding = [
             budget

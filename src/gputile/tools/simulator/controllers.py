@@ -45,7 +45,7 @@ REVISION_HASH: Final = "controller-revision-hash"  # StatefulSet, DaemonSet
 TEMPLATE_GENERATION: Final = "pod-template-generation"  # DaemonSet
 POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"  # StatefulSet
-# Indexed Job: a label, and an annotation
+# A label and an annotation of the pods of an Indexed Job.
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 JOB_NAMES: Final = ("job-name", "batch.kubernetes.io/job-name")
 JOB_UIDS: Final = ("controller-uid", "batch.kubernetes.io/controller-uid")
@@ -116,7 +116,7 @@ class PodMaker:
         labels: Mapping[str, str] = _NOTHING,
         annotations: Mapping[str, str] = _NOTHING,
     ) -> Pod:
-        """Return the pod ``name``. ``labels`` and ``annotations`` override the template's."""
+        """Return pod ``name``. ``labels`` and ``annotations`` override those of the template."""
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
@@ -221,7 +221,7 @@ def workload_of(manifest: Manifest) -> tuple[ObjectMeta, WorkloadSpec]:
 
 
 def _replicas(workload: ControllerInput) -> int:
-    """Return the number of pods. A new workload with 0 pods gets 1, so that the pod is checked."""
+    """Return the number of replicas. In a new workload, 0 counts as 1, so that a pod is checked."""
     if workload.spec.replicas or workload.stored:
         return workload.spec.replicas
     workload.note("has 0 replicas: judged as if it had 1")
@@ -284,8 +284,8 @@ def _job(workload: ControllerInput) -> Iterator[Pod]:
 def _daemons(workload: ControllerInput) -> Iterator[Pod]:
     """Yield a pod for each node that the controller selects, with an affinity to that node.
 
-    The controller evaluates the template as it was before admission. A note reports nodes where
-    the admitted pod could run but for which the controller creates no pod.
+    The controller evaluates the template without the changes that admission makes to pods. A note
+    reports nodes on which the admitted pod could run, but for which no pod is created.
     """
     admitted = workload.make.template.spec
     chosen = [node for node in workload.nodes if _wants_pod(workload.written, node)]
@@ -326,8 +326,8 @@ def _wants_pod(spec: PodSpec, node: Node) -> bool:
     )
 
 
-# By kind, the function that creates the pods. It raises a ManifestError if the controller would
-# never create them all.
+# The function that creates the pods of each kind. It raises a ManifestError if the controller
+# would never create all of them.
 CONTROLLERS: Final[Mapping[str, Callable[[ControllerInput], Iterator[Pod]]]] = {
     "Deployment": _deployed,
     "ReplicaSet": _replicated,

@@ -1,8 +1,8 @@
 """Converts manifests for HAMi, KAI, Koordinator, Run:ai, Volcano and time-slicing.
 
-Fields that ``foreign_words`` recognises are converted in the pods of any kind of object. A field
-with an uncertain meaning is not changed, and a message says what to do by hand. Unrelated fields
-are never changed.
+Fields that the module ``foreign_words`` recognizes are converted in the pods of any kind of object.
+A field with an uncertain meaning is not changed, and a message says what to do by hand. Unrelated
+fields are never changed.
 """
 
 import copy
@@ -236,7 +236,7 @@ class _Conversion:
         )
 
     def _replace_resources(self, container: Object, amounts: _Amounts) -> None:
-        """Replace the resources that a container requests from another system with ``amounts``."""
+        """Replace a container's resources for another system with ``amounts``."""
         replaced = {*FOREIGN_RESOURCES, WHOLE_GPU}
         for kind in ("limits", "requests"):
             if bound := _bound(container, kind):
@@ -284,8 +284,8 @@ class _Conversion:
     def _label_gang(self, template: Object, labels: Object, by_scheduler: bool) -> None:
         """Add the labels of the gang to a pod template, or report which labels to add by hand.
 
-        The gang gets the object's name. That is impossible for an object with a ``jobTemplate``,
-        because it creates several gangs, and each gang needs a different name.
+        The gang gets the object's name. An object with a ``jobTemplate`` creates several gangs that
+        need different names, so the labels must be added by hand.
         """
         job, name = self._job_or_object(), self.manifest.namespaced_name[1]
         gang = foreign_gang(job)

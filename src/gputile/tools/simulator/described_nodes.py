@@ -114,7 +114,7 @@ def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> 
     """Yield the nodes of a ``kind: Cluster``. Their default memory unit is ``default_mib``, in MiB.
 
     Raises:
-        ManifestError: a field is unknown or invalid. The text lists the valid values.
+        ManifestError: a field is unknown or invalid. The message lists the valid values.
     """
     cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
     total = sum(node.count or 1 for node in cluster.nodes)
@@ -167,7 +167,7 @@ def inventory_of(node: Node) -> Inventory | None:
 
 
 def written_node(manifest: Manifest) -> Node:
-    """Return the node of a ``kind: Node`` manifest, as printed by ``kubectl get node -o yaml``.
+    """Return the node in a ``kind: Node`` manifest, for example from ``kubectl get node -o yaml``.
 
     Raises:
         ManifestError: a field has the wrong type, or a name or an amount is invalid.
@@ -323,7 +323,7 @@ class _NodeBuilder:
         return replicas
 
     def _serves_claims(self, labels: Mapping[str, str], mode: Mode, replicas: int) -> bool:
-        """Return whether a label makes the node serve claims, and refuse an invalid label."""
+        """Return whether the node serves claims. An invalid value of its label is an error."""
         field = f'labels["{CLAIMS_LABEL}"]'
         claims = self._one_of(field, labels.get(CLAIMS_LABEL, "false"), ("true", "false")) == "true"
         if claims and (mode is Mode.SHARE or replicas):
@@ -360,7 +360,7 @@ class _NodeBuilder:
         return given
 
     def _other_resources(self, described: DescribedNode) -> ResourceList:
-        """Return the node's non-GPU resources. The memory may be "64GiB" or "64Gi"."""
+        """Return the node's non-GPU resources. Memory may be written as "64GiB" or "64Gi"."""
         memory = described.memory
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"

@@ -1,4 +1,4 @@
-"""Explains why a pod is on its node, pending or not created, and what would change that (B4)."""
+"""Explains why a pod is on its node, pending or not created, and which changes would help (B4)."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -156,7 +156,7 @@ def _request_sentences(subject: Subject) -> list[str]:
 
 
 def _preemption_text(subject: Subject) -> str | None:
-    """Return a sentence on the pods that the subject would preempt, or None if there are none."""
+    """Return a sentence on the pods that the explained pod would preempt, or None."""
     if subject.request is None:
         return None
     finder = VictimFinder(subject.engine, subject.predicates, subject.nodes, subject.others)
@@ -248,7 +248,7 @@ def explain_answer(explanation: PodExplanation, most_nodes: int | None = None) -
 
 
 def _placement_reason(subject: Subject) -> str | None:
-    """Return a sentence that compares a bound pod's node with the cluster's other nodes now.
+    """Return a sentence that compares a bound pod's node with the other nodes as they are now.
 
     The state of the cluster at the time of the binding is not recorded. Return None if gputile does
     not place the pod, or if the node is unknown.

@@ -26,7 +26,7 @@ from gputile.api.well_known import (
 from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
-Json = Mapping[str, Any]  # an object of a manifest
+Json = Mapping[str, Any]  # a mapping in a manifest
 
 POD_TEMPLATE: Final = "core.v1.PodTemplateSpec"
 _MOST_FOUND = 20
@@ -45,8 +45,8 @@ class UnknownFields(StrEnum):
 def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return the mistakes in a value of a type. ``path`` is the value's path in its object.
 
-    Unknown fields come first, and wrong types and invalid values follow. Each of these two groups
-    has its own limit, ``_MOST_FOUND``, because callers may ignore unknown fields.
+    Unknown fields come first. Wrong types and invalid values follow. Each of these two groups has
+    at most ``_MOST_FOUND`` entries, because callers may ignore the first group.
     """
     unknown: list[Broken] = []
     others: list[Broken] = []
@@ -78,7 +78,7 @@ _Finding = tuple[str, "str | _Unknown"]
 
 @functools.cache
 def _fields(type_name: str) -> dict[str, str]:
-    """Return the types of the fields of a type, without the "!" that marks required fields."""
+    """Return the type of each field of a type, without the "!" that marks required fields."""
     return {name: text.rstrip("!") for name, text in kubernetes_kinds().types[type_name].items()}
 
 
@@ -205,10 +205,10 @@ class MistypedResources:
         self._seen: set[str] = set()
 
     def in_spec(self, prefix: str, spec: Json) -> Iterator[str]:
-        """Yield a sentence for each misspelt limit in a valid pod spec.
+        """Yield a sentence for each misspelt resource in the limits of a valid pod spec.
 
         ``prefix`` is the beginning of the fields' paths. HAMi's resources are excluded, because
-        ``foreign_notes`` reports them with the amount to write.
+        ``foreign_notes`` reports them, and states which amounts to write instead.
         """
         for kind in _KINDS:
             for i, container in enumerate(spec.get(kind, ())):
@@ -232,7 +232,7 @@ class MistypedResources:
 
 
 def mistyped_mode(pod: Pod) -> str:
-    """Return a sentence if the pod selects nodes by a misspelt mode, or ""."""
+    """Return a sentence if the pod selects nodes by a misspelt mode, or "" otherwise."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else ()
     rules = [rule for term in terms for rule in term.match_expressions if rule.operator == "In"]

@@ -3,7 +3,7 @@
 The GPUs of nodes are read from labels, annotations and resources of other systems: GPU Feature
 Discovery, Karpenter, EKS, GKE, HAMi, gpushare and ACK. The GPUs of pods are read from annotations
 of HAMi, gpushare and ACK. NVIDIA's device plugin does not publish which GPUs a pod uses.
-A pod of this plugin is therefore assumed to use the GPUs with the fewest pods.
+A pod with GPUs from this plugin is therefore assumed to use the GPUs with the fewest pods.
 """
 
 import re
@@ -69,7 +69,7 @@ _KARPENTER, _EKS = (
 )
 _GKE_MODEL: Final = "cloud.google.com/gke-accelerator"
 _GKE_MIG: Final = "cloud.google.com/gke-gpu-partition-size"
-_MOST_GIB: Final = 1024  # up to this many memory units of a GPU are GiB; larger numbers are MiB
+_MOST_GIB: Final = 1024  # if a GPU has more memory units, the unit is MiB, otherwise GiB
 _HAMI_FIELDS: Final = 4
 _REPLICAS: Final = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 
@@ -95,7 +95,7 @@ class AdoptedCluster:
     notes: list[Note] = field(default_factory=list)
 
 
-def adopted(
+def adopted_cluster(
     nodes: Iterable[Node], pods: Sequence[Pod], unit_mib: int, pending: Sequence[Pod] = ()
 ) -> AdoptedCluster:
     """Add inventories and allocations for the GPUs that gputile does not serve.
@@ -110,17 +110,18 @@ def adopted(
     for node in nodes:
         served = INVENTORY_ANNOTATION in node.metadata.annotations
         claims = claims and not served
-        facts = None if served else _read_inventory(node, unit_mib)
-        if facts is None:
+        adopted = adopted_node(node, unit_mib)
+        if adopted is None:
             found.nodes.append(node)
             offered = node.status.capacity
             counters = filter(GPU_COUNTERS.match, offered)
             if not served and any(count_of(offered, name) for name in counters):
                 unknown.append(node.metadata.name)
             continue
-        source, known[node.metadata.name] = facts
+        of_node, known[node.metadata.name] = adopted
+        source = of_node.metadata.annotations[ADOPTED]
         by_source.setdefault(source, []).append(node.metadata.name)
-        found.nodes.append(_annotated(with_inventory(node, facts[1]), ADOPTED, source))
+        found.nodes.append(of_node)
     for source, names in by_source.items():
         found.notes.append(
             Note(f"gputile does not serve {first_of(names, 3)}: its GPUs are read from {source}")
@@ -138,7 +139,7 @@ def adopted(
         if inventory is None or pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations:
             found.pods.append(pod)
             continue
-        adopted_pod = _with_allocation(pod, inventory, holders[pod.spec.node_name], unit_mib)
+        adopted_pod = with_allocation(pod, inventory, holders[pod.spec.node_name], unit_mib)
         guessed |= adopted_pod is not pod and inventory.mode == Mode.EXCLUSIVE
         found.pods.append(adopted_pod)
     if guessed:
@@ -153,6 +154,19 @@ def adopted(
         text = f"its GPUs are not counted: it asks for them by {named}, which gputile does not read"
         found.notes.append(Note(f"pod {first_of(list(uncounted), 3)}: {text}"))
     return found
+
+
+def adopted_node(node: Node, unit_mib: int) -> tuple[Node, Inventory] | None:
+    """Return a copy with the inventory of the node's GPUs, and the inventory.
+
+    Return None if gputile serves the node, or if nothing describes its GPUs.
+    """
+    if INVENTORY_ANNOTATION in node.metadata.annotations:
+        return None
+    facts = _read_inventory(node, unit_mib)
+    if facts is None:
+        return None
+    return _annotated(with_inventory(node, facts[1]), ADOPTED, facts[0]), facts[1]
 
 
 def _read_inventory(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
@@ -260,11 +274,12 @@ _SOURCES: Final[Sequence[tuple[str, Callable[[Node, int], Inventory | None]]]] =
 )
 
 
-def _with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
+def with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_mib: int) -> Pod:
     """Add an allocation annotation for the GPUs that another system allocated to the pod.
 
-    If these GPUs are unknown, GPUs with the fewest pods are assumed. If that is impossible too, no
-    annotation is added. ``holders`` counts assumed pods by GPU UUID, and is updated.
+    If these GPUs are unknown, the pod is assumed to use the GPUs with the fewest pods. ``holders``,
+    the number of such pods by GPU UUID, is then updated. If no GPUs can be assumed, no annotation
+    is added.
     """
     amounts = _annotated_amounts(pod, inventory)
     if amounts:
@@ -308,7 +323,7 @@ def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, i
             before = amounts.get(index, (0, 0))
             amounts[index] = before[0] + mib, min(100, before[1] + percent)
 
-    # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends a container.
+    # Fields: the GPU's UUID, its kind, MiB and percent. ";" ends the list of a container.
     for each in re.split("[:;]", annotations.get(HAMI_POD, "")):
         fields = each.split(",")
         if len(fields) >= _HAMI_FIELDS and fields[2].isdecimal() and fields[3].isdecimal():
@@ -351,7 +366,7 @@ def with_shares(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
 def with_gpus(pod: Pod, wanted: dict[str, Any]) -> Pod:
     """Replace all GPU requests of a pod with ``wanted``.
 
-    ``wanted`` goes to the first container that requests GPUs, if there is such a container.
+    The first container that requests GPUs gets ``wanted``. If there is none, nothing changes.
     """
     left = [wanted]
 

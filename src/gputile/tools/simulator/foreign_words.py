@@ -1,4 +1,4 @@
-"""Recognises fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
+"""Recognizes fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
 
 A pod must not request a GPU only by such fields, because gputile would place it without a GPU.
 For fields that only choose the GPU or the start time, a note says what to write for gputile.
@@ -48,7 +48,7 @@ _POLICY: Final = (
 
 
 class ForeignAmount(StrEnum):
-    """The unit of another system's resource. Each value is a text on what to write for gputile."""
+    """The unit of another system's resource. Each value states what to write for gputile."""
 
     MIB = f"{GPU_MEMORY}: {{units}} ({{count}} MiB in units of {{unit}} MiB)"
     PERCENT_OF_MEMORY = f"{GPU_MEMORY} in memory units"
@@ -76,7 +76,7 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
 SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
-# Resources of nodes that count GPUs. GPUs for virtual machines begin with a capital letter.
+# Node resources that count GPUs. Names of GPUs for virtual machines start with a capital letter.
 GPU_COUNTERS: Final = re.compile(r"nvidia\.com/(gpu|mig-|[A-Z])|(koordinator|volcano)\.sh/v?gpu")
 # Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
 GPU_NAMES: Final = {*GPU_RESOURCES, *(name for name in FOREIGN_RESOURCES if "nvidia" in name)}
@@ -113,10 +113,10 @@ _VOLCANO_JOB: Final = ("batch.volcano.sh/v1alpha1", "Job")
 
 
 def gpu_field(pod: Pod, claims: bool) -> str:
-    """Return the field by which a pod requests another system's GPUs, or "".
+    """Return the annotation or resource by which a pod requests another system's GPUs, or "".
 
-    The field is an annotation, a resource or, if another system serves ``claims``,
-    ``resourceClaims``. Also return "" if the pod has ended or also requests gputile's GPUs.
+    If another system serves ``claims``, the result may also be "resourceClaims". The result is ""
+    for a pod that has ended, or that also requests gputile's GPUs.
     """
     limits = (name for each in pod.spec.containers for name in each.resources.limits)
     names = {*pod.metadata.annotations, *limits}
@@ -200,16 +200,17 @@ def foreign_gang(body: Json) -> tuple[str, int] | None:
 def foreign_gang_note(body: Json) -> str:
     """Return a sentence if another scheduler treats a workload as a gang but gputile does not."""
     gang = foreign_gang(body)
-    if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # its pods have the labels already
+    if gang is None or f"'{GANG_NAME_LABEL}'" in str(body):  # the pods have gputile's labels
         return ""
     labels = _GANG.format(body.get("metadata", {}).get("name") or "NAME", gang[1])
     return f"{gang[0]}: {gang[1]}: gputile places its pods one by one: {labels}"
 
 
 def uncounted_quota(body: Json) -> Iterator[str]:
-    """Yield a sentence for each entry of a ResourceQuota on GPUs, which a simulation never counts.
+    """Yield a sentence for each entry of a ResourceQuota that a simulation does not enforce.
 
-    Kubernetes does not count some of these entries either.
+    These are quotas for GPUs, and quotas for extended resources without the prefix ``requests.``,
+    which Kubernetes does not enforce either.
     """
     for name in body.get("spec", {}).get("hard", {}):
         resource = name.removeprefix("limits.")
@@ -218,7 +219,7 @@ def uncounted_quota(body: Json) -> Iterator[str]:
         elif (
             "/" in resource
             and not resource.startswith(("requests.", "count/"))
-            and "class." not in name  # of a StorageClass or a DeviceClass
+            and "class." not in name  # not a quota for a StorageClass or DeviceClass
         ):
             right = f"requests.{resource}"
             yield (

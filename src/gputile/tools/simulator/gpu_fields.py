@@ -21,7 +21,8 @@ _NUMBER: Final = re.compile(
     "(?i)(request|limit|num)?_?gpus?_?"
     "(count|devices|memory|number|request|limit|portion(request)?|per_?(node|pod|replica|worker))?"
 )
-_NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")  # of DRA, KubeVirt, KubeAI
+# Fields of DRA, KubeVirt and KubeAI that may name a type of GPU.
+_NAMES: Final = ("deviceClassName", "deviceName", "resourceProfile")
 # Fields that name claims outside of a pod spec. The claims of a pod spec are read with the spec.
 _CLAIMS: Final = frozenset({"resourceClaimName", "resourceClaimTemplateName"})
 # PodSpec fields that restrict the node. They may also be siblings of a container that is not part
@@ -76,7 +77,7 @@ def gpu_requirements(key: Any, value: Any) -> dict[str, Json] | None:
 def _is_amount(item: tuple[Any, Any]) -> bool:
     """Return whether a mapping's entry is an amount of GPUs.
 
-    A label or taint may have the same name, but its value is not a positive amount.
+    A label or taint may have the name of a GPU resource, but its value is not a positive amount.
     """
     name, amount = item
     if not isinstance(name, str) or type(amount) not in (str, int, float):
@@ -99,11 +100,12 @@ def field_with_gpus(value: Json) -> str | None:
 
     The field contains an amount, a device, a profile or a claim.
     """
-    is_gpu = name_of(value).lower() in _WHOLE_GPUS  # not the name of pods, which have replicas
+    # A group of pods may be named "gpu" too. Its number is ``replicas``, not an amount of GPUs.
+    is_gpu = name_of(value).lower() in _WHOLE_GPUS
     for key, each in value.items():
         named = key in _NAMES and re.search("gpu|nvidia", str(each).lower())
         apart = WHOLE_GPU if is_gpu and key in ("quantity", "value") else name_of(value)
-        number = each.get("value") if isinstance(each, dict) else each  # Run:ai's have a value
+        number = each.get("value") if isinstance(each, dict) else each  # Run:ai writes {value: 1}
         name = WHOLE_GPU if _NUMBER.fullmatch(str(key)) else key
         is_amount = _is_amount((name, number)) or (key != "name" and _is_amount((apart, each)))
         if key in _CLAIMS or named or is_amount:
@@ -114,7 +116,7 @@ def field_with_gpus(value: Json) -> str | None:
 def container_of(value: Json, steps: tuple[str | int, ...]) -> dict[str, Any]:
     """Build a container from a mapping that requests GPUs at the path ``steps``.
 
-    If other fields of the mapping are invalid for a container, they are left out.
+    If the mapping is invalid as a container, only its name and resources are used.
     """
     key = next((each for each in reversed(steps) if isinstance(each, str)), "main")
     where, resources = next(

@@ -32,7 +32,7 @@ _USUAL_UNITS: Final = (1024, 128, 1)  # memory units in MiB that users may have 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """The settings by which objects are validated and admitted."""
+    """The settings for the validation and admission of objects."""
 
     admission: Admission = field(default_factory=Admission)
     kinds: PodKinds = field(default_factory=known_kinds)  # kinds that Kubernetes does not define
@@ -69,7 +69,7 @@ class IntakeChecks:
         """Admit a pod, and return the result. ``path`` is the path of its template, if any.
 
         Raises:
-            ManifestError: the pod has no containers, is refused, or names a node.
+            ManifestError: the pod has no containers, is refused, or sets ``spec.nodeName``.
         """
         prefix, spec = f"{path}." if path else "", pod.get("spec")
         if not spec or not spec.get("containers"):
@@ -93,7 +93,8 @@ class IntakeChecks:
     def _unit_hint(self, pod: Pod) -> str:
         """Return a hint if a pod's memory request is implausible for the nodes' GPUs, or "".
 
-        The unit may be wrong, or the containers together may exceed the GPU that they share.
+        The user may have meant another memory unit. Or the pod's containers, which share a GPU, may
+        together request more memory than a GPU has.
         """
         unit = self._intake.admission.configuration.unit_mib
         try:
@@ -134,12 +135,12 @@ class IntakeChecks:
 
     @cached_property
     def _gpu_sizes(self) -> list[int]:
-        """The known sizes of the nodes' GPUs in MiB, in ascending order."""
+        """The different memory sizes of the nodes' GPUs in MiB, in ascending order."""
         inventories = filter(None, map(inventory_of, self._nodes))
         return sorted({gpu.mib for inventory in inventories for gpu in inventory.gpus})
 
     def _with_usable_claims(self, origin: Origin, path: str, pod: Json) -> Json:
-        """If a claim cannot be evaluated, refuse the pod, or ignore the claim if so configured."""
+        """Refuse a pod with an unusable claim. With ``ignore_unknown``, remove only the claim."""
         spec, namespace = pod["spec"], pod["metadata"]["namespace"]
         reasons = [
             self._intake.claims.problem(namespace, each) for each in spec.get("resourceClaims", ())
@@ -153,7 +154,10 @@ class IntakeChecks:
         return {**pod, "spec": {**spec, "resourceClaims": rest}}
 
     def _refuse_foreign_requests(self, origin: Origin, path: str, pod: Json) -> None:
-        """Refuse a pod that requests other systems' GPUs. Note other settings for these systems."""
+        """Refuse a pod that requests GPUs of other systems.
+
+        Other fields for these systems are reported in notes.
+        """
         for where, rule in foreign_requests(path, pod):
             if not self._intake.ignore_unknown:
                 raise origin.error(where, f"{rule}; gputile convert writes them")
@@ -165,7 +169,7 @@ class IntakeChecks:
     def refuse(self, manifest: Manifest, broken: list[Broken]) -> None:
         """Refuse an object with ``broken`` fields, which are invalid or unknown.
 
-        Depending on the settings, unknown fields are refused, noted or ignored.
+        Depending on the settings, unknown fields are refused, reported in a note, or ignored.
 
         Raises:
             ManifestError: a field is refused.

@@ -30,7 +30,7 @@ BUILT_BY_KUSTOMIZE: Final = (
 BUILT_BY_HELM: Final = (
     "build manifests with helm first: helm template CHART | gputile simulate -f -"
 )
-_BUILT_FIRST: Final = {  # by what the name of a file contains
+_BUILT_FIRST: Final = {  # remedies, by a part of the file's name
     "kustomization": BUILT_BY_KUSTOMIZE,
     "Chart": BUILT_BY_HELM,
     "values": BUILT_BY_HELM,
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class ManifestError(ValueError):
-    """A manifest is invalid. The text names the file, document, object, field and broken rule."""
+    """A manifest is invalid. The message names the file, document, object, field and rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Origin:
         return f"{place}: {self.kind}/{self.name or '(no name)'}" if self.kind else place
 
     def error(self, path: str, rule: str) -> ManifestError:
-        """Return the error for the field at ``path`` that breaks ``rule``.
+        """Return an error which states that the field at ``path`` breaks ``rule``.
 
         The empty path means the object itself.
         """
@@ -102,9 +102,9 @@ class Manifest:
 
     @property
     def stored(self) -> bool:
-        """Whether an API server has stored the object, as its UID shows.
+        """Whether an API server has stored the object.
 
-        Bound pods in the description of a cluster count as stored even without a UID.
+        An object with a UID counts as stored. So does a bound pod in a cluster's description.
         """
         metadata, spec = self.body.get("metadata"), self.body.get("spec")
         if isinstance(metadata, dict) and metadata.get("uid"):
@@ -332,7 +332,6 @@ def _without_nulls(value: Any) -> Any:
 def _items(
     origin: Origin, api_version: str, kind: str, body: dict[str, Any]
 ) -> Iterator[tuple[Any, Origin]]:
-    """Yield the objects of a List, each with its origin."""
     items = body["items"] if body["items"] is not None else []
     if not isinstance(items, list):
         raise origin.error("items", f"must be a list, is {kind_of(items)}")
@@ -357,7 +356,7 @@ def make_uid(kind: str, namespace: str, name: str) -> str:
 
 
 def suffixes(seed: str) -> Callable[[int], str]:
-    """Return a function that maps numbers to distinct suffixes. ``seed`` determines them."""
+    """Return a function that maps numbers to distinct suffixes. They depend only on ``seed``."""
     digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
     offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
     step += step % 3 == 0  # a step coprime to 27**5 gives each number a different suffix
@@ -383,10 +382,6 @@ def make_gpu_uuid(node: str, index: int) -> str:
 
 
 def check_name(origin: Origin, path: str, name: str) -> None:
-    """Check that ``name`` is a valid name of an object.
-
-    Raises:
-        ManifestError: the name is invalid.
-    """
+    """Raise a ManifestError if ``name`` is not a valid name of an object."""
     if why := broken_subdomain(name):
         raise origin.error(path, why)

@@ -1,4 +1,4 @@
-"""Reports for a pod why each node and each GPU does or does not fit (B4)."""
+"""Reports why each node and each GPU fits or does not fit a pod (B4)."""
 
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -141,7 +141,7 @@ class Subject:
         return list(self._others.values())
 
     def is_sibling(self, uid: str) -> bool:
-        """Return whether another pod has the subject's controller, which would replace that pod."""
+        """Return whether the pod ``uid`` has the subject's controller, which would recreate it."""
         mine = {owner.uid for owner in self.pod.metadata.owner_references if owner.controller}
         other = self._others.get(uid)
         return other is not None and any(
@@ -229,7 +229,7 @@ class Subject:
     def _report(
         self, name: str, in_tree: Refusal[PredicateRule] | None
     ) -> tuple[tuple[int, int], NodeReport]:
-        """Return the sort key of a node (``_nearness``), and the node's report."""
+        """Return a node's sort key (see ``_nearness``) and its report."""
         state, request = self.engine.ledger.state(name), self.request
         if self.claims:
             found = allocate_claims(self.engine, self.pod, name)
@@ -238,7 +238,7 @@ class Subject:
         else:
             refused = self.engine.refusal(request, name) if request is not None else None
         if refused is not None and in_tree is not None and in_tree.lacks_gpus:
-            in_tree = None  # the refusal by the GPUs is more detailed
+            in_tree = None  # the refusal because of GPUs is more detailed
         gpus = state.gpus if state is not None and request is not None else ()
         report = NodeReport(
             name=name,
@@ -359,7 +359,11 @@ def _holder_report(booking: Booking, gpu: GpuState, replicas: int) -> HolderRepo
 
 
 def _nearness(state: NodeState | None, refused: Refusal[FitRule] | None) -> tuple[int, int]:
-    """Return a sort key. Nodes that fail a later rule come first, then nodes with more memory."""
+    """Return a key that sorts nodes from the closest fit to the farthest.
+
+    Nodes that fail a later rule come first. Among nodes that fail the same rule, nodes with more
+    free memory come first.
+    """
     rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
     free = (
         max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0)

@@ -83,7 +83,7 @@ def _allocation_text(pod: Pod, allocation: Allocation | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeText:
-    """The outcome of a pod. ``others`` are names of pods of the same workload and outcome."""
+    """A pod's outcome. ``others`` are the names of the workload's other pods with this outcome."""
 
     outcome: PodOutcome
     others: list[str] = field(default_factory=list)
@@ -122,10 +122,11 @@ def advice(
     simulation: Simulation,
     now_ns: int,
 ) -> dict[str, Advice]:
-    """Return advice for each of ``pods``, by UID. The cluster is in the state after ``outcomes``.
+    """Return advice for each of ``pods``, by UID.
 
-    There is no advice for pods of gangs, pods with claims or scheduling gates, pods whose request
-    can never be served, and pods that now fit. ``now_ns`` is Unix time in nanoseconds.
+    The advice is for the cluster as it is after ``outcomes``. There is none for pods of gangs, pods
+    with claims or scheduling gates, pods whose request can never be served, and pods that now fit.
+    ``now_ns`` is Unix time in nanoseconds.
     """
     outcomes, configuration = list(outcomes), simulation.configuration
     pods_now = pods_after(scenario, outcomes, simulation)

@@ -46,7 +46,7 @@ class PodsOfKind(_TableSection, frozen=True):
     """Pods that a kind creates from one template.
 
     In the template's path, "*" matches each entry of a list or mapping. In the path of a count, "*"
-    is the entry that matched in the template's path.
+    stands for the entry that matched in the template's path.
     """
 
     template: Annotated[
@@ -124,7 +124,7 @@ class PodKinds:
 
 
 def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
-    """Return the built-in table with the entries of files, which replace entries of equal kinds.
+    """Return the built-in table and the entries of files, which replace entries of the same kind.
 
     Raises:
         ManifestError: a file cannot be read, or an entry is invalid.

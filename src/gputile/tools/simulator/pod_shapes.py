@@ -31,9 +31,9 @@ from gputile.tools.simulator.shape_search import (
 )
 
 _EACH: Final = "*"
-# Annotations that request an exclusive topology domain for each Job of a JobSet, or group of a
-# LeaderWorkerSet. Their webhooks then add affinities to the pods, and these affinities are unknown
-# here.
+# Annotations that request an exclusive topology domain for each Job of a JobSet or each group of a
+# LeaderWorkerSet. The webhooks of these kinds then add affinities to the pods. These affinities
+# are unknown here.
 _EXCLUSIVE: Final = re.compile(rb'"([a-z0-9./-]+exclusive-topology)":')
 # GPU resources, and fields of kinds whose controllers choose the pods' GPUs by a type of machine
 # (KAITO), a profile (KubeAI) or a MIG profile.
@@ -53,7 +53,7 @@ DEFINITIONS: Final = (
     "Template",
 )
 _BOUNDS: Final = ("Cohort", "Flavor", "PodGroup", "Pool", "Queue", "Quota", "Reservation")
-_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")  # no pods
+_OF_NODES: Final = ("Device", "NodeClaim", "NodeOverlay", "NodeResourceTopology")  # without pods
 
 
 def pods_by_shape(manifest: Manifest, kind: PodKind | None = None) -> ShapedPods:
@@ -157,7 +157,7 @@ def _matched(steps: tuple[Step, ...], path: str) -> list[Step] | None:
 
 
 def _number(manifest: Manifest, count: str | Count, keys: Iterable[Step]) -> int:
-    """Return the value of a count. ``keys`` replace each "*" in the paths of the count."""
+    """Return the value of a count. ``keys`` replace the "*" in its paths, one after the other."""
     asked = Count(path=count) if isinstance(count, str) else count
 
     def at(paths: Iterable[str], default: int) -> int:

@@ -1,4 +1,4 @@
-"""Explains why requests fit no node, with cached refusals of nodes that have not changed."""
+"""Explains why requests fit no node. The refusals of nodes are cached until the nodes change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ _UNKNOWN = -2
 
 
 class JudgedNodes:
-    """The names of nodes, and their rows in the ledger, which are -1 for unknown nodes.
+    """The names of nodes, and their rows in the ledger. The row of an unknown node is -1.
 
-    All arrays of this module have the order of these names.
+    Arrays with an item for each node, such as ``by_gpu``, have the order of ``names``.
     """
 
     def __init__(self, names: Sequence[str], row_of: Mapping[str, int]) -> None:
@@ -33,9 +33,9 @@ class JudgedNodes:
 
 @dataclass(slots=True)
 class _CachedRefusals:
-    """The cached refusals of one request shape, as of ``position`` in the ledger's list of changes.
+    """The refusals of one request shape. They reflect the ledger's changes up to ``position``.
 
-    ``numbers`` has an item for each node row: an index into ``refusals``, ``FITS`` or ``_UNKNOWN``.
+    ``numbers`` has an item per ledger row: ``FITS``, ``_UNKNOWN`` or an index into ``refusals``.
     """
 
     numbers: Rows
@@ -84,7 +84,7 @@ class Refusals:
 def fits_nowhere_text(
     nodes: JudgedNodes, in_tree: NodeRefusals, refusals: Sequence[Refusal[FitRule]], by_gpu: Rows
 ) -> str:
-    """Return the text that says for all nodes why a pod does not fit.
+    """Return the message that states why a pod fits none of the nodes.
 
     Refusals because of GPUs come first, beginning with the closest fit. kube-scheduler's reasons
     follow. For each node, ``by_gpu`` has the index of the refusal in ``refusals``, or -1 if the

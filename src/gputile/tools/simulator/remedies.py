@@ -56,7 +56,7 @@ _NAMES_SHOWN = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, rename="camel"):
-    """A change that would make the pod fit by itself."""
+    """A single change that is sufficient to make the pod fit."""
 
     change: Annotated[str, described("A change that would make the pod fit by itself.")]
     nodes: Annotated[list[str], described("Some of the nodes that the pod would then fit.")]
@@ -64,8 +64,6 @@ class Remedy(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A remedy, and its effects."""
-
     remedy: Remedy
     pod: Pod  # the pod after the change
     removed: frozenset[str] = frozenset()  # the UIDs of pods that would be removed
@@ -170,7 +168,8 @@ def _amount(request: Request | None, resource: str) -> str:
 def _removal(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
     """Propose to remove pods from one node.
 
-    Prefer the node with the fewest pods to remove, then the node where they use the least memory.
+    Prefer the node with the fewest removed pods. Among equal nodes, prefer the node on which the
+    removed pods use the least memory.
     """
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
@@ -217,9 +216,9 @@ def _smallest_removal(subject: Subject, request: Request, name: str) -> list[Boo
 
 
 def _resolved_predicates(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
-    """Propose to resolve kube-scheduler's reasons for refusing nodes with enough free GPUs.
+    """Propose to remove the obstacles that kube-scheduler finds on nodes with enough free GPUs.
 
-    Choose the nodes with the fewest reasons.
+    Choose the nodes with the fewest obstacles.
     """
     reasons = {
         report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
@@ -311,7 +310,7 @@ def _empty_node(
 
     ``needs`` are the pod's requests, with CPU in millicores. The node has the labels that the pod
     demands, and the taint of GPU nodes if the controller sets this taint. Return None if no
-    suitable labels are found, or if the labels demand impossible GPUs.
+    suitable labels are found, or if the labels demand an invalid number or memory size of GPUs.
     """
     demanded = _demanded_labels(pod)
     if demanded is None:

@@ -1,4 +1,4 @@
-"""Builds the input of a simulation from files and live objects: nodes, running and new pods."""
+"""Reads the nodes, running pods and new pods of a simulation from files and live objects."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -115,7 +115,7 @@ def read_scenario(
 ) -> Scenario:
     """Build a scenario from objects, and from the ``nodes`` of a live cluster, if there is one.
 
-    ``described`` are the objects of a cluster. ``namespace`` is the default namespace of
+    ``described`` are the objects that describe a cluster. ``namespace`` is the default namespace of
     ``workloads``. PodGroups in either list replace PodGroups of the same name in ``groups``.
     ``configured_mib`` is the configured memory unit, or None. Described nodes use it by default.
 
@@ -199,7 +199,7 @@ def _is_cluster(manifest: Manifest) -> bool:
 
 
 def _set_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
-    """Record the memory unit of a ``kind: Cluster``. All sources must have the same unit."""
+    """Record a described memory unit. It must not contradict other files or the configuration."""
     unit = described_unit(manifest)
     if unit is None:
         return
@@ -242,15 +242,15 @@ def _add_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool
 def match_live_pods(scenario: Scenario, live: Iterable[Pod], expansion: Expansion) -> None:
     """Add a cluster's ``live`` pods to the scenario, and remove pending pods that exist already.
 
-    A live pod belongs to an object in the files if the object, or a ReplicaSet or Job created by
-    the object, is the pod's controller. A pod with labels that identify the object's pods belongs
-    to the object too. A live pod with the same demands as one of the object's new pods replaces the
-    new pod. Otherwise a new pod replaces the live pod.
+    A live pod belongs to an object in the files if its controller is this object, or a ReplicaSet
+    or Job that this object created. A pod with the labels that identify the object's pods belongs
+    to the object too. A live pod that has the same demands as a new pod of its object remains, and
+    replaces the new pod. If no new pod has the same demands, the live pod is removed.
 
-    All running pods with equal demands remain, even if the files ask for fewer: an autoscaler may
-    want more. Pods of Pod and Job objects always remain, because their requests cannot be changed.
-    Ended Pods and completions of Jobs are not created again. A live pod without a node becomes
-    pending if it remains. ``expansion`` is the result of ``make_pods``.
+    All live pods with matching demands remain, even if the files ask for fewer pods, because an
+    autoscaler may have added them. Pods of Pod and Job objects always remain, because their
+    requests cannot be changed. Ended Pods and completed pods of Jobs are not created again. A live
+    pod that remains is pending if it has no node. ``expansion`` is the result of ``make_pods``.
     """
     live = list(live)
     live_keys = {pod.key for pod in live}
@@ -318,7 +318,7 @@ def _unmatched_pods(
 
 
 def _without_demands(pods: Sequence[Pod], counts: Counter[Hashable]) -> list[Pod]:
-    """Return ``pods`` without the first ``counts[demand]`` pods of each demand."""
+    """Return ``pods`` without the first ``counts[demand]`` pods with each demand."""
     left = []
     for pod in pods:
         demand = _demand(pod)
@@ -375,7 +375,7 @@ def _demand(pod: Pod) -> Hashable:
 
 
 def _needs_namespace_labels(pod: Pod) -> bool:
-    """Return whether an affinity term selects namespaces by labels other than the name label."""
+    """Return whether an affinity term selects namespaces by labels other than their name label."""
     selectors = (
         term.namespace_selector for term in (*affinity_terms(pod), *anti_affinity_terms(pod))
     )

@@ -27,7 +27,7 @@ from gputile.tools.simulator.pod_kinds import PodsOfKind
 
 Step = str | int
 MOST_PODS_OF_A_TEMPLATE: Final = 100_000
-LONGEST_KEY: Final = 63  # characters of a key in a pod's name
+LONGEST_KEY: Final = 63  # the largest number of characters of a key in a pod's name
 # Fields whose product is the number of pods. Of each tuple, only the first existing field counts.
 _COUNTS: Final = (
     (
@@ -43,17 +43,17 @@ _COUNTS: Final = (
     ),
     ("numOfHosts",),
 )
-# The same in Kueue's podSets and in RoleBasedGroups. Elsewhere these fields may mean anything.
+# Such fields in Kueue's podSets and in RoleBasedGroups. They count only next to a pod template.
 _BESIDE_TEMPLATES: Final = (("count", "size"),)
 # Fields of a step of Argo's workflows that runs its template once per item.
 _REPEATS: Final = ("withItems", "withParam", "withSequence")
 _TEMPLATES: Final = ("template", "templateRef")
 _ANNOTATIONS: Final = ("metadata", "annotations")
 _KNATIVE_MINIMUM: Final = ("autoscaling.knative.dev/min-scale", "autoscaling.knative.dev/minScale")
-# Steps that say nothing about the pods.
+# Steps of paths that are not used in names, because they do not distinguish groups of pods.
 _UNTELLING: Final = ("spec", "template", "podTemplate", "templateRef", "podSpec")
 NOT_JUDGED: Final = "is a manifest in a text, and names GPUs: its pods are not judged"
-_NAMES: Final = ("name", "groupName")  # the field that names an entry of a list
+_NAMES: Final = ("name", "groupName")  # fields that name an entry of a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def value_at(value: Any, steps: Iterable[Step]) -> Any:
 def entry_name(body: Json, steps: tuple[Step, ...]) -> str:
     """Return the name of the entry at ``steps``.
 
-    This is the lowercase key in a mapping. In a list, it is the entry's name field or its index.
+    In a mapping, it is the lowercase key. In a list, it is the entry's name field or its index.
     """
     if isinstance(steps[-1], str):
         return steps[-1].lower()
@@ -203,7 +203,7 @@ class ShapeSearch:
             self._walk_rest(value, steps, count)
 
     def _groups(self, value: Json, steps: tuple[Step, ...]) -> dict[str, PodCount]:
-        """Return the counts of groups that list members by name (as in Grove), keyed by member."""
+        """Return the counts of groups that list member names (as in Grove), by member name."""
         return {
             name: self._count(each, (*steps, key, number), PodCount())
             for key, entries in value.items()
@@ -223,7 +223,7 @@ class ShapeSearch:
             name = next(
                 (name for name in names if isinstance(value.get(name), int | float | str)), None
             )
-            bound = name == "parallelism" and "template" not in value  # Argo's limit
+            bound = name == "parallelism" and "template" not in value  # in Argo, only a limit
             if name is None or bound or not (self._is_known or _is_count(value[name])):
                 continue
             number = value[name]
@@ -255,7 +255,7 @@ class ShapeSearch:
                 self.walk(item, (*steps, key), count, value)
 
     def _pod_spec(self, spec: Json, steps: tuple[Step, ...], count: PodCount, above: Json) -> None:
-        """Add the pods of a pod spec. A container next to the ``containers`` list joins the list.
+        """Add the pods of a pod spec. A container next to ``containers`` is added to that list.
 
         A spec whose containers have no image and request no GPU is skipped, because it only
         overrides fields of another template.

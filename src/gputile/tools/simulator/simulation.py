@@ -87,7 +87,7 @@ class Simulation:
         self._victim_finder: VictimFinder | None = None  # None unless ``run`` is active
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[PodOutcome]:
-        """Yield each pending pod's outcome, in kube-scheduler's order: priority, then creation.
+        """Yield each pending pod's outcome in kube-scheduler's order: by priority, then creation.
 
         The pods of a gang are decided together, at the position of the gang's last pod. Refused
         pods with affinity or spread constraints are tried again at the end. ``clock_ns`` returns
@@ -119,7 +119,7 @@ class Simulation:
         clock_ns: Callable[[], int],
         running: Mapping[GangName, int] = _NONE_RUNNING,
     ) -> Iterator[PodOutcome]:
-        """Decide ``pods``, and place those that fit. Pods are preempted only during ``run``.
+        """Place or refuse each of ``pods``. Pods are preempted only while ``run`` is active.
 
         ``running`` is the number of running pods of each gang.
         """
@@ -153,7 +153,6 @@ class Simulation:
             yield outcome
 
     def _add_to_predicates(self, outcome: PodOutcome) -> None:
-        """Record a placed pod for the in-tree predicates."""
         if outcome.node is not None:
             self._predicates.place(outcome.pod, outcome.node)
             self._placed_pods += 1
@@ -222,12 +221,12 @@ class Simulation:
         return outcomes
 
     def _decide(self, pod: Pod, now_ns: int) -> PodOutcome:
-        """Decide one pod. A pod with GPUs is placed on the node with the best score.
+        """Place or refuse one pod. A pod with GPUs is placed on the node with the best score.
 
         Among nodes with equal scores, the node that was added to the ledger first is chosen.
         kube-scheduler's own scores are ignored, because a difference of one in the extender's rank
-        outweighs their sum. If an equal pod has been refused since the last placement, this pod is
-        refused for the same reason.
+        outweighs their sum. If a pod with the same spec has been refused since the last placement,
+        this pod is refused for the same reason.
         """
         predicates = self._predicates
         if (waiting := gates_text(pod)) is not None:
@@ -379,7 +378,7 @@ class Simulation:
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _observe_demand(self, pod: Pod, request: Request | None) -> None:
-        """Update the prices of the packing policy, if it is used, as the live extender does."""
+        """Record a request for the packing policy, if used. Update its prices if needed."""
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)
@@ -387,7 +386,6 @@ class Simulation:
                 self.engine.reprice(prices(demand.demand()))
 
     def _nowhere_text(self, request: Request | None, in_tree: NodeRefusals) -> str:
-        """Return the text that says for all nodes why a pod does not fit."""
         refusals: Sequence[Refusal[FitRule]] = ()
         by_gpu = np.full(len(self._nodes.rows), FITS, np.intp)
         if request is not None:

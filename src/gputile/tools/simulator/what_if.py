@@ -92,7 +92,7 @@ def _ends_with_node(pod: Pod) -> bool:
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller would create it, without annotations by gputile."""
+    """Return the pod as its controller would create it, without gputile's annotations."""
     others = {
         key: value
         for key, value in pod.metadata.annotations.items()
@@ -121,7 +121,8 @@ def with_unit(scenario: Scenario, unit_mib: int) -> None:
 def _with_units(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
     """Return a node with the memory units that its agent would advertise.
 
-    The agent advertises the units that the node's pods request plus the free memory in new units.
+    That is the number of units that the node's pods request, plus the free memory in units of
+    ``unit_mib``.
     """
     inventory = inventory_of(node)
     if inventory is None:
@@ -147,7 +148,7 @@ def _with_units(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
 class MemoryNeeds:
     """How much memory pods with whole GPUs really need, in MiB per GPU."""
 
-    of_workload: Mapping[str, int] = field(default_factory=dict)  # by names like deployment/infer
+    of_workload: Mapping[str, int] = field(default_factory=dict)  # by ``workload_name``
     of_others: int = 0  # for other pods with one GPU
 
     def of(self, pod: Pod, gpus: int) -> int:
@@ -217,7 +218,7 @@ def _pending_in_mode(
 ) -> Pod:
     """Convert a stored pending pod's request for whole or time-sliced GPUs to a shared mode.
 
-    ``kinds`` are the MiB and replicas of the cluster's GPUs. Other pods do not change.
+    ``kinds`` are the pairs (MiB, replicas) of the cluster's GPUs. Other pods do not change.
     """
     amounts = pod_requests(pod.spec)
     count = amounts.get(WHOLE_GPU, 0) or amounts.get(SHARED_GPU, 0)
@@ -283,7 +284,7 @@ def fit_more(
 ) -> Fit:
     """Place copies of the set ``pods`` until a copy does not fit, but at most ``MOST_COPIES``.
 
-    ``progress`` gets the number of copies after each copy. Copies of a gang are separate gangs.
+    ``progress`` gets the number of copies so far. Copies of a gang are separate gangs.
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:
@@ -346,7 +347,7 @@ def parse_selector(text: str) -> LabelSelector:
 
 
 def selector_hint(text: str, nodes: Iterable[Node]) -> str:
-    """Return the label or value that a selector without matches may have meant, or ""."""
+    """Return a hint at the label or value that the user may have meant, or ""."""
     labels = [node.metadata.labels for node in nodes]
     for requirement in parse_selector(text).match_expressions:
         key = requirement.key

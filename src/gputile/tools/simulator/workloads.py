@@ -116,7 +116,7 @@ def expand(
     """Expand ``manifests`` into pods. A DaemonSet gets a pod for each node that it selects.
 
     Raises:
-        ManifestError: objects are invalid, or have the same name. Each mistake has one line.
+        ManifestError: objects are invalid, or have the same name. Each mistake is on its own line.
     """
     given = intake or Intake()
     expander = _Expander(replace(given, admission=given.admission.with_objects(manifests)), nodes)
@@ -288,7 +288,7 @@ class _Expander:
                 self._note(f"by its shape: ignored: {error}", manifest)
 
     def _without_workloads(self, value: Any, manifest: Manifest, inner: list[Manifest]) -> Any:
-        """Move the workloads out of a value of an object, and append them to ``inner``."""
+        """Return ``value`` without the workloads in it, and append the workloads to ``inner``."""
         match value:
             case list():
                 return [self._without_workloads(each, manifest, inner) for each in value]
@@ -356,7 +356,7 @@ class _Expander:
 
 
 def _may_be_custom(manifest: Manifest) -> bool:
-    """Return whether a CRD may define an unknown kind, as its API group shows."""
+    """Return whether an unknown kind may be a custom resource, judging by its API group."""
     group = manifest.group
     if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):
         return False
@@ -380,7 +380,7 @@ def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
 
 
 def _shortened(name: str) -> str:
-    """Shorten a composed name to the maximum length. A suffix keeps the names different."""
+    """Shorten a composed name to the maximum length. A suffix makes shortened names distinct."""
     return (
         name
         if len(name) <= _LONGEST_NAME

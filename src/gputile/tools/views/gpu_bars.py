@@ -1,4 +1,4 @@
-"""Draws GPUs as bars on a terminal. The parts of a bar show shares of namespaces or workloads."""
+"""Draws GPUs as bars on a terminal. A bar shows the share of each namespace or workload."""
 
 import math
 from collections import Counter
@@ -23,7 +23,7 @@ GroupOf = Callable[[PodSummary], str]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a line. ``group`` is the index of the group whose share it shows, or None."""
+    """A part of a line. ``group`` is the number of the group that the part shows, or None."""
 
     text: str
     group: int | None = None
@@ -44,9 +44,9 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A GPU. ``pieces`` maps groups to their shares of ``total``.
+    """The bar of a GPU. ``pieces`` maps groups to their shares of ``total``.
 
-    Amounts are in MiB. With ``in_turns``, the GPU is time-sliced and amounts are time slices.
+    Amounts are in MiB. If ``in_turns`` is true, the GPU is time-sliced and amounts are time slices.
     """
 
     index: int
@@ -73,7 +73,7 @@ class NodeBars:
 
 
 class BarGroups:
-    """Assigns letters and colours to groups, in the order of their names.
+    """Assigns letters and colours to groups of pods, in the order of the groups' names.
 
     ``known`` maps groups to their amounts. If there are more groups than letters, only the largest
     groups get letters. An asterisk marks all others.
@@ -169,7 +169,7 @@ class _Grid:
 
 
 def _grid(nodes: Sequence[NodeBars], columns: int, canvas: Canvas) -> _Grid:
-    """Return the layout that has the fewest rows, with equally many bars in each row."""
+    """Return the layout with the fewest rows and with similar numbers of bars in the rows."""
     bars = [bar for node in nodes for bar in node.bars]
     index = max(len(str(bar.index)) for bar in bars)
     amounts = max(len(bar.amounts) for bar in bars)

@@ -108,7 +108,7 @@ def node_summaries(
     now_ns: int,
     claims: "Iterable[ResourceClaim]" = (),
 ) -> list[NodeSummary]:
-    """Return the same records as ``ledger_summaries`` without the slow import of numpy.
+    """Return the same records as ``ledger_summaries``, but without the slow import of numpy.
 
     Reservations that have expired by ``now_ns``, Unix time in nanoseconds, are excluded.
     """
@@ -139,8 +139,8 @@ def _non_empty(nodes: Iterable[NodeSummary]) -> list[NodeSummary]:
 def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
     """Remove the pods of other namespaces from a node, unless ``namespace`` is "".
 
-    Booked amounts do not change. Pods whose GPUs are unknown are not removed, because the table
-    includes the sum of their requests.
+    Booked amounts do not change. Pods whose GPUs are unknown remain, because the summary contains
+    the sum of their requests.
     """
     if not namespace:
         return node
@@ -224,9 +224,9 @@ def unit_name(unit_mib: int) -> str:
 def summary(nodes: Sequence[NodeSummary], unit_mib: int, width: int | None = None) -> str:
     """Return the tables of shared, whole and time-sliced GPUs, and then all problems.
 
-    The table of shared GPUs is the table of ACK's tool. Other programs parse it, so it has no
-    marks and no maximum width. The other tables are at most ``width`` columns wide, and mark
-    unhealthy GPUs with an asterisk.
+    The table of shared GPUs is the table of ACK's tool. Other programs parse this table, so
+    it has no maximum width and does not mark unhealthy GPUs. The other tables are at most ``width``
+    columns wide, and mark unhealthy GPUs with an asterisk.
     """
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)

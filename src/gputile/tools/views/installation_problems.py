@@ -1,7 +1,7 @@
-"""Finds problems of the whole installation, which are not the rollout of one component (U11).
+"""Finds problems that concern the whole installation and not one component's rollout (U11).
 
-Such a problem is an upgrade that Helm has not finished, a refused configuration, a missing
-component, or another extender that allocates the same GPUs.
+Examples are an upgrade that Helm has not finished, a refused configuration, a missing component,
+and another extender that allocates the same GPUs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from gputile.tools.views.rollout import COMPONENT_LABEL, RolloutState, name_of
 
 RELEASE_LABEL: Final = "app.kubernetes.io/instance"
 # Label selectors for the pods of two other extenders, from gpushare's manifest and HAMi's chart.
-# Both extenders write a pod's GPU into its annotations.
+# Both extenders record a pod's GPU in the pod's annotations.
 OTHER_EXTENDERS: Final = (
     "component=gpushare-schd-extender",
     "app.kubernetes.io/component=hami-scheduler",
@@ -30,7 +30,7 @@ _PENDING: Final = {
 
 
 class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A problem that is not the rollout of one component."""
+    """A problem that concerns the whole installation."""
 
     object: Annotated[
         str, described("The object with the problem, such as a Helm release, a component or a pod.")
@@ -49,7 +49,7 @@ class InstallationProblem(msgspec.Struct, frozen=True, rename="camel"):
 def unfinished_releases(
     revisions: Iterable[HelmRevision], names: Iterable[str], namespace: str
 ) -> list[InstallationProblem]:
-    """Return a problem for each Helm release in ``names`` whose latest revision is unfinished."""
+    """Return problems of Helm releases in ``names`` whose latest revision is not complete."""
     latest: dict[str, tuple[int, str]] = {}
     for revision in revisions:
         labels = revision.metadata.labels

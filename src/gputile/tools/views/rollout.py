@@ -27,8 +27,8 @@ from gputile.api.workloads import (
 )
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-# The kubelet's reasons why a container waits. With _NO_IMAGE, its image cannot be pulled. With
-# _FAILING, it will not start until somebody acts. With _STARTING, it is starting normally.
+# Reasons that the kubelet reports for a waiting container. _NO_IMAGE: the image cannot be pulled.
+# _FAILING: the container will not start until somebody acts. _STARTING: it is starting normally.
 _NO_IMAGE: Final = {
     "ErrImagePull",
     "ImagePullBackOff",
@@ -171,7 +171,10 @@ def _trouble(
 def _refusal(
     workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]
 ) -> Event | None:
-    """Return the Event that says why pods cannot be created, or None if it is outdated."""
+    """Return the latest Event that says why pods cannot be created.
+
+    Return None if there is no such Event, or if pods have been created since the Event.
+    """
     latest = _latest(events, workload.metadata.name, "FailedCreate")
     wanted, updated, _, _ = _counts(workload)
     if latest is None or (updated >= wanted and len(pods) >= wanted):
@@ -182,7 +185,7 @@ def _refusal(
 
 
 def _is_replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
-    """Return whether a pod has failed, for example by an eviction, and another one replaces it.
+    """Return whether a pod has failed, for example after an eviction, and has been replaced.
 
     Only a Deployment keeps failed pods. A DaemonSet deletes a failed pod before it creates another
     one on the node.

@@ -43,7 +43,7 @@ class Traces:
 
     here: list[str] = field(default_factory=list)  # sentences on the signs in the namespace
     running: bool = False  # whether a program of gputile has recently renewed its Lease
-    elsewhere: list[str] = field(default_factory=list)  # other namespaces that its webhooks name
+    elsewhere: list[str] = field(default_factory=list)  # other namespaces in gputile's webhooks
 
 
 def traces_of(
@@ -54,7 +54,7 @@ def traces_of(
 ) -> Traces:
     """Return the signs of gputile in a namespace's Leases and in all webhook configurations.
 
-    ``now`` is this machine's Unix time in seconds. The cluster's clocks may differ by minutes.
+    ``now`` is this machine's Unix time in seconds. Clocks in the cluster may differ by minutes.
     """
     holders = [
         f"{lease.spec.holder_identity} holds the Lease {lease.metadata.name}"
@@ -183,7 +183,7 @@ def assess(
 def with_problems(
     installation: Installation, problems: Sequence[InstallationProblem]
 ) -> Installation:
-    """Return the installation with these problems, in the best phase that all of them allow."""
+    """Return the installation with these problems, in the best phase that the problems allow."""
     phase, states = installation.phase, {problem.state for problem in problems}
     if phase in (RolloutPhase.DEPLOYED, RolloutPhase.DEPLOYING) and RolloutState.FAILED in states:
         phase = RolloutPhase.FAILED
@@ -289,7 +289,10 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Return, by node, whether an agent is ready. During upgrades, a node may have two agents."""
+    """Map the node of each agent to whether the node has a ready agent.
+
+    During an upgrade, a node may have two agents.
+    """
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
@@ -298,7 +301,7 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
 
 
 def _has_reported(node: Node) -> bool:
-    """Return whether an agent has set an inventory or condition, as it does on GPU nodes."""
+    """Return whether an agent has set an inventory or a condition. Agents do so on GPU nodes."""
     return INVENTORY_ANNOTATION in node.metadata.annotations or has_agent_condition(node)
 
 

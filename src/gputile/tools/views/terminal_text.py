@@ -97,7 +97,7 @@ def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str
 
 
 def _fitted(widths: Sequence[int], narrowest: Sequence[int], most: int) -> list[int]:
-    """Reduce the largest widths until the sum is at most ``most``, but none below ``narrowest``."""
+    """Reduce the largest widths until all widths add up to ``most``, or are ``narrowest``."""
     found = list(widths)
     while sum(found) > most:
         wider = [column for column, width in enumerate(found) if width > narrowest[column]]

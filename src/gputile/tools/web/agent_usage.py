@@ -33,7 +33,7 @@ _AGENTS: Final = {
 }
 _MOST_S: Final = 5.0  # the time limit for an agent's response, including retries
 _RELIST_S: Final = 60.0
-_MOST_QUOTED: Final = 60  # the characters of a response that an error quotes
+_MOST_QUOTED: Final = 60  # how many characters of a response an error quotes
 
 
 class UnreadableMetrics(Exception):
@@ -42,7 +42,7 @@ class UnreadableMetrics(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """The use of a node's GPUs at one moment.
+    """The usage of a node's GPUs at one moment.
 
     Keys of pods are ``namespace/name``. Pods without measurements are absent.
     """
@@ -112,7 +112,7 @@ def created_of(tile: NodeTile) -> CreationTimes:
 
 
 def is_same(key: str, earlier: CreationTimes, later: CreationTimes) -> bool:
-    """Return whether the name ``key`` belonged to the same pod at both times."""
+    """Return whether the pod named ``key`` has the same creation time in both mappings."""
     return earlier.get(key, 0) == later.get(key, 0)
 
 
@@ -124,7 +124,7 @@ class _TimedReading:
 
 
 class UsageMeter:
-    """Computes usage from readings. GPU time needs each node's previous reading."""
+    """Computes usage from readings. Stores the latest reading of each node to compute GPU time."""
 
     def __init__(self) -> None:
         self._latest: dict[str, _TimedReading] = {}
@@ -132,10 +132,10 @@ class UsageMeter:
     def measure(
         self, node: str, at_s: float, reading: AgentReading, created: CreationTimes
     ) -> NodeUsage:
-        """Compute the use of a node's pods and GPUs from a reading.
+        """Compute the usage of a node's pods and GPUs from a reading.
 
         ``at_s`` is the time of the reading on a monotonic clock. ``created`` has the creation times
-        of the pods that existed then. GPU time needs two readings from an agent that counts it.
+        of the pods that existed at that time. GPU time needs two readings that contain it.
         """
         before = self._latest.get(node)
         now = self._latest[node] = _TimedReading(at_s, reading, created)
@@ -160,7 +160,7 @@ def _percent(key: str, before: _TimedReading | None, now: _TimedReading) -> int 
     if before is None or now.at_s <= before.at_s or not is_same(key, before.created, now.created):
         return None
     if before.reading.agents_started != now.reading.agents_started:
-        return None  # the agent has restarted, and its counters with it
+        return None  # the agent has restarted, so its counters began again at 0
     earlier, later = before.reading.pod_seconds.get(key), now.reading.pod_seconds.get(key)
     if earlier is None or later is None or later < earlier:
         return None  # the pod is new, or its containers have restarted
@@ -168,9 +168,9 @@ def _percent(key: str, before: _TimedReading | None, now: _TimedReading) -> int 
 
 
 class UsageUnknown(Exception):
-    """The use of a node's pods cannot be read.
+    """The usage of a node's pods cannot be read.
 
-    ``refused`` states that RBAC does not allow reads from any agent, so retries are useless.
+    ``refused`` states that RBAC allows access to no agent, so an immediate retry is useless.
     """
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
@@ -216,7 +216,7 @@ class UsageReader:
     async def _get_metrics(self, node: str, agent: str) -> bytes:
         path = f"/api/v1/namespaces/{self._namespace}/pods/{agent}/proxy/metrics"
         try:
-            async with asyncio.timeout(_MOST_S):  # so that the connection's time-out never applies
+            async with asyncio.timeout(_MOST_S):  # expires before the limit ``within``
                 return await self._connection.get(path, within=2 * _MOST_S)
         except TimeoutError as error:
             raise UsageUnknown(f"the agent did not answer within {_MOST_S:g} s") from error
@@ -266,6 +266,6 @@ class UsageReader:
 
 
 def _quoted(answer: bytes) -> str:
-    """Quote the beginning of a response for a message. It helps to identify the sender."""
+    """Quote the beginning of a response for an error message, to show which program sent it."""
     text = " ".join(answer[: 4 * _MOST_QUOTED].decode(errors="replace").split())
     return f"it begins with {text[:_MOST_QUOTED]!r}" if text else "it is empty"

@@ -1,4 +1,4 @@
-"""Answers the page's HTTP requests: for files, state, changes, usage and questions about pods."""
+"""Answers requests for files, state, changes and usage, and questions about pods and manifests."""
 
 import asyncio
 import hashlib
@@ -53,7 +53,7 @@ _MOST_WAITING: Final = 64
 _MOST_WAITING_OF_ONE: Final = 16
 _MOST_MANIFESTS: Final = 8  # a manifest takes longer than a question about a pod
 _MOST_MANIFESTS_OF_ONE: Final = 2
-MOST_TEXTS: Final = 8  # the largest number of texts that describe added nodes
+MOST_TEXTS: Final = 8  # the largest number of descriptions of added nodes
 _EVENTS_SHOWN: Final = 50
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 _AGAIN_S: Final = "2"
@@ -101,8 +101,8 @@ class PageApp:
     """The HTTP handlers of the page.
 
     ``cluster`` is the name of the cluster that the page shows. ``snapshot`` returns the objects
-    that questions need. ``viewers`` is None if there is no login. Only the person who started the
-    page can then open it.
+    from which questions about pods and manifests are answered. Without a login, ``viewers`` is
+    None, and only the person who started the page can open it.
     """
 
     def __init__(
@@ -216,16 +216,16 @@ class PageApp:
         )
 
     def _epoch_for(self, rights: Rights) -> str:
-        """Return the epoch of the states and changes that viewers with these rights may see."""
+        """Return the epoch, which identifies this process and the viewer's rights."""
         if rights.everywhere:
             return self._epoch
         namespaces = " ".join(sorted(rights.namespaces)).encode()
         return f"{self._epoch}-{hashlib.sha256(namespaces).hexdigest()[:16]}"
 
     async def _changes(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Stream the changes after the browser's revision.
+        """Stream the changes that are newer than the revision that the browser has.
 
-        The browser sends its revision in ``Last-Event-ID`` when it reconnects.
+        When the browser reconnects, it sends this revision in ``Last-Event-ID``.
         """
         text = request.headers.get("last-event-id") or request.query.get("after", "")
         known = text.isascii() and text.isdecimal() and len(text) <= 18

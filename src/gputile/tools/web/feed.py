@@ -29,10 +29,10 @@ from gputile.tools.web.state import PageState
 GATHER_S: Final = 0.1  # changes within this time are sent together
 TICK_EVERY_S: Final = 1.0
 CHECK_EVERY_S: Final = 15.0
-CHECK_TIMEOUT_S: Final = 5.0  # the time limit for that request
+CHECK_TIMEOUT_S: Final = 5.0  # the time limit for a check of the API server
 _CHECKED_PATH: Final = "/version"  # cheap, and every authenticated user may read it
-_OBJECTS: Final = 200  # the objects of a list that are applied before other tasks run
-# The nodes and the pods that one change may have. Comparing a node with 128 pods takes 0.5 ms.
+_OBJECTS: Final = 200  # how many listed objects are applied before other tasks run
+# The most nodes, and the most pods, in one change. Comparing a node with 128 pods takes 0.5 ms.
 _MOST_AT_ONCE: Final = 50
 MOST_CHANGES: Final = 512
 MOST_BYTES: Final = 16 * MIB
@@ -48,9 +48,9 @@ _HEARTBEAT: Final = b"event: beat\ndata: {}\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An event of the log, encoded for viewers who may see all pods.
+    """An entry of ``ChangeLog``, encoded for viewers who may see all pods.
 
-    ``difference`` is None for an event that is the same for all viewers, such as a status.
+    ``difference`` is None for an entry that is the same for all viewers, such as a status.
     """
 
     revision: int
@@ -59,10 +59,11 @@ class Change:
 
 
 class ChangeLog:
-    """The latest changes, limited in number and in bytes. Each change is encoded only once.
+    """The latest changes, limited in number and in bytes.
 
-    A viewer stores only the number of its last change, so a slow viewer costs no memory. If that
-    change is older than the log, the viewer must reload the whole page.
+    For each viewer, the server stores only the revision of the last change sent, so a slow viewer
+    costs no memory. If later changes have left the log, the viewer must reload the page.
+    A change is encoded once for all viewers who may see all pods.
     """
 
     def __init__(self, most: int = MOST_CHANGES, most_bytes: int = MOST_BYTES) -> None:
@@ -96,7 +97,7 @@ class ChangeLog:
 
 
 class BrowserStream:
-    """A browser that reads a long or endless response."""
+    """A long or endless response to a browser."""
 
     def __init__(self, request: web.BaseRequest, media_type: str) -> None:
         self._request = request
@@ -180,9 +181,9 @@ class Feed:
                 group.create_task(self._claims.run())
 
     async def publish(self) -> None:
-        """Append all changes of the page to the log in parts, and let other tasks run in between.
+        """Append all pending changes of the page to the log, in parts.
 
-        After each part, the page is at the revision of the log.
+        Other tasks run between the parts. They see a page with exactly the changes in the log.
         """
         while True:
             difference = self.state.next_difference(_MOST_AT_ONCE)
@@ -218,7 +219,7 @@ class Feed:
     async def _check_api_server(self) -> None:
         """Check regularly that the API server answers.
 
-        The watches cannot show this: if the API server hangs, they stay open without events.
+        Watches do not show that an API server hangs, because they stay open without events.
         """
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
@@ -227,7 +228,7 @@ class Feed:
             except (ConnectionFailed, AnswerLost, ServerError) as error:
                 self._check_error = error
             except KubeError:
-                self._check_error = None  # a refusal is an answer
+                self._check_error = None  # an API server that refuses a request is available
             else:
                 self._check_error = None
 

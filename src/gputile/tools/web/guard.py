@@ -2,8 +2,8 @@
 
 Without a login, the page listens on loopback. Every user of the machine and every page in the
 browser can reach that address. A request must therefore name this machine in its Host header
-(against DNS rebinding), and must not come from another origin. It must also contain the secret of
-the printed address, which the browser stores in a cookie.
+(against DNS rebinding), and must not come from another origin. It must also contain the secret from
+the printed address. The browser stores this secret in a cookie.
 
 In the cluster, a viewer sends a token once and gets a session secret in a cookie. Scripts cannot
 read the cookie, and browsers do not send it with other sites' requests. Unlike the token, the
@@ -87,7 +87,7 @@ class Guard:
         return None
 
     def _admitted(self, cookie: str) -> web.Response:
-        """Redirect to the address without the secret, and set the cookie with the secret."""
+        """Set a cookie that contains the secret, and redirect to the address without it."""
         answer = web.Response(status=303, headers={"Location": "/"})
         answer.set_cookie(cookie, self._token, httponly=True, samesite="lax", path="/")
         return answer
@@ -106,10 +106,10 @@ def is_this_machine(host: str) -> bool:
 
 
 def own_cookie(name: str, host: str) -> str:
-    """Return the name of this page's cookie, which contains the port of the Host header.
+    """Return ``name`` with the port of the Host header, as the name of this page's cookie.
 
-    A browser sends a host's cookies to all of its ports, so two pages would overwrite each other's
-    cookies.
+    Browsers share cookies among all ports of a host. Without the port in the name, two
+    pages on one machine would overwrite each other's cookies.
     """
     try:
         port = urlsplit(f"//{host}").port
@@ -137,9 +137,9 @@ async def with_headers(
 
 
 class LoginGuard:
-    """Passes the requests of sessions to the page, with the viewer's rights.
+    """Passes the requests of logged-in viewers to the page, together with the viewers' rights.
 
-    Requests without a session can only load static files and log in.
+    Without a session, a browser can only load static files and log in.
     """
 
     def __init__(self, app: Handler, viewers: Viewers) -> None:
@@ -154,7 +154,7 @@ class LoginGuard:
         return await with_headers(request, await self._answer(request), self._app, _HEADERS)
 
     async def _answer(self, request: web.BaseRequest) -> web.Response | None:
-        """Return the response of the login, or None if the request is for the page."""
+        """Answer logins, logouts and refused requests. Return None if the page must answer."""
         path, reads = request.path, request.method in ("GET", "HEAD")
         host = request.headers.get("Host", "")
         # Browsers send the Origin header with every request other than GET and HEAD.

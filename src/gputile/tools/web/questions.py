@@ -1,4 +1,4 @@
-"""Explains pods and places manifests for viewers, as the commands explain and simulate do."""
+"""Explains pods and simulates manifests, as ``gputile explain`` and ``gputile simulate`` do."""
 
 import asyncio
 import time
@@ -30,14 +30,15 @@ from gputile.tools.web.records import TileShare
 T = TypeVar("T")
 MOST_NODES: Final = 100  # nodes in an explanation, beginning with those that fit best
 MOST_SECONDS: Final = 20.0  # the time limit for placing the pods of a manifest
-MOST_ADDED: Final = 200  # the largest number of nodes that one text can add
+MOST_ADDED: Final = 200  # the largest number of nodes that one description can add
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """The cluster at one moment. In ``unsafe`` namespaces, pods may bypass isolation.
+    """The cluster at one moment.
 
-    ``namespace`` is the default namespace of manifests. ``budgets`` is None if unknown.
+    ``unsafe`` contains the namespaces in which pods may bypass isolation. ``namespace`` is the
+    default namespace of manifests. ``budgets`` is None if unknown.
     """
 
     nodes: Sequence[Node]
@@ -51,14 +52,14 @@ class ClusterSnapshot:
 
 
 class TooManyQuestions(Exception):
-    """The queue of questions is full."""
+    """Too many questions wait for an answer, in total or from one viewer."""
 
 
 class QuestionQueue:
     """Answers questions about the cluster one at a time, in a thread.
 
-    At most ``most`` questions may wait at a time. If viewers log in, at most ``most_of_one`` of
-    them may come from one viewer.
+    At most ``most`` questions may wait for an answer. If viewers log in, at most ``most_of_one``
+    of these questions may come from one viewer.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class QuestionQueue:
         """Return ``answer(snapshot)``. ``viewer`` is the user's name, or "" if there is no login.
 
         Raises:
-            TooManyQuestions: the queue is full.
+            TooManyQuestions: too many questions are waiting.
             KubeError: the API server cannot be read.
         """
         if self._waiting.total() >= self._most or (
@@ -92,7 +93,7 @@ class QuestionQueue:
 
 
 class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The result for a pod of the manifest, and its reason. ``node`` is "" if no node fits."""
+    """The simulated placement of a pod of the manifest. ``node`` is "" if no node fits."""
 
     namespace: str
     name: str
@@ -103,7 +104,7 @@ class WhatIfPod(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class WhatIf(msgspec.Struct, frozen=True, rename="camel"):
-    """The result for a manifest. If the manifest is invalid, ``error`` says why."""
+    """The simulated placement of a manifest. If the manifest is invalid, ``error`` says why."""
 
     pods: list[WhatIfPod] = []
     notes: list[str] = []
@@ -119,7 +120,7 @@ def explanation(pod: Pod, snapshot: ClusterSnapshot) -> ExplainAnswer:
 
 
 def what_if(manifest: bytes, snapshot: ClusterSnapshot, added: Sequence[str] = ()) -> WhatIf:
-    """Place the pods of a manifest as ``gputile simulate --from-cluster`` does.
+    """Simulate the placement of a manifest, as ``gputile simulate --from-cluster`` does.
 
     ``added`` are descriptions of further nodes in the format of ``--with-node``.
     """

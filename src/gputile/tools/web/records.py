@@ -17,7 +17,7 @@ class GpuTile(_Record, frozen=True):
     total: int  # allocatable memory in MiB
     model: str = ""
     booked: int = 0  # booked memory in MiB
-    percent: int = 0  # booked compute
+    percent: int = 0  # booked compute in percent
     pods: int = 0
     healthy: bool = True
 
@@ -29,7 +29,7 @@ class TileShare(_Record, frozen=True, array_like=True):
 
 
 class MigCount(_Record, frozen=True, array_like=True):
-    """A MIG profile, and a number of its instances that a pod requests or a node advertises."""
+    """The number of instances of a MIG profile that a pod requests or a node advertises."""
 
     profile: str
     count: int
@@ -67,7 +67,7 @@ class NodeTile(_Record, frozen=True):
     serves: str = ""  # what pods can request now: "memory", "gpus", "instances", or "" for nothing
     gpus: tuple[GpuTile, ...] = ()
     pods: tuple[PodTile, ...] = ()
-    problems: tuple[str, ...] = ()  # sentences
+    problems: tuple[str, ...] = ()  # each problem as a sentence
     taints: tuple[str, ...] = ()  # in kubectl's format
     silent: bool = False  # whether the node's agent has stopped reporting
     cordoned: bool = False
@@ -88,10 +88,10 @@ class PendingPod(_Record, frozen=True):
 
 
 class PodUsage(_Record, frozen=True, array_like=True):
-    """A pod's use of GPUs. ``gpus`` has memory in MiB by index, for GPUs that are measured."""
+    """A pod's usage of GPUs. ``gpus`` maps the index of a measured GPU to memory in MiB."""
 
-    mib: int | None  # memory on all its GPUs, or None if unknown
-    percent: int | None = None  # of one GPU's time, or None if unknown
+    mib: int | None  # the pod's memory on all of its GPUs, or None if unknown
+    percent: int | None = None  # GPU time in percent of one GPU, or None if unknown
     gpus: Mapping[int, int] = {}
 
 
@@ -104,7 +104,7 @@ class NodeUsage(_Record, frozen=True):
 
 
 class UsageSample(_Record, frozen=True, array_like=True):
-    """A pod's use at one time, with the units of ``PodUsage``."""
+    """A pod's usage at one time, in the units of ``PodUsage``."""
 
     at: int  # Unix time in seconds
     mib: int | None
@@ -112,14 +112,14 @@ class UsageSample(_Record, frozen=True, array_like=True):
 
 
 class UsageAnswer(_Record, frozen=True):
-    """The response of ``/api/usage``. If all use is unknown, ``trouble`` says why."""
+    """The response of ``/api/usage``. If all usage is unknown, ``trouble`` says why."""
 
     trouble: str = ""
     nodes: dict[str, NodeUsage] = {}
 
 
 class PodUsageAnswer(_Record, frozen=True):
-    """The response of ``/api/pod-usage``: the use now, the samples of one hour, and any error."""
+    """The response of ``/api/pod-usage``: the usage now, the samples of one hour, and any error."""
 
     trouble: str = ""
     usage: PodUsage | None = None
@@ -141,14 +141,14 @@ class FeedStatus(msgspec.Struct, frozen=True):
 
 
 class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """The response of ``/api/state`` and ``/api/first``: the page at a revision.
+    """The response of ``/api/state`` and ``/api/first``: the page's state at a revision.
 
-    Later changes apply to this page only if their stream has the same ``epoch``. The epoch
-    identifies this process and the viewer's rights.
+    A browser may apply later changes to this state only if their stream has the same ``epoch``.
+    The epoch identifies this process and the viewer's rights.
     """
 
     epoch: str
-    revision: int  # of the latest change that the page includes
+    revision: int  # the number of the latest change that the state includes
     cluster: str
     unit_mib: int
     status: FeedStatus
@@ -160,7 +160,7 @@ class PageAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Difference(_Record, frozen=True):
-    """The difference between two pages: new or changed records, and the keys of deleted records."""
+    """Changes of the page: new or changed records, and the keys of deleted records."""
 
     nodes: dict[str, NodeTile] = {}
     nodes_gone: tuple[str, ...] = ()

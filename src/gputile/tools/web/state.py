@@ -3,13 +3,17 @@
 Only records of changed objects are computed again. This module does no I/O and reads no clock.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from itertools import islice
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.resource_claims import ResourceClaim
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.devices.inventory import Inventory
 from gputile.core.ledger.ledger import Ledger
+from gputile.tools.simulator.foreign_cluster import adopted_node, with_allocation
 from gputile.tools.web.records import Difference, NodeTile, PageContent, PendingPod
 from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
 
@@ -21,6 +25,9 @@ class PageState:
         self.configuration = configuration
         self._ledger = Ledger(configuration)
         self._nodes: dict[str, Node] = {}
+        # The GPUs of nodes that gputile does not serve. Pods there are shown on GPUs that are read
+        # from annotations of other systems, or assumed.
+        self._adopted: dict[str, Inventory] = {}
         self._pods: dict[str, Pod] = {}
         # Maps nodes to their pods with MIG instances, by UID.
         self._on_instances: dict[str, dict[str, Pod]] = {}
@@ -39,7 +46,7 @@ class PageState:
             return
         self._touch(uid, pod)
         self._instances_freed(self._pods.get(uid))
-        self._pods[uid] = pod
+        pod = self._pods[uid] = self._with_allocation(pod)
         if pod.spec.node_name and not pod.finished and instances_of_pod(pod):
             self._on_instances.setdefault(pod.spec.node_name, {})[uid] = pod
             self._touched_nodes.add(pod.spec.node_name)
@@ -61,14 +68,12 @@ class PageState:
             self.pod_applied(pod)
 
     def node_applied(self, node: Node) -> None:
-        if _is_known(self._nodes.get(node.metadata.name), node):
-            return
-        self._nodes[node.metadata.name] = node
-        self._touched_nodes.add(node.metadata.name)
-        self._ledger.apply_node(node)
+        if self._adopt(node):
+            self._apply_pods_on({node.metadata.name})
 
     def node_deleted(self, name: str) -> None:
         self._nodes.pop(name, None)
+        self._adopted.pop(name, None)
         self._touched_nodes.add(name)
         self._ledger.remove_node(name)
 
@@ -80,8 +85,7 @@ class PageState:
         for name in self._nodes.keys() - listed:
             self.node_deleted(name)
         self._ledger.replace_nodes((), listed)
-        for node in nodes:
-            self.node_applied(node)
+        self._apply_pods_on({node.metadata.name for node in nodes if self._adopt(node)})
 
     def claim_applied(self, claim: ResourceClaim) -> None:
         self._ledger.apply_claim(claim)
@@ -92,7 +96,7 @@ class PageState:
     def claims_replaced(
         self, claims: Sequence[ResourceClaim], unreadable: frozenset[str] = frozenset()
     ) -> None:
-        """Apply a list of all claims. Claims whose UIDs are ``unreadable`` do not change."""
+        """Apply a list of all claims. Claims with ``unreadable`` UIDs keep their last state."""
         self._ledger.replace_claims(claims, unreadable)
 
     def time_passed(self, now_ns: int) -> None:
@@ -111,7 +115,7 @@ class PageState:
 
     @property
     def claims(self) -> list[ResourceClaim]:
-        """The claims for gputile's GPUs."""
+        """The ResourceClaims that request gputile's GPUs."""
         return self._ledger.claims.all()
 
     @property
@@ -139,13 +143,45 @@ class PageState:
     def next_difference(self, most: int | None = None) -> Difference:
         """Update the page, and return its changes since the last call.
 
-        At most ``most`` nodes and ``most`` pods are compared. Later calls compare the others.
+        One call compares at most ``most`` nodes and ``most`` pods. Later calls compare the others.
         """
         nodes, nodes_gone = self._changed_nodes(most)
         pending, pending_gone = self._changed_pending(most)
         return Difference(nodes, nodes_gone, pending, pending_gone)
 
     # -- private
+
+    def _adopt(self, node: Node) -> bool:
+        """Apply a node. Return whether its GPUs have changed and gputile does not serve them."""
+        name = node.metadata.name
+        if _is_known(self._nodes.get(name), node):
+            return False
+        before = self._adopted.pop(name, None)
+        adopted = adopted_node(node, self.configuration.unit_mib)
+        if adopted is not None:
+            node, self._adopted[name] = adopted
+        self._nodes[name] = node
+        self._touched_nodes.add(name)
+        self._ledger.apply_node(node)
+        return self._adopted.get(name) != before
+
+    def _apply_pods_on(self, nodes: Set[str]) -> None:
+        for uid, pod in self._pods.items() if nodes else ():
+            if pod.spec.node_name in nodes:
+                self._touch(uid, pod)
+                self._pods[uid] = self._with_allocation(pod)
+                self._ledger.apply_pod(self._pods[uid])
+
+    def _with_allocation(self, pod: Pod) -> Pod:
+        inventory = self._adopted.get(pod.spec.node_name)
+        if inventory is None or pod.finished or ALLOCATION_ANNOTATION in pod.metadata.annotations:
+            return pod
+        holders = Counter[str]()
+        for booking in self._ledger.on_node(pod.spec.node_name):
+            own = booking.uid == pod.metadata.uid  # a pod stays on the GPUs that were assumed
+            for share in booking.gpus:
+                holders[share.uuid] += -1000 if own else 1
+        return with_allocation(pod, inventory, holders, self.configuration.unit_mib)
 
     def _touch(self, uid: str, pod: Pod | None) -> None:
         """Mark a pod as changed, and also the node on which the pod has a booking."""
@@ -156,7 +192,7 @@ class PageState:
             self._touched_nodes.add(booking.node)
 
     def _instances_freed(self, pod: Pod | None) -> None:
-        """Record that a pod no longer has its MIG instances."""
+        """Remove a pod from the pods with MIG instances, and mark its node as changed."""
         on_node = self._on_instances.get(pod.spec.node_name) if pod is not None else None
         if (
             pod is not None

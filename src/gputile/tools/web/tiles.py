@@ -152,13 +152,13 @@ def _pod_tile(booking: Booking, info: NodeInfo, pod: Pod | None) -> PodTile:
 
 
 def _pod_uid(ledger: Ledger, booking: Booking) -> str:
-    """Return the UID of a booking's pod. For a claim's booking, it is the claim's first pod."""
+    """Return the UID of a booking's pod. A claim's booking belongs to the claim's first pod."""
     claim = ledger.claims.get(booking.uid)
     return claim.pods[0].uid if claim is not None and claim.pods else booking.uid
 
 
 def _plain_tile(pod: Pod) -> PodTile:
-    """Return the record of a pod that has no booking, because it only has MIG instances."""
+    """Return the record of a pod that has only MIG instances and therefore no booking."""
     return PodTile(
         pod.metadata.namespace, pod.metadata.name, workload=_workload(pod), created=created_s(pod)
     )
@@ -217,7 +217,7 @@ _NO_INSTANCES: Final[tuple[MigCount, ...]] = ()
 
 
 def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
-    """Return the numbers of MIG instances that a pod requests, by profile."""
+    """Return the number of MIG instances that a pod requests of each profile."""
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         resources = container.resources
         if any(name.startswith(MIG_PREFIX) for name in (*resources.limits, *resources.requests)):
@@ -228,7 +228,7 @@ def instances_of_pod(pod: Pod) -> tuple[MigCount, ...]:
 def instances_of_node(
     node: Node | None, pods: Iterable[tuple[MigCount, ...]]
 ) -> tuple[MigTile, ...]:
-    """Return the allocatable and booked MIG instances of a node, by profile.
+    """Return the numbers of allocatable and booked MIG instances of a node, by profile.
 
     ``pods`` has the instances of each pod on the node.
     """

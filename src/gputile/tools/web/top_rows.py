@@ -90,7 +90,7 @@ class TopAnswer(msgspec.Struct, frozen=True, rename="camel"):
 def top_answer(
     tiles: Iterable[NodeTile], order: str, usage: Mapping[str, NodeUsage] = MappingProxyType({})
 ) -> TopAnswer:
-    """Build the rows, sorted by ``order``. ``usage`` maps node names to measured use."""
+    """Build the rows, sorted by ``order``. ``usage`` maps node names to measured usage."""
     tiles = sorted(tiles, key=lambda tile: tile.name)
     used_on = {tile.name: usage.get(tile.name, _NO_USAGE) for tile in tiles}
     gpus = [_gpu(tile.name, gpu, used_on[tile.name]) for tile in tiles for gpu in tile.gpus]
@@ -167,7 +167,7 @@ def _booked_part(row: TopNode | TopGpu) -> float:
 
 
 def _key(order: str, amounts: Callable[[Any], tuple[float, int]]) -> Callable[[Any], float]:
-    """Return a sort-key function. ``amounts`` returns a row's booked amount and number of pods."""
+    """Return the key function of ``order``. ``amounts`` returns the booked amount and pod count."""
     match order:
         case "booked":
             return lambda row: -amounts(row)[0]
@@ -192,7 +192,7 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
 
 
 def _pod_usage(pod: TopPod) -> str:
-    """Return a pod's memory use in GiB, and then the use of each GPU if there are several."""
+    """Return a pod's memory usage in GiB, and then the usage of each GPU if there are several."""
     if pod.used_mib is None or len(pod.gpus) < 2:
         return _used(pod.used_mib)
     return f"{gib_text(pod.used_mib)} ({', '.join(map(_used, pod.used_mib_of_gpus))})"
@@ -238,7 +238,10 @@ POD_COLUMNS: Final[Columns[TopPod]] = {
 
 
 class UsageOfNodes:
-    """Reads usage from a release's agents. If some usage is unknown, ``unknown`` says why."""
+    """Reads usage from the agents in the namespace ``installed_in``.
+
+    If some usage is unknown, ``unknown`` says why.
+    """
 
     def __init__(self, installed_in: str) -> None:
         self.unknown = ""
@@ -248,9 +251,9 @@ class UsageOfNodes:
     async def read(
         self, connection: Connection, tiles: Iterable[NodeTile], *, twice: bool = False
     ) -> Mapping[str, NodeUsage]:
-        """Return the usage of the GPU nodes, or of the ``MOST_NODES`` nodes with the most pods.
+        """Return the usage of the GPU nodes with the most pods, at most ``MOST_NODES`` nodes.
 
-        A percentage of GPU time needs two readings. With ``twice``, agents that count GPU time are
+        GPU time is computed from two readings. If ``twice`` is true, agents that count GPU time are
         therefore read again after a second.
         """
         nodes = [

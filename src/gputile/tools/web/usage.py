@@ -50,10 +50,10 @@ class _PolledNode:
 
 
 class UsageFeed:
-    """Polls nodes and stores their use. Not thread-safe: one event loop owns the feed.
+    """Polls nodes and stores their usage. Not thread-safe: one event loop owns the feed.
 
-    ``created`` returns the creation times of the pods on a node. If more than ``MOST_NODES`` nodes
-    are open, the least recently viewed node is dropped.
+    ``created`` returns the creation times of the pods on a node. At most ``MOST_NODES`` nodes are
+    polled. A further node replaces the node that was viewed least recently.
     """
 
     def __init__(self, reader: UsageReader, created: Callable[[str], CreationTimes]) -> None:
@@ -85,7 +85,7 @@ class UsageFeed:
                 self._wake.clear()
 
     def of_nodes(self, names: Iterable[str]) -> UsageAnswer:
-        """Return the known use of these nodes, and poll them for the next minute."""
+        """Return the known usage of these nodes, and poll them for the next minute."""
         found = {}
         for name in names:
             polled = self._poll(name, _POLL_AFTER_VIEW_S)
@@ -94,7 +94,7 @@ class UsageFeed:
         return UsageAnswer(self._trouble(), found)
 
     def of_pod(self, node: str, key: str) -> PodUsageAnswer:
-        """Return the known use of the pod ``namespace/name``, and poll its node for an hour."""
+        """Return the known usage of the pod ``namespace/name``, and poll its node for an hour."""
         polled = self._poll(node, HISTORY_S)
         created, usage = self._created(node), polled.usage
         line = node, key, created.get(key, 0)
@@ -159,7 +159,7 @@ class UsageFeed:
                 )
 
     def _trouble(self) -> str:
-        """Return why all use is unknown, or "" if some is known or may become known soon."""
+        """Return why all usage is unknown, or "" if some is known or may become known soon."""
         known = [each.usage for each in self._polled.values() if each.usage is not None]
         if self._refused or not known or any(not usage.problem for usage in known):
             return self._refused
@@ -167,6 +167,6 @@ class UsageFeed:
 
 
 def _without_deleted(usage: NodeUsage, earlier: CreationTimes, later: CreationTimes) -> NodeUsage:
-    """Remove the use of deleted pods if new pods have the same names."""
+    """Remove the usage of deleted pods, even if new pods have the same names."""
     pods = {key: pod for key, pod in usage.pods.items() if is_same(key, earlier, later)}
     return usage if len(pods) == len(usage.pods) else msgspec.structs.replace(usage, pods=pods)

@@ -4,9 +4,9 @@ The API server authenticates a viewer's token (TokenReview), and decides what th
 (SubjectAccessReview). Both reviews are repeated while the page is open, so the page hides names
 again when a viewer loses a right. The token is sent only to the API server.
 
-The names of pods that a viewer may not list are hidden. Sizes of these pods remain visible, because
-free memory would be wrong without them. Problems of nodes may contain names of pods. Only viewers
-who may list all pods see these problems.
+The page hides the names of pods that a viewer may not list. It still shows the sizes of these pods,
+so that the free memory is correct. Problems of nodes may contain names of pods, so only viewers who
+may list all pods see these problems.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ STALE_S: Final = 300.0  # how long names are shown while the API server does not
 WAIT_S: Final = 2.0  # how long a request waits for new rights before it uses the known rights
 RETRY_S: Final = 10.0  # the pause after a check that failed
 SESSION_S: Final = 8 * 3600.0
-MOST_SESSIONS: Final = 1000  # of all users
-_MOST_S: Final = 20.0  # the time limit for a check whose result cannot be replaced by a known one
-MOST_NAMESPACES: Final = 500  # namespaces that are checked; pods of all others are hidden
+MOST_SESSIONS: Final = 1000  # in total, for all users
+_MOST_S: Final = 20.0  # the time limit for a check that has no earlier result to fall back on
+MOST_NAMESPACES: Final = 500  # how many namespaces are checked; pods of others are hidden
 _AT_ONCE: Final = 8
 _SECRET_BYTES: Final = 24
 HIDDEN: Final = "(hidden)"  # no Kubernetes name contains parentheses
@@ -66,7 +66,7 @@ NO_NAMES: Final = Rights()
 
 
 class NotAdmitted(Exception):
-    """The viewer is refused. ``status`` is the HTTP status of the response."""
+    """The viewer may not see the page. ``status`` is the HTTP status of the response."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -106,7 +106,7 @@ _ACCESS_REVIEW: Final = msgspec.json.Decoder(_AccessReview)
 
 @dataclass(slots=True)
 class _Session:
-    """A viewer that has logged in. Times are seconds of the monotonic clock."""
+    """The session of a viewer. Times are seconds of the monotonic clock."""
 
     token: str
     user: _User
@@ -152,7 +152,7 @@ class Viewers:
         """Return the current rights of a session, or None if there is no such session.
 
         While the API server does not answer, the last known rights remain valid for ``STALE_S``.
-        After that time, the viewer is not allowed to see any names.
+        After that time, the viewer may not see the names of any pods.
         """
         session = self._sessions.get(secret)
         if session is None:
@@ -185,7 +185,7 @@ class Viewers:
         self._sessions.pop(secret, None)
 
     async def _refresh_rights(self, secret: str, session: _Session) -> None:
-        """Start a check of the rights. Unless the last check failed, wait for up to ``WAIT_S``."""
+        """Start a check of the rights. Wait up to ``WAIT_S``, unless the last check failed."""
         now_s = time.monotonic()
         if session.check is None and now_s >= session.again_s:
             session.waits_until_s = now_s if session.again_s else now_s + WAIT_S
@@ -268,7 +268,7 @@ class Viewers:
     def _make_room(self, now_s: float) -> None:
         """Remove expired sessions, and make room for a new one.
 
-        If there are too many sessions, remove the oldest session of the user with the most.
+        If there are too many, remove the oldest session of the user with the most sessions.
         """
         for secret in [secret for secret, each in self._sessions.items() if each.ends_s <= now_s]:
             self.end(secret)
@@ -285,7 +285,7 @@ class Viewers:
 
 
 async def _bounded(answer: Awaitable[_Answer]) -> _Answer:
-    """Wait for a response for at most ``_MOST_S`` seconds.
+    """Wait for the API server's response for at most ``_MOST_S`` seconds.
 
     Raises:
         AnswerLost: the time limit has passed.
@@ -315,7 +315,7 @@ def visible_difference(found: Difference, rights: Rights) -> Difference:
 
 
 def visible_usage(found: UsageAnswer, rights: Rights) -> UsageAnswer:
-    """Remove the use of pods that the viewer may not list. The use of GPUs remains."""
+    """Remove the usage of pods that the viewer may not list. The usage of GPUs remains."""
     nodes = {name: _usage(each, rights) for name, each in found.nodes.items()}
     return msgspec.structs.replace(found, nodes=nodes, trouble=_trouble(found.trouble, rights))
 
@@ -325,7 +325,7 @@ def visible_pod_usage(found: PodUsageAnswer, rights: Rights) -> PodUsageAnswer:
 
 
 def _trouble(text: str, rights: Rights) -> str:
-    """Hide the text of an error from viewers with limited rights. It may name an agent's pod."""
+    """Hide an error, which may name an agent's pod, from viewers who may not list all pods."""
     return text if rights.everywhere or not text else _PRIVATE
 
 

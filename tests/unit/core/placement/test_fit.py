@@ -117,14 +117,6 @@ GIB = 1024
             id="M2 shared",
         ),
         pytest.param(
-            gpu_node(mode="topology"),
-            pod(mem=1),
-            [],
-            FitRule.MODE,
-            "its mode topology serves whole GPUs by topology (aliyun.com/gpu); the pod asks for aliyun.com/gpu-mem",
-            id="T3 others are kept off",
-        ),
-        pytest.param(
             gpu_node(mode="core_mem"),
             pod(mem=1),
             [],

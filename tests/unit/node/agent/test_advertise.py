@@ -65,7 +65,7 @@ class Recorder:
 
     def save(self, state: Any) -> None:
         self.calls.append(("checkpoint", None))
-        state.advertised.unsaved = False
+        state.unsaved = False
 
     def renewed(self, *sockets: str) -> list[tuple[str, Any]]:
         """Return what is said once it is settled what is in force."""
@@ -114,11 +114,11 @@ def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> 
 def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
     state = state_of(None)
     assert set(offered(renewed(state)).values()) == {0}
-    assert state.advertised.effective_mode is None
+    assert state.saved_mode is None
     state.node = state_of(Mode.CGPU).node
     assert offered(renewed(state))[GPU_MEMORY] == 16
     state.node = None  # the API server does not know it for a moment
-    state.advertised.unsaved = False
+    state.unsaved = False
     assert renewed(state) == [("daemons", set())]
     assert state.node_config.mode is Mode.CGPU
 
@@ -149,12 +149,12 @@ def test_who_holds_devices_changes_the_list_only_where_units_differ() -> None:
 def test_a_node_is_empty_when_it_was_shut_for_long_enough() -> None:
     state = state_of(Mode.SHARE)
     assert empty_in(state, 10.0, 2.0) is None, "nothing is to change"
-    state.advertised.decided = replace(state.advertised.decided, closing=True)
+    state.decided = replace(state.decided, closing=True)
     assert empty_in(state, 10.0, 2.0) is None, "the scheduler still reads the former inventory"
     shut = {INVENTORY_ANNOTATION: encode_inventory(closed(state.node_config))}
     state.node = Node(metadata=ObjectMeta(name="n", annotations=shut))
     assert [empty_in(state, now, 2.0) for now in (10.0, 11.5, 12.0, 99.0)] == [2.0, 0.5, 0.0, 0.0]
-    state.advertised.decided = replace(state.advertised.decided, closing=False)
+    state.decided = replace(state.decided, closing=False)
     assert empty_in(state, 100.0, 2.0) is None
-    state.advertised.decided = replace(state.advertised.decided, closing=True)
+    state.decided = replace(state.decided, closing=True)
     assert empty_in(state, 101.0, 2.0) == 2.0, "it closes anew"

@@ -85,9 +85,7 @@ class Here:
     def answers(self, resource: str, ids: tuple[str, ...]) -> AllocateAnswer:
         self.now += 1
         forget_unwritten(self.state, resource)
-        found = callers(
-            self.state, None if self.state.kubelet.silent else self.state.kubelet.listing, resource, len(ids)
-        )
+        found = callers(self.state, self.state.listing, resource, len(ids))
         return allocate(self.state, next(iter(found), UNKNOWN_CALLER), resource, ids, self.now)
 
     def writes(self, uid: str, name: str, resource: str, ids: tuple[str, ...], answer: AllocateAnswer) -> None:
@@ -116,7 +114,7 @@ class Here:
 def test_what_the_known_pod_does_not_ask_for_may_be_for_the_next_of_its_name() -> None:
     here = Here(Mode.CGPU, known("a", container(mem=2)), known("plain", container()))
     here.lists({"a": {"main": {}}, "plain": {"main": {}}, "new": {"main": {}}})
-    assert unclear(here.state, here.state.kubelet.listing, GPU_MEMORY, 7) == [
+    assert unclear(here.state, here.state.listing, GPU_MEMORY, 7) == [
         "default/new",
         "default/a",
         "default/plain",
@@ -133,16 +131,6 @@ def test_what_was_expected_counts_for_nothing_once_the_kubelet_or_the_pod_is_ano
     for other in (known("a", container(mem=2), uid="another"), known("a", container(mem=2), phase="Succeeded")):
         here.know(other)
         assert here.state.expected_caller(GPU_MEMORY, TWO, 1.0) is None
-
-
-def test_both_resources_of_a_container_have_one_directory() -> None:
-    pod = known("a", container(mem=2, core=10))
-    here, core = Here(Mode.CORE_MEM, pod), tuple(part_id("GPU-0", slot) for slot in range(10))
-    here.lists({"a": {"main": {}}})
-    first = here.answers(GPU_MEMORY, TWO)
-    here.lists({"a": {"main": {GPU_MEMORY: TWO}}})
-    second = here.answers(GPU_CORE, core)
-    assert first.directory == second.directory == "uid-a-main"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +170,7 @@ def test_gpus_that_nvidias_plugin_gave_away_before_gputile_came_are_taken() -> N
     here = Here(Mode.EXCLUSIVE, old, new)
     here.state.written = (KubeletEntry(old.uid, "main", WHOLE_GPU, frozenset({"GPU-0"}), "uid-old-main", ()),)
     here.lists({"old": {"main": {WHOLE_GPU: ("GPU-0",)}}, "new": {"main": {}}})
-    caller = callers(here.state, here.state.kubelet.listing, WHOLE_GPU, 1)[0]
+    caller = callers(here.state, here.state.listing, WHOLE_GPU, 1)[0]
     assert preferred(here.state, caller, WHOLE_GPU, ("GPU-0", "GPU-1"), (), 1) == ("GPU-1",)
 
 
@@ -260,7 +248,7 @@ def test_a_finished_pod_is_read_after_pods_that_are_not_known() -> None:
     """Kubelets before 1.34 list finished pods, and few pods are read in one call."""
     here = Here(Mode.CGPU, *(known(f"a{i}", container(mem=2), phase="Succeeded") for i in range(9)))
     here.lists({**{f"a{i}": {"main": {}} for i in range(9)}, "new": {"main": {}}})
-    assert unclear(here.state, here.state.kubelet.listing, GPU_MEMORY, 2)[0] == "default/new"
+    assert unclear(here.state, here.state.listing, GPU_MEMORY, 2)[0] == "default/new"
 
 
 def test_a_running_pod_keeps_the_unit_of_its_devices() -> None:
@@ -319,7 +307,7 @@ def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts(
     directory = here.answers(GPU_MEMORY, TWO).directory
     here.know(known("b", container(mem=2, core=10)))
     here.lists({"b": {"main": {GPU_MEMORY: TWO}}})
-    with pytest.raises(NotYet, match="its format is unknown"):
+    with pytest.raises(NotYet, match=r"cannot be read \(it is not JSON"):
         here.starts(GPU_MEMORY, TWO)
     here.answers(GPU_CORE, core)
     here.lists({"b": {"main": {GPU_MEMORY: TWO, GPU_CORE: core}}})

@@ -33,7 +33,7 @@ def evidence_of(
 ) -> str:
     config = NodeConfig(Inventory(gpus=()), EffectiveMode(Mode.EXCLUSIVE, 1024))
     state = AllocationState(Configuration(), config, node=node or Node(), of_other_plugins=registered or {})
-    state.advertised.resources = (WHOLE_GPU,) if served_before else ()
+    state.resources = (WHOLE_GPU,) if served_before else ()
     if pod is not None:
         apply_pod(state.pods, pod, state.configuration)
     return find_other_plugin(state, sockets, MACHINE) or ""

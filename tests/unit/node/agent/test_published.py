@@ -131,10 +131,11 @@ def test_gpushares_client_is_told_how_many_gpus_share_their_memory(before: str |
     """It shows as many columns; where another device plugin serves the node, the number is that one's."""
     offered = {"cpu": "8"} | ({GPU_COUNT: before} if before is not None else {})
     current = node(offered=offered)
-    after_patch = patched(current, node_patch(read(current), Wanted({}, None, shared_gpus=count), NOW))
+    wanted = Wanted({}, None, resources={} if count is None else {GPU_COUNT: str(count)})
+    after_patch = patched(current, node_patch(read(current), wanted, NOW))
     expected = offered if count is None else offered | {GPU_COUNT: str(count)}
     assert after_patch["status"]["capacity"] == after_patch["status"]["allocatable"] == expected
-    assert node_patch(read(after_patch), Wanted({}, None, shared_gpus=count), NOW) is None
+    assert node_patch(read(after_patch), wanted, NOW) is None
 
 
 def machine(**facts: Any) -> ProbedMachine:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.cli.app import app
-from gputile.tools.simulator.foreign_cluster import adopted
+from gputile.tools.simulator.foreign_cluster import adopted_cluster
 from gputile.tools.views.inspect import NodeSummary, node_summaries
 from tests.unit.tools.simulator.builders import load_text
 
@@ -48,7 +48,7 @@ def summary(tmp_path: Path, objects: list[dict[str, Any]]) -> NodeSummary:
     manifests = load_text(tmp_path, text)
     nodes = [each.decode(Node) for each in manifests if each.kind == "Node"]
     pods = [each.decode(Pod) for each in manifests if each.kind == "Pod"]
-    found = adopted(nodes, pods, 1024)
+    found = adopted_cluster(nodes, pods, 1024)
     (shown,) = node_summaries(found.nodes, found.pods, Configuration(), 0)
     return shown
 
@@ -186,7 +186,7 @@ def test_gpus_and_holders(
 def test_an_annotation_that_says_nothing_is_no_gpu(annotation: str) -> None:
     foreign = node({}, {"nvidia.com/gpu": "1"}, {"hami.io/node-nvidia-register": annotation})
     given = msgspec.convert(foreign, Node)
-    assert adopted([given], [], 1024).nodes == [given]
+    assert adopted_cluster([given], [], 1024).nodes == [given]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
-from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Pod, Taint
+from gputile.api.core import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Pod, Taint
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, MIG_PREFIX, WHOLE_GPU, ConditionType
 from gputile.tools.web.feed import ChangeLog
 from gputile.tools.web.records import Difference, NodeTile, PageContent, TileShare
@@ -134,6 +134,27 @@ def test_a_pod_whose_gpus_nobody_knows_closes_its_node() -> None:
     assert node.pods[0].problem.startswith("it was bound without the annotation")
     assert node.pods[0].asked == 4 * GIB
     assert "takes no GPU pods: the GPUs of default/lost are unknown" in node.problems
+
+
+@pytest.mark.requirement("V1")
+@pytest.mark.parametrize("nodes_first", [True, False])
+def test_gpus_of_another_system_are_shown_and_pods_stay_where_they_were_assumed(*, nodes_first: bool) -> None:
+    labels = {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.product": "Tesla-T4"}
+    node = Node(
+        metadata=ObjectMeta(name="n", uid="n", labels=labels),
+        status=NodeStatus(capacity={"nvidia.com/gpu": "2"}, allocatable={"nvidia.com/gpu": "2"}),
+    )
+    pods = [pod(uid, node="n", asks={WHOLE_GPU: 1}) for uid in "ab"]
+    state = PageState(GANGS)
+    if nodes_first:
+        state.nodes_replaced([node])
+    state.pods_replaced(pods)
+    state.nodes_replaced([node])
+    state.pod_deleted("a")
+    state.pod_applied(pods[1])
+    state.next_difference()
+    (block,) = state.page.nodes["n"].pods
+    assert (block.name, block.shares) == ("b", (TileShare(1, 15360, 100),))
 
 
 def test_pending_pods_say_what_for_and_why_they_wait() -> None:

@@ -13,6 +13,7 @@ has lost its state.
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -22,12 +23,10 @@ from gputile.api.well_known import EventReason, Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.cdi import READABLE, write_changed
+from gputile.node.agent.cdi import READABLE, cdi_file, cdi_name, write_changed
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
-    cdi_file,
-    cdi_name,
     claim_of,
     containers_of,
     prepared_claim,
@@ -50,37 +49,30 @@ READ_WITHIN_S: Final = 10.0
 SERVED_BY_ANOTHER_AGENT: Final = "another agent serves this node by now"
 
 
+@dataclass
 class ClaimsDriver:
     """Prepares and releases the claims of one node. ``compare`` wakes the reconciler."""
 
-    def __init__(
-        self,
-        node: str,
-        state: AllocationState,
-        preparation: ContainerPreparation,
-        cluster: NodeApi,
-        compare: Wakeup,
-    ) -> None:
-        self._node = node
-        self._state = state
-        self._preparation = preparation
-        self._store, self._cdi = preparation.store, preparation.cdi
-        self._cluster = cluster
-        self._compare = compare
+    node: str
+    state: AllocationState
+    preparation: ContainerPreparation
+    cluster: NodeApi
+    compare: Wakeup
+
+    def __post_init__(self) -> None:
+        self._store, self._cdi = self.preparation.store, self.preparation.cdi
         # Locks by the UID of the claim, so that each claim has one call at a time
         self._busy: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def answer(self, call: Call) -> CallAnswer | CallRefused:
         if not self._store.mine:
             return CallRefused(call.number, "UNAVAILABLE", SERVED_BY_ANOTHER_AGENT)
+        methods = {
+            "NodePrepareResources": self._prepare_all,
+            "NodeUnprepareResources": self._release_all,
+        }
         try:
-            match call.method:
-                case "NodePrepareResources":
-                    return CallAnswer(call.number, await self._prepare_all(call.body))
-                case "NodeUnprepareResources":
-                    return CallAnswer(call.number, await self._release_all(call.body))
-                case unknown:
-                    return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
+            return CallAnswer(call.number, await methods[call.method](call.body))
         except Exception as error:
             log.exception("%s", call.method)
             return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
@@ -95,9 +87,9 @@ class ClaimsDriver:
 
     async def _release_all(self, body: bytes) -> bytes:
         asked = dra.NodeUnprepareResourcesRequest.FromString(body).claims
-        errors = {each.uid: await self._release(each.uid) for each in asked}
         answers = {
-            uid: dra.NodeUnprepareResourceResponse(error=error) for uid, error in errors.items()
+            each.uid: dra.NodeUnprepareResourceResponse(error=await self._release(each.uid))
+            for each in asked
         }
         return dra.NodeUnprepareResourcesResponse(claims=answers).SerializeToString()
 
@@ -108,7 +100,7 @@ class ClaimsDriver:
         claim whose limits are damaged is not restored. kube-scheduler still counts its allocation,
         and allocates its memory to no other claim.
         """
-        state, found = self._state, {}
+        state, found = self.state, {}
         alive = {pod.uid for pod in state.pods.values()}
         # The kubelet does not prepare a claim again that goes to another pod (``claimInfo``).
         named = {
@@ -140,12 +132,12 @@ class ClaimsDriver:
             log.warning("claim %s/%s is not prepared yet: %s", asked.namespace, asked.name, error)
             return dra.NodePrepareResourceResponse(error=str(error) or type(error).__name__)
         finally:
-            self._compare.wish()
+            self.compare.wish()
         return dra.NodePrepareResourceResponse(
             devices=[
                 dra.PreparedDevice(
                     request_names=[request_name(each)],
-                    pool_name=self._node,
+                    pool_name=self.node,
                     device_name=each.device,
                     cdi_device_ids=self._cdi_devices(asked.uid, each.device),
                     share_id=each.share_id or None,
@@ -156,20 +148,19 @@ class ClaimsDriver:
 
     def _cdi_devices(self, uid: str, device: str) -> list[str]:
         """Return the claim's CDI device, after those of the GPU if the runtime knows the GPU."""
-        found = device_named(self._state.node_config, device)
-        if found is None or self._cdi is None:
-            return [cdi_name(uid)]
-        return [*self._cdi.devices((found.uuid,)), cdi_name(uid)]
+        found = device_named(self.state.node_config, device)
+        of_gpu = self._cdi.devices((found.uuid,)) if found and self._cdi else ()
+        return [*of_gpu, cdi_name(uid)]
 
     async def _prepare(self, asked: dra.Claim) -> tuple[AllocatedDevice, ...]:
-        state, before = self._state, self._state.claims.get(asked.uid)
-        found = await self._cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
+        state, before = self.state, self.state.claims.get(asked.uid)
+        found = await self.cluster.claim(asked.namespace, asked.name, READ_WITHIN_S)
         if found is None or found.metadata.uid != asked.uid:
             key = f"{asked.namespace}/{asked.name}"
             raise ClaimRefused(f"claim {key} with the UID {asked.uid[:64]} no longer exists")
         try:
             claim = prepared_claim(
-                state, found, self._node, before.since_ns if before else time.time_ns()
+                state, found, self.node, before.since_ns if before else time.time_ns()
             )
             pod = await self._pod_of(claim)
             claim = with_containers(state, claim, pod)
@@ -185,7 +176,7 @@ class ClaimsDriver:
                     name=each.name,
                     uid=each.uid,
                 )
-                self._cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
+                self.cluster.record(about, EventReason.CLAIM_NOT_PREPARED, str(error), "Warning")
             raise ClaimRefused(str(error)) from error
         replace_prepared_claims(state, {**state.claims, claim.uid: claim})
         try:
@@ -200,16 +191,16 @@ class ClaimsDriver:
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
         """Return the pod that the claim is reserved for, even before the watch reports the pod."""
-        known = self._state.pods.get(claim.key)
+        known = self.state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod
-        return await self._cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
+        return await self.cluster.pod(claim.namespace, claim.name, READ_WITHIN_S)
 
     async def _write(self, claim: PreparedClaim, pod: Pod | None) -> None:
-        state = self._state
+        state = self.state
         threads = known_pod(pod, state.configuration).mps_threads if pod is not None else 0
         answer = answer_of(state.node_config, claim, threads)
-        response = self._preparation.response(Mode(claim.mode), answer)
+        response = self.preparation.response(claim.mode, answer)
         limits = Limits(
             namespace=claim.namespace,
             pod=claim.name,
@@ -223,16 +214,14 @@ class ClaimsDriver:
             mounts=mounts_of(response),
             claim=claim.claim,
         )
-        if not self._preparation.is_started(claim.directory, limits, state):
-            self._preparation.prepare(answer, limits)
-            if claim.mode == Mode.MPS.value:
-                self._compare.wish()  # a daemon for several GPUs starts when they are in use
-            await self._preparation.start(claim.directory, limits, state)
+        if not self.preparation.is_started(claim.directory, limits, state):
+            self.preparation.prepare(claim.directory, limits)
+            if claim.mode == Mode.MPS:
+                self.compare.wish()  # a daemon for several GPUs starts when they are in use
+            await self.preparation.start(claim.directory, limits, state)
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        seen = ((each.container_path, each.host_path, each.read_only) for each in response.mounts)
-        content = cdi_file(claim.uid, response.envs, seen)
-        write_changed(self._cdi.claim_file(claim.uid), content, READABLE)
+        write_changed(self._cdi.claim_file(claim.uid), cdi_file(claim.uid, response), READABLE)
 
     async def _release(self, uid: str) -> str:
         """Release a claim, which may be unknown. Return the error, or "" after a success."""
@@ -247,9 +236,9 @@ class ClaimsDriver:
             except OSError as error:
                 return str(error)
             self._drop(uid)
-        self._compare.wish()
+        self.compare.wish()
         return ""
 
     def _drop(self, uid: str) -> None:
-        left = {key: claim for key, claim in self._state.claims.items() if key != uid}
-        replace_prepared_claims(self._state, left)
+        left = {key: claim for key, claim in self.state.claims.items() if key != uid}
+        replace_prepared_claims(self.state, left)

@@ -5,8 +5,7 @@ know: a newer claim of the same name, an allocation that is forged or older than
 and GPUs that no longer exist. The kubelet retries a refused claim.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
 
 import msgspec
 
@@ -22,9 +21,6 @@ from gputile.node.agent.claims.slices import device_named
 from gputile.node.agent.device_table import Limits, PreparedClaim
 from gputile.node.agent.differences import Correction, annotations_of
 from gputile.node.agent.node_config import MigDevice, NodeConfig
-
-CDI_VERSION: Final = "0.5.0"
-CDI_KIND: Final = "gputile.io/claim"
 
 
 class ClaimRefused(Exception):
@@ -49,25 +45,25 @@ def prepared_claim(
         )
     if not claim.gpus:
         raise ClaimRefused(f"no GPU is allocated to claim {claim.key}")
-    shares: dict[str, GpuShare] = {}
-    for result in claim.gpus:
-        share = _share(config, result, node)
-        before = shares.get(share.uuid)
-        if before is not None:
-            share = _together(before, share, config, result)
-        shares[share.uuid] = share
+    of_requests = [_share(config, result, node) for result in claim.gpus]
+    shares = _sum_by_gpu(of_requests)
+    for share in shares:
+        gpu = config.gpu(share.uuid) if config.mode.shared else None
+        fits = gpu is not None and share.mib <= gpu.mib and share.percent <= CORE_PERCENT
+        if share not in of_requests and not fits:
+            raise ClaimRefused(f"GPU {share.index} is allocated to the claim twice")
     pod = claim.pods[0]
     row = PreparedClaim(
         meta.uid,
         meta.namespace,
         pod.name,
         config.effective_mode.unit_mib,
-        config.mode.value,
+        config.mode,
         state.trust_group(meta.namespace),
         now_ns,
         claim=meta.name,
         owner=pod.uid,
-        shares=tuple(sorted(shares.values(), key=lambda share: share.index)),
+        shares=shares,
     )
     return row.used_by("", Phase.APP)
 
@@ -102,19 +98,14 @@ def with_containers(state: AllocationState, row: PreparedClaim, pod: Pod | None)
         for each in state.claims.values()
         if each.owner == row.owner and each.uid != row.uid
     }
-    users = [
-        (container, phase, names)
-        for container, phase, names in containers_of(pod)
-        if row.claim in names
-    ]
+    users = [each for each in containers_of(pod) if row.claim in each[2]]
     for container, _, names in users:
         if both := sorted(names & others):
-            text = f"container {container.name} uses the claims {row.claim} and {both[0]}"
             raise ClaimRefused(
-                f"{text}, but would get the limits of only one: request both GPUs in one claim"
+                f"container {container.name} uses the claims {row.claim} and {both[0]}, but would "
+                "get the limits of only one: request both GPUs in one claim"
             )
-    name, phase = (users[0][0].name, users[0][1]) if users else ("", Phase.APP)
-    return row.used_by(name, phase)
+    return row.used_by(users[0][0].name, users[0][1]) if users else row
 
 
 def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
@@ -137,22 +128,11 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
         percent = result.percent if CORES in result.consumed_capacity else CORE_PERCENT
         least = 1
     if not 0 < mib <= device.mib or not least <= percent <= CORE_PERCENT:
-        text = (
-            f"{result.consumed_capacity} of device {result.device} is no part of {device.mib} MiB"
+        raise ClaimRefused(
+            f"the allocation of {result.consumed_capacity} of device {result.device} is no part of "
+            f"{device.mib} MiB and {CORE_PERCENT} % of compute"
         )
-        raise ClaimRefused(f"the allocation of {text} and {CORE_PERCENT} % of compute")
     return GpuShare(device.uuid, device.index, mib, percent)
-
-
-def _together(
-    one: GpuShare, other: GpuShare, config: NodeConfig, result: AllocatedDevice
-) -> GpuShare:
-    """Return the sum of the shares of two requests of a claim for the same GPU."""
-    gpu = config.gpu(one.uuid)
-    mib, percent = one.mib + other.mib, one.percent + other.percent
-    if not config.mode.shared or gpu is None or mib > gpu.mib or percent > CORE_PERCENT:
-        raise ClaimRefused(f"device {result.device} is allocated to the claim twice")
-    return GpuShare(one.uuid, one.index, mib, percent)
 
 
 def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateAnswer:
@@ -170,30 +150,6 @@ def request_name(result: AllocatedDevice) -> str:
     For the result of an alternative, ``request/alternative``, this is the name of the request.
     """
     return result.request.partition("/")[0]
-
-
-def cdi_name(uid: str) -> str:
-    """Return the name of the CDI device that adds a claim's limits to containers."""
-    return f"{CDI_KIND}={uid}"
-
-
-def cdi_file(
-    uid: str, variables: Mapping[str, str], mounts: Iterable[tuple[str, str, bool]]
-) -> bytes:
-    """Return a claim's CDI file. A mount has a container path, a host path and a read-only flag."""
-    edits = {
-        "env": [f"{name}={value}" for name, value in variables.items()],
-        "mounts": [
-            {
-                "hostPath": host,
-                "containerPath": inside,
-                "options": ["rbind", "rprivate", "ro" if read_only else "rw"],
-            }
-            for inside, host, read_only in mounts
-        ],
-    }
-    device = {"name": uid, "containerEdits": edits}
-    return msgspec.json.encode({"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]})
 
 
 def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]:
@@ -243,9 +199,7 @@ def _annotations(
     gpus = _sum_by_gpu([share for each in claims for share in each.shares])
     allocation = Allocation(gpus, containers, unit, assumed_ns=since)
     written = annotations_of(allocation, state.node_config, pod)
-    return {
-        name: written[name] for name in written if written[name] and name != ALLOCATION_ANNOTATION
-    }
+    return {name: text for name, text in written.items() if text and name != ALLOCATION_ANNOTATION}
 
 
 def _sum_by_gpu(shares: list[GpuShare]) -> tuple[GpuShare, ...]:
@@ -254,6 +208,6 @@ def _sum_by_gpu(shares: list[GpuShare]) -> tuple[GpuShare, ...]:
         before = found.get(share.uuid)
         mib, percent = (before.mib, before.percent) if before is not None else (0, 0)
         found[share.uuid] = msgspec.structs.replace(
-            share, mib=mib + share.mib, percent=min(100, percent + share.percent)
+            share, mib=mib + share.mib, percent=percent + share.percent
         )
     return tuple(sorted(found.values(), key=lambda share: share.index))

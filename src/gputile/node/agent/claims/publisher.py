@@ -13,7 +13,7 @@ shared mode offers nothing, and a node in mode ``default`` offers whole GPUs.
 import asyncio
 import logging
 import time
-from collections.abc import Set
+from dataclasses import dataclass
 from typing import Final
 
 from gputile.api.core import NodeCondition, node_condition
@@ -38,45 +38,36 @@ HEALTH_EVERY_S: Final = 600
 HEALTH_FOR_S: Final = 3600
 
 
+@dataclass
 class SlicePublisher:
-    """The ResourceSlice of one node.
+    """The ResourceSlice of one node. ``wakeup`` wakes the loop that calls ``publish``."""
 
-    The parameter ``publish`` wakes the loop that calls the method ``publish``.
-    """
+    state: AllocationState
+    cluster: NodeApi
+    kubelet: KubeletLink
+    paths: HostPaths
+    wakeup: Wakeup
 
-    def __init__(
-        self,
-        state: AllocationState,
-        cluster: NodeApi,
-        kubelet: KubeletLink,
-        paths: HostPaths,
-        publish: Wakeup,
-    ) -> None:
-        self._state = state
-        self._cluster = cluster
-        self._kubelet = kubelet
-        self._paths = paths
-        self._publish = publish
+    def __post_init__(self) -> None:
         self._sent: ResourceSlice | None = None
-        self._again_s = 0.0
+        self._again_s, self._problem = 0.0, ""
         # The previous agent may have written a slice.
-        self._may_exist = state.node_config.effective_mode.claims
-        self._problem = ""
+        self._may_exist = self._by_claims
 
     async def watch_kubelet(self) -> None:
         """Wake the loop again and again while the kubelet may delete the slice."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             if self._by_claims and self._kubelet_starts:
-                self._publish.wish()
+                self.wakeup.wish()
 
     async def publish(self, machine: ProbedMachine) -> None:
         """Serve the DRA driver and publish the slice, or stop both, as the mode in force requires.
 
         A failure is retried.
         """
-        serves = self._by_claims or bool(self._state.claims)
-        self._kubelet.serve_claims(self._health() if serves else None)
+        serves = self._by_claims or bool(self.state.claims)
+        self.kubelet.serve_claims(self._health() if serves else None)
         try:
             await self._publish_slice(machine)
         except (NotFound, Invalid, Forbidden) as error:
@@ -87,43 +78,47 @@ class SlicePublisher:
                 )
         except KubeError as error:
             log.warning("cannot write the node's ResourceSlice; retrying: %s", error)
-            asyncio.get_running_loop().call_later(AGAIN_S, self._publish.wish)
+            asyncio.get_running_loop().call_later(AGAIN_S, self.wakeup.wish)
 
     def condition(self) -> NodeCondition:
         kind = ConditionType.CLAIMS_REFUSED
         if self._problem and self._by_claims:  # on another node, the kubelet deletes the slice
             return node_condition(kind, "True", ConditionReason.CLAIMS_UNSUPPORTED, self._problem)
-        text = (
-            "GPUs are offered by claims"
-            if self._by_claims
-            else "the node's label does not select claims"
-        )
+        text = "GPUs are offered by claims"
+        if not self._by_claims:
+            text = "the node's label does not select claims"
         return node_condition(kind, "False", ConditionReason.CLAIMS_AS_ASKED, text)
 
     @property
     def _by_claims(self) -> bool:
-        return self._state.node_config.effective_mode.claims
+        return self.state.node_config.effective_mode.claims
 
     @property
     def _kubelet_starts(self) -> bool:
-        return time.monotonic() - self._kubelet.state.epoch < KUBELET_STARTS_FOR_S
+        return time.monotonic() - self.kubelet.state.epoch < KUBELET_STARTS_FOR_S
 
     async def _publish_slice(self, machine: ProbedMachine) -> None:
-        now, node, problem = time.monotonic(), self._state.node, self._unable()
+        now, node, problem = time.monotonic(), self.state.node, self._unable()
         wanted = offered = None if problem else self._slice(machine)
         if wanted is not None:
             if wanted == self._sent and now < self._again_s and not self._kubelet_starts:
                 return
-            stored = await self._cluster.apply_slice(wanted, dry_run=True)
+            stored = await self.cluster.apply_slice(wanted, dry_run=True)
             dropped = dropped_fields(wanted, stored)
-            problem = self._lacking(dropped)
+            lacking = ", ".join(sorted(dropped - {"taints"}))
+            if lacking and self.state.node_config.mode.shared:
+                problem = (
+                    f"the API server drops {lacking} of ResourceSlices, so claims cannot share a "
+                    "GPU: use Kubernetes 1.36 with the feature gate DRAConsumableCapacity, or mode "
+                    "default, in which the node offers whole GPUs"
+                )
             offered = self._slice(machine, taints="taints" not in dropped)
         self._problem = problem
         if offered is not None and not problem:
             self._may_exist = True  # even if the response is lost
-            await self._cluster.apply_slice(offered)
+            await self.cluster.apply_slice(offered)
         elif self._may_exist and node is not None:
-            await self._cluster.delete_slice(slice_name(node))
+            await self.cluster.delete_slice(slice_name(node))
             self._may_exist = False
         self._sent, self._again_s = wanted, now + APPLY_EVERY_S
 
@@ -131,37 +126,27 @@ class SlicePublisher:
         """Return why this node cannot offer its GPUs to claims as requested, or ""."""
         if not self._by_claims:
             return ""
-        registry = self._paths.plugin_registry
+        registry = self.paths.plugin_registry
         if not registry.is_dir():
             return f"the kubelet's directory {registry} is not mounted in the agent"
-        if self._paths.cdi is None:
+        if self.paths.cdi is None:
             return "claims need CDI: set the agent's directory for CDI specifications (--cdi-dir)"
         return ""
 
-    def _lacking(self, dropped: Set[str]) -> str:
-        lacking = sorted(dropped - {"taints"})
-        if not lacking or not self._state.node_config.mode.shared:
-            return ""
-        return (
-            f"the API server drops {', '.join(lacking)} of ResourceSlices, so claims cannot share "
-            "a GPU: use Kubernetes 1.36 with the feature gate DRAConsumableCapacity, or mode "
-            "default, in which the node offers whole GPUs"
-        )
-
     def _slice(self, machine: ProbedMachine, *, taints: bool = True) -> ResourceSlice | None:
         """Return the slice that this node offers, or None if it offers nothing to claims."""
-        state = self._state
+        state = self.state
         offers = self._by_claims and state.node_config.withheld is None
-        if state.node is None or not offers or state.advertised.decided.closing:
+        if state.node is None or not offers or state.decided.closing:
             return None
         most = state.configuration.max_pods_per_gpu
         return slice_of(state.node, state.node_config, machine, most, taints=taints)
 
     def _health(self) -> bytes:
-        config, now = self._state.node_config, int(time.time()) // HEALTH_EVERY_S * HEALTH_EVERY_S
+        config, now = self.state.node_config, int(time.time()) // HEALTH_EVERY_S * HEALTH_EVERY_S
         devices = [(device_name(gpu.index), gpu.healthy) for gpu in config.inventory.gpus]
         devices += [(instance_name(each), each.healthy) for each in config.instances]
-        pool = self._state.node.metadata.name if self._state.node is not None else ""
+        pool = self.state.node.metadata.name if self.state.node is not None else ""
         return dra.NodeWatchResourcesResponse(
             devices=[
                 dra.DeviceHealth(

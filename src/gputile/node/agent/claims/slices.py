@@ -135,32 +135,25 @@ def _attributes(
     gpu: ProbedGpu, machine: ProbedMachine, uuid: str, *, shared: bool
 ) -> dict[str, DeviceAttribute]:
     texts = {"uuid": uuid, "model": gpu.model, "architecture": gpu.architecture}
-    texts[BUS_ID] = _bus_id(gpu.bus_id)
-    versions = {
-        "driverVersion": _version(machine.driver),
-        "cudaVersion": _version(".".join(map(str, machine.cuda))),
+    # nvidia-smi's bus ID is 00000000:3B:00.0, and the kernel's is 0000:3b:00.0.
+    domain, _, rest = gpu.bus_id.lower().partition(":")
+    texts[BUS_ID] = f"{domain[-4:]}:{rest}" if rest else ""
+    found = {
+        name: DeviceAttribute(string_value=text[:_LONGEST_STRING])
+        for name, text in texts.items()
+        if text
     }
+    cuda = ".".join(map(str, machine.cuda))
+    for name, text in (("driverVersion", machine.driver), ("cudaVersion", cuda)):
+        if version := _version(text):
+            found[name] = DeviceAttribute(version_value=version)
     numbers = {"index": gpu.index, "numaNode": gpu.numa}
     if gpu.mig is not Mig.ON:  # instances have no NVLink
         numbers["nvlinkGroup"] = gpu.nvlink_group
-    return {
-        **{
-            name: DeviceAttribute(string_value=text[:_LONGEST_STRING])
-            for name, text in texts.items()
-            if text
-        },
-        **{
-            name: DeviceAttribute(version_value=version)
-            for name, version in versions.items()
-            if version
-        },
-        **{
-            name: DeviceAttribute(int_value=number)
-            for name, number in numbers.items()
-            if number >= 0
-        },
-        "shared": DeviceAttribute(bool_value=shared),
+    found |= {
+        name: DeviceAttribute(int_value=number) for name, number in numbers.items() if number >= 0
     }
+    return found | {"shared": DeviceAttribute(bool_value=shared)}
 
 
 def _shared_capacity(mode: Mode, gpu: Gpu, most_pods: int) -> dict[str, DeviceCapacity]:
@@ -207,15 +200,5 @@ def _version(text: str) -> str:
 
     The result is "" if all numbers would be 0.
     """
-    numbers = [str(int(number)) for number in re.findall(r"[0-9]+", text)[:3]]
-    return (
-        ".".join([*numbers, "0", "0"][:3])
-        if numbers and any(number != "0" for number in numbers)
-        else ""
-    )
-
-
-def _bus_id(text: str) -> str:
-    """Convert nvidia-smi's bus ID ``00000000:3B:00.0`` to the kernel's ``0000:3b:00.0``."""
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain[-4:]}:{rest}" if rest else ""
+    numbers = [int(number) for number in re.findall(r"[0-9]+", text)[:3]]
+    return ".".join(map(str, [*numbers, 0, 0][:3])) if any(numbers) else ""

@@ -15,6 +15,7 @@ container, the IDs and the response of every allocation, also for init container
 read, the agent uses the kubelet's List instead, which contains no init containers.
 """
 
+import contextlib
 import logging
 import shutil
 from collections.abc import Iterable, Set
@@ -26,7 +27,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.conversion import VersionedCodec
+from gputile.api.conversion import ConversionError, decode
 from gputile.api.core import Node
 from gputile.api.quantity import MIB
 from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
@@ -37,6 +38,7 @@ from gputile.node.agent.device_table import (
     LIMITS_FILE,
     KubeletEntry,
     Limits,
+    Mounts,
     directory_name,
 )
 from gputile.node.agent.files.usage_files import UsageFiles, close_to_others
@@ -58,22 +60,6 @@ from gputile.support.files import read_whole, write_whole
 log = logging.getLogger(__name__)
 
 
-VERSION = 1
-
-
-class CheckpointError(ValueError):
-    """The text is not a valid checkpoint."""
-
-
-class Checkpoint(msgspec.Struct, frozen=True):
-    """The agent's checkpoint. ``effective_mode`` is None if the node's labels were never read."""
-
-    effective_mode: EffectiveMode | None = None
-
-
-CHECKPOINT = VersionedCodec(
-    Checkpoint, VERSION, CheckpointError, lambda checkpoint: checkpoint, most=None
-)
 BOOT_FILE = "boot"
 """The file in an allocation directory with the boot_id (random(4)) at its container's start."""
 KUBELET_FILE = "kubelet_internal_checkpoint"
@@ -83,6 +69,8 @@ _PRIVATE = 0o600
 _MOST_BYTES = 64 * MIB
 _MOST_KEPT = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# None is the content before the node's labels were read for the first time.
+CHECKPOINT: msgspec.json.Decoder[EffectiveMode | None] = msgspec.json.Decoder(EffectiveMode | None)
 
 
 class StateError(Exception):
@@ -116,23 +104,23 @@ class NodeFiles:
     def mine(self) -> bool:
         return self._node_lock.is_held
 
-    def load(self) -> Checkpoint | None:
-        """Return the agent's checkpoint, or None if there is no valid checkpoint."""
+    def load(self) -> EffectiveMode | None:
+        """Return the mode in the agent's checkpoint, or None if there is no valid checkpoint."""
         try:
-            return CHECKPOINT.decode(read_whole(self._file, _MOST_BYTES))
+            return decode(read_whole(self._file, _MOST_BYTES), CHECKPOINT)
         except FileNotFoundError:
             return None
-        except (CheckpointError, OSError) as error:
+        except (ConversionError, OSError) as error:
             log.error("reading the mode from the node object: %s: %s", self._file, error)
             return None
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, effective_mode: EffectiveMode | None) -> None:
         """Write the checkpoint, unless another agent has taken over the node.
 
         Raises OSError if the checkpoint cannot be written.
         """
         if self.mine:
-            write_whole(self._file, CHECKPOINT.encode(checkpoint).encode(), _PRIVATE)
+            write_whole(self._file, msgspec.json.encode(effective_mode), _PRIVATE)
 
     def prepare(self, directory: str) -> Path:
         """Create an allocation directory before its container is created. Return the path."""
@@ -166,7 +154,7 @@ class NodeFiles:
         if usage is not None and not self.usage.is_held(directory):
             self.usage.make(usage)
         write_whole(path / LIMITS_FILE, limits.encode())
-        if Mode(limits.mode) in LIBRARY_MODES:
+        if limits.mode in LIBRARY_MODES:
             gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
             write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
         write_whole(path / BOOT_FILE, self._boot.encode())
@@ -182,11 +170,12 @@ class NodeFiles:
 
     def started(self) -> frozenset[str]:
         """Return the allocation directories whose containers have started since the last boot."""
-        return frozenset(
-            path.name
-            for path in self.allocations.iterdir()
-            if self._is_of_this_boot(path / BOOT_FILE)
-        )
+        found = set()
+        for path in self.allocations.iterdir():
+            with contextlib.suppress(OSError):
+                if read_whole(path / BOOT_FILE, _MOST_BYTES) == self._boot.encode():
+                    found.add(path.name)
+        return frozenset(found)
 
     def started_ns(self, directory: str) -> int:
         """Return when a container was last allowed to start, or 0 if it never was."""
@@ -194,12 +183,6 @@ class NodeFiles:
             return (self.allocations / directory / BOOT_FILE).stat().st_mtime_ns
         except OSError:
             return 0
-
-    def _is_of_this_boot(self, mark: Path) -> bool:
-        try:
-            return read_whole(mark, _MOST_BYTES) == self._boot.encode()
-        except OSError:
-            return False
 
     def write_share(self, directory: str, content: bytes) -> bool:
         """Write the share file of a container. Return False if it has no allocation directory."""
@@ -219,14 +202,11 @@ class NodeFiles:
         kept |= {
             name for name in self.usage.names() if name not in kept and self.usage.is_held(name)
         }
-        others = (path.name for path in self.allocations.iterdir() if path.name not in kept)
-        kept |= {
-            name
-            for name in others
-            if (limits := self.limits(name)) is not None and limits.uid in pods
-        }
-        for path in self.allocations.iterdir():
-            if path.name not in kept:
+        for path in [each for each in self.allocations.iterdir() if each.name not in kept]:
+            limits = self.limits(path.name)
+            if limits is not None and limits.uid in pods:
+                kept.add(path.name)
+            else:
                 shutil.rmtree(path, ignore_errors=True)
         self.usage.remove_except(kept)
         self.usage.cut_back()
@@ -257,19 +237,19 @@ class _CheckpointFile(msgspec.Struct, rename="pascal"):
     checksum: Any = None
 
 
-def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[str, bytes]]:
+_CHECKPOINT_FILE = msgspec.json.Decoder(_CheckpointFile)
+
+
+def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...], dict[str, bytes]]:
     """Return the entries of the kubelet's checkpoint, and other plugins' device IDs by resource.
 
-    The entries are None if the format is unknown. The IDs are of healthy devices, as JSON.
+    The IDs are of healthy devices, as JSON. Raises ConversionError if the format is unknown.
     """
-    try:
-        data = msgspec.json.decode(text, type=_CheckpointFile).data
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None, {}
+    data = decode(text, _CHECKPOINT_FILE).data
     found = []
     for each in data.pod_device_entries or []:
         mounts = _mounts(each.alloc_resp)
-        mounted = PurePosixPath(dict(mounts or ()).get(CONTAINER_DIRECTORY, "")).name
+        mounted = PurePosixPath(dict(mounts).get(CONTAINER_DIRECTORY, "")).name
         directory = mounted or directory_name(each.pod_uid, each.container_name)
         found.append(
             KubeletEntry(
@@ -283,16 +263,15 @@ def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...] | None, dict[
 
 
 @lru_cache(_MOST_KEPT)  # the kubelet rewrites all entries at each admission
-def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
-    """Return the mounts in an encoded Allocate response, or None if the response is invalid."""
+def _mounts(answer: bytes | None) -> Mounts:
+    """Return the mounts in an encoded Allocate response, or () if the response is invalid."""
     try:
-        return mounts_of(pb.ContainerAllocateResponse.FromString(answer)) if answer else None
+        return mounts_of(pb.ContainerAllocateResponse.FromString(answer or b""))
     except DecodeError:
-        return None
+        return ()
 
 
-def mounts_of(response: pb.ContainerAllocateResponse) -> tuple[tuple[str, str], ...]:
-    """Return the mounts in an Allocate response, each as a container path and a host path."""
+def mounts_of(response: pb.ContainerAllocateResponse) -> Mounts:
     return tuple((mount.container_path, mount.host_path) for mount in response.mounts)
 
 
@@ -307,8 +286,7 @@ class Records:
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
         """Return the initial state of an agent, from the files of the previous agent."""
-        saved = self.store.load() or Checkpoint()
-        mode = saved.effective_mode or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
+        mode = self.store.load() or EffectiveMode(Mode.EXCLUSIVE, configuration.unit_mib)
         state = AllocationState(
             configuration, node_config_of(seen.machine, seen.health, mode, "", "")
         )
@@ -317,8 +295,8 @@ class Records:
 
     def save(self, state: AllocationState) -> None:
         """Write the agent's checkpoint. Raises OSError if it cannot be written."""
-        self.store.save(Checkpoint(state.advertised.effective_mode))
-        state.advertised.unsaved = False
+        self.store.save(state.saved_mode)
+        state.unsaved = False
 
     def take_over(self, state: AllocationState) -> None:
         """Read the files that the previous agent wrote until it released the node.
@@ -328,10 +306,9 @@ class Records:
         """
         state.records, state.started = self.store.records(), self.store.started()
         state.answered = state.records.keys() - state.started
-        saved, told = self.store.load() or Checkpoint(), state.advertised
-        told.effective_mode = saved.effective_mode or told.effective_mode
-        if told.effective_mode is None and state.node is not None:
-            told.effective_mode = published_before(state.node, state.configuration.unit_mib)
+        state.saved_mode = self.store.load() or state.saved_mode
+        if state.saved_mode is None and state.node is not None:
+            state.saved_mode = published_before(state.node, state.configuration.unit_mib)
 
     def read(self, state: AllocationState, now_ns: int) -> None:
         """Read the kubelet's checkpoint if it has changed, and derive the device table."""
@@ -339,24 +316,19 @@ class Records:
             stat = self._kubelets.stat()
             version = stat.st_ino, stat.st_mtime_ns, stat.st_size  # the kubelet replaces the file
             if version != self._version:
-                written, others = read_checkpoint(read_whole(self._kubelets, _MOST_BYTES))
-                self._version = version
-                problem = "" if written is not None else "its format is unknown"
-                if written is not None:
-                    state.written, state.of_other_plugins = written, others
-            else:
-                problem = state.unread
+                text = read_whole(self._kubelets, _MOST_BYTES)
+                state.written, state.of_other_plugins = read_checkpoint(text)
+                self._version, state.unread = version, ""
         except FileNotFoundError:
-            self._version, problem, state.written, state.of_other_plugins = None, "", (), {}
-        except OSError as error:
-            self._version, problem = None, str(error)
-        if problem and problem != state.unread:
-            log.error(
-                "init containers with GPUs wait, as the kubelet's checkpoint cannot be read: %s",
-                problem,
-            )
-        state.unread = problem
-        if problem:
+            self._version, state.unread, state.written, state.of_other_plugins = None, "", (), {}
+        except (ConversionError, OSError) as error:
+            if state.unread != str(error):
+                log.error(
+                    "init containers with GPUs wait, as the kubelet's checkpoint cannot be read: "
+                    "%s",
+                    error,
+                )
+            self._version, state.unread = None, str(error)
             state.written = listed_entries(state)
         derive(state, now_ns)
 

@@ -128,11 +128,11 @@ class UsageFiles:
             # A free place has only its directory. A deleted file counts while it is still in use.
             if inodes.f_files - inodes.f_ffree == 1:
                 return place
-        text = (
+        raise OSError(
+            errno.ENOSPC,
             f"all {len(places)} places for the files of containers are in use: mount more places "
-            "(agent.usageMiB)"
+            "(agent.usageMiB)",
         )
-        raise OSError(errno.ENOSPC, text)
 
     def _places(self) -> dict[Path, str | None]:
         """Return the places, each with the name of its container's file, or None if unused."""
@@ -187,21 +187,17 @@ class UsageFiles:
         """
         path = self.file(name)
         try:
-            return self._is_locked(path)
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                return slots_locked(file, 0, TO_THE_END)
+            finally:
+                os.close(file)
         except PermissionError:
             with contextlib.suppress(OSError):
                 return slots_listed(path)
         except OSError:
             pass
         return False
-
-    @staticmethod
-    def _is_locked(path: Path) -> bool:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            return slots_locked(file, 0, TO_THE_END)
-        finally:
-            os.close(file)
 
     def remove_except(self, names: Iterable[str]) -> None:
         kept = set(names)

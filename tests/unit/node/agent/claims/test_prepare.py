@@ -10,14 +10,16 @@ from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
-from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, cdi_file, prepared_claim, request_name
+from gputile.node.agent.cdi import cdi_file
+from gputile.node.agent.claims.prepare import ClaimRefused, answer_of, prepared_claim, request_name
 from gputile.node.agent.device_table import ContainerDevices, PodDevices, PreparedClaim, part_id
 from gputile.node.agent.holdings import replace_prepared_claims
 from gputile.node.agent.known_pods import known_pod
-from gputile.node.agent.metrics import containers_of, holdings_of
+from gputile.node.agent.metrics import containers_of, instances_of_pod, memory_and_compute
 from gputile.node.agent.node_config import Sharing
 from gputile.node.agent.rules import Occupied, rules_of
 from gputile.node.agent.time_shares import time_shares
+from gputile.node.gateway import kubelet_pb2 as pb
 from gputile.node.nvml.probe import MigInstance
 from tests.fakes.agentcluster import NODE
 from tests.fakes.claims import Given, allocated, claiming_pod, claims_node, share
@@ -129,13 +131,12 @@ def test_two_instances_of_one_gpu_count_as_two() -> None:
     state = claims_node(Mode.EXCLUSIVE, machine([81920], {0: instances}), sharing=Sharing.MIG)
     both = prepared(state, allocated("c", Given("gpu-0-mig-1", {}), Given("gpu-0-mig-2", {})))
     replace_prepared_claims(state, {both.uid: both})
-    held = holdings_of(state)
-    assert (held.mib[0], held.pods[0]) == (2 * 9728, 1)
-    assert held.instances == {"MIG-1": 1, "MIG-2": 1}
+    assert memory_and_compute(state.node_config, both) == {0: (2 * 9728, 100)}
+    assert [each.uuid for each in instances_of_pod(state.node_config, both)] == ["MIG-1", "MIG-2"]
     pod = claiming_pod("pod", {"main": ("c",)})
     state.pods[pod.key] = known_pod(pod, state.configuration)
     ((_, _, parts),) = containers_of(state)
-    assert [(part.index, part.limit >> 20) for part in parts] == [(0, 2 * 9728)]
+    assert parts == [("", "0", 2 * 9728 << 20, 2 * 9728 << 20)]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_a_claim_counts_wherever_pods_do() -> None:
     state = claims_node(Mode.CORE_MEM, MACHINE)
     found = held(state, "a", share(0, "2Gi", cores="30"))
     assert state.device_table.mib("GPU-0") == 2048
-    assert holdings_of(state).percent[0] == 30
+    assert memory_and_compute(state.node_config, found) == {0: (2048, 30)}
     assert found.directory in state.directories()
     ((directory, gpus),) = time_shares(state, "/d").assignment.containers.items()
     assert directory == f"/d/{found.directory}"
@@ -227,7 +228,11 @@ def test_a_claim_counts_wherever_pods_do() -> None:
 
 
 def test_the_cdi_file_carries_limits_into_containers() -> None:
-    text = json.loads(cdi_file("uid-c", {"A": "1"}, [("/etc/x", "/host/x", True), ("/tmp/y", "/host/y", False)]))
+    mounts = [
+        pb.Mount(container_path="/etc/x", host_path="/host/x", read_only=True),
+        pb.Mount(container_path="/tmp/y", host_path="/host/y"),
+    ]
+    text = json.loads(cdi_file("uid-c", pb.ContainerAllocateResponse(envs={"A": "1"}, mounts=mounts)))
     assert (text["kind"], text["cdiVersion"]) == ("gputile.io/claim", "0.5.0")
     (device,) = text["devices"]
     assert device["name"] == "uid-c"

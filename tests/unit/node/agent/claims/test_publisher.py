@@ -210,7 +210,7 @@ async def test_what_an_api_server_answers_is_said(tmp_path: Path, error: KubeErr
 async def test_a_node_that_changes_its_mode_takes_its_slice_back(tmp_path: Path) -> None:
     here = Scene(tmp_path)
     await here.publish()
-    here.state.advertised.decided = replace(here.state.advertised.decided, closing=True)
+    here.state.decided = replace(here.state.decided, closing=True)
     await here.publish()
     assert here.store.slices == {}
 

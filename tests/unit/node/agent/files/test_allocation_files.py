@@ -5,12 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputile.api.well_known import GPU_MEMORY
+from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.request import Phase
 from gputile.node.agent.device_table import LIMITS_FILE, Limits
-from gputile.node.agent.files.allocation_files import BOOT_FILE, Checkpoint, NodeFiles, StateError
+from gputile.node.agent.files.allocation_files import BOOT_FILE, NodeFiles, StateError
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.mps import DaemonProcess
+from gputile.node.agent.node_config import EffectiveMode, Sharing
 from gputile.node.gateway.link import NodeLock
 from tests.fakes.oddfiles import ODD
 
@@ -46,8 +47,19 @@ def test_nobody_else_on_the_node_reads_the_checkpoint(tmp_path: Path) -> None:
     """It names pods, and other users may pass through the directory."""
     files = files_in(tmp_path)
     (tmp_path / "state" / "checkpoint.json").touch(0o644)
-    files.save(Checkpoint())
+    files.save(None)
     assert (tmp_path / "state" / "checkpoint.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("mode", [None, EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.TIME_SLICING, 4)])
+def test_the_mode_is_read_as_it_was_written_or_not_at_all(tmp_path: Path, mode: EffectiveMode | None) -> None:
+    files, path = files_in(tmp_path), tmp_path / "state" / "checkpoint.json"
+    assert files.load() is None
+    files.save(mode)
+    assert files.load() == mode
+    for damaged in (path.read_bytes()[:-1], b'{"version":1,"effective_mode":null}', *DAMAGED):
+        path.write_bytes(damaged)
+        assert files.load() is None
 
 
 @pytest.mark.parametrize("kind", ["pipe", "huge"])
