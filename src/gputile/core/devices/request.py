@@ -90,8 +90,7 @@ class Shape:
     trust_group: str = ""  # the group that may share a GPU without isolation (G5)
     unit_mib: int = 0  # the unit of the pod's gpu-mem, 0 for whole GPUs
     by_claims: bool = False  # the request is a ResourceClaim, for nodes that offer GPUs by claims
-    # The containers, if several request whole GPUs. They may have time slices of the same GPU
-    containers: tuple[ContainerRequest, ...] = ()
+    containers: tuple[ContainerRequest, ...] = ()  # only if several request whole GPUs
     models: frozenset[str] = frozenset()  # suitable GPU models, as label values. Empty means all
     isolated: bool = False  # only GPUs with limited memory are suitable
 

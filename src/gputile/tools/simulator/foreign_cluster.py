@@ -163,19 +163,12 @@ def adopted_node(node: Node, unit_mib: int) -> tuple[Node, Inventory] | None:
     """
     if INVENTORY_ANNOTATION in node.metadata.annotations:
         return None
-    facts = _read_inventory(node, unit_mib)
-    if facts is None:
-        return None
-    return _annotated(with_inventory(node, facts[1]), ADOPTED, facts[0]), facts[1]
-
-
-def _read_inventory(node: Node, unit_mib: int) -> tuple[str, Inventory] | None:
-    """Return the first source that describes a node's GPUs, and the inventory, or None."""
-    for source, read in _SOURCES:
+    for source, read in _SOURCES:  # the first source that describes the GPUs counts
         try:
             inventory = read(node, unit_mib)
             if inventory is not None and inventory.gpus:
-                return source, decode_inventory(encode_inventory(inventory))
+                inventory = decode_inventory(encode_inventory(inventory))
+                return _annotated(with_inventory(node, inventory), ADOPTED, source), inventory
         except (InventoryError, QuantityError, ValueError, IndexError):
             continue
     return None
