@@ -95,7 +95,7 @@ class ArbiterProcess:
             stdin.write(encode_line(self._assignment))
 
     async def _run(self) -> str:
-        lock = str(self._store.directory / LOCK)
+        lock = self._store.directory / LOCK
         command = (sys.executable, "-m", "gputile.node.arbiter", "--lock", lock)
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(

@@ -91,11 +91,11 @@ class AllocationHandler:
         return pb.AllocateResponse(container_responses=answers).SerializeToString()
 
     async def _container(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
-        state, now_ns = self._state, time.time_ns()
+        state = self._state
         expected = state.expected_caller(resource, ids, self._kubelet.state.epoch)
         caller = expected or await self._find_caller(resource, len(ids))
         try:
-            allocated = allocate(state, caller, resource, ids, now_ns)
+            allocated = allocate(state, caller, resource, ids, time.time_ns())
         except AllocationConflict as error:
             self._metrics.contradictions.inc()
             log.error("refused %d of %s: %s", len(ids), resource, error)
