@@ -171,19 +171,27 @@ def _check(
 ) -> None:
     pod = caller.pod
     gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 0
-    if state.unread or _inherits(state, row, caller.container):
+    if state.unread or _inherits(state, row, devices, gpus):
         gpus = 0
     rules_of(state).check(row, devices, gpus)
 
 
-def _inherits(state: AllocationState, row: PodDevices, container: str) -> bool:
-    """Return whether a container has IDs of an init container of its pod."""
-    return any(
-        init.phase is Phase.INIT and not frozenset(own.ids).isdisjoint(init.ids)
-        for own in row.devices
-        if own.container == container
-        for _, init in state.device_table.holders(own.resource, own.ids)
-    )
+def _inherits(
+    state: AllocationState, row: PodDevices, devices: ContainerDevices, gpus: int
+) -> bool:
+    """Return whether the GPUs result from IDs that the kubelet handed on from an init container.
+
+    A container of one GPU gets such IDs either for all or for none of ``devices``.
+    """
+
+    def handed_on(own: ContainerDevices) -> set[str]:
+        holders = state.device_table.holders(own.resource, own.ids)
+        return {i for _, init in holders if init.phase is Phase.INIT for i in init.ids}
+
+    if gpus <= 1:
+        return handed_on(devices).issuperset(devices.ids)
+    own = (each for each in row.devices if each.container == devices.container)
+    return any(not handed_on(each).isdisjoint(each.ids) for each in own)
 
 
 @dataclass

@@ -70,10 +70,12 @@ class Reconciler:
         self._arbiter.refresh()
         advertiser.advertise()
         await advertiser.renew(listing)
-        if state.pods.listed:
-            # The containers of deleted pods cannot run any more.
+        if state.pods.listed and state.listing_complete:
+            # The containers of deleted pods cannot run any more. The watch may not have reported
+            # a pod yet that the kubelet lists.
+            listed = {name for name, record in state.records.items() if record.key in listing}
             alive = {pod.uid for pod in state.pods.values() if pod.alive}
-            kept = self._store.remove_except(state.directories(), alive)
+            kept = self._store.remove_except(state.directories() | listed, alive)
             drop_removed(state, kept, time.time_ns())
         return conflict
 
