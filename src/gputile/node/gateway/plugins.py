@@ -208,7 +208,7 @@ class Plugin(KubeletSocket):
 class ClaimsPlugin(KubeletSocket):
     """Serves the DRA driver to the kubelet while the agent reports the driver's health.
 
-    ``directory`` is the kubelet's ``plugins_registry``, where the kubelet finds the driver's socket.
+    The kubelet finds the driver's socket in ``directory``, the kubelet's ``plugins_registry``.
     The driver is registered while the socket exists. This socket serves both the registration and
     the driver. Each socket has a new name, so that two gateways can serve during an upgrade. The
     kubelet then calls the gateway that registered last. The kubelet retries failed calls.
