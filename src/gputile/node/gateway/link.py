@@ -1,8 +1,8 @@
 """Defines the messages between gateway and agent, and the lock on the node.
 
 Gateway and agent always come from the same installation, so the messages have no version. Each
-message is encoded as MessagePack, and follows its length in four bytes, big endian. The kubelet's
-own messages are relayed as protobuf bytes.
+message is encoded as MessagePack and preceded by its length, four bytes in big-endian order. The
+kubelet's own messages are relayed as protobuf bytes.
 """
 
 import asyncio
