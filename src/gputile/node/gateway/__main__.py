@@ -30,8 +30,8 @@ STOP_WITHIN_S = 8.0
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     """Run agents, one after the other. Return the exit status of the last agent.
 
-    No agent is started after one that exits without an error or before it has taken over the node,
-    because the next agent would do the same.
+    No other agent is started if an agent exits without an error, or before any agent has taken over
+    the node. The next agent would do the same.
     """
     restarts = Restarts(
         "the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S
@@ -73,7 +73,7 @@ async def _run_agent(command: Sequence[str], gateway: Gateway) -> int:
         log.error("the agent has closed its connection but does not exit")
         return -signal.SIGKILL
     finally:
-        # The agent must end its own children. It is served until it exits.
+        # The agent must end its own children, so the gateway serves the agent until it exits.
         if process.returncode is None:
             await end(process, process.terminate, STOP_WITHIN_S)
         attending.cancel()
@@ -103,7 +103,7 @@ async def serve(arguments: argparse.Namespace) -> int:
     if served:
         log.error("the gateway exits: %s", problem)
         return 1
-    if isinstance(status, Exception):  # CancelledError, after a SIGTERM, is no Exception
+    if isinstance(status, Exception):  # CancelledError, after a SIGTERM, is not one
         log.error("the agent cannot be run: %s", status)
         return 1
     if not isinstance(status, int):

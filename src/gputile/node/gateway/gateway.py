@@ -55,8 +55,8 @@ class _Pending:
 class Relay:
     """The kubelet's pending calls.
 
-    ``lost`` is when the last agent ended, on the event loop's clock. It is None while an agent is
-    connected.
+    ``lost`` is the time on the event loop's clock when the last agent ended, or None while an agent
+    is connected.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,8 @@ class Relay:
     async def call(self, method: str, resource: str, body: bytes) -> bytes:
         """Return the agent's response to a call of the kubelet.
 
-        Raises RefusedError if the agent refuses the call, or no agent has run for too long.
+        Raises RefusedError if the agent refuses the call, if no agent connects in time, or if
+        several agents end during the call.
         """
         loop = asyncio.get_running_loop()
         self._last += 1
@@ -159,10 +160,10 @@ class AbandonedError(Exception):
 class Gateway:
     """Serves one kubelet across restarts of the agent.
 
-    While ``run`` runs, the caller calls ``attend`` for each agent. ``attend`` only records the
+    While ``run`` is active, the caller calls ``attend`` for each agent. ``attend`` only records the
     agent's requests, and the loop in ``run`` executes them. ``device_plugins`` is the kubelet's
     directory of plugin sockets, and ``pod_resources`` is its PodResources socket. ``in_charge`` is
-    True once an agent has taken over the node.
+    True once an agent of this gateway has taken over the node.
     """
 
     def __init__(self, device_plugins: Path, pod_resources: Path, node_lock: NodeLock) -> None:
@@ -234,7 +235,7 @@ class Gateway:
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve an agent until it disconnects, sends an invalid message, or is silent for too long.
 
-        A working agent is never silent for long: it regularly requests the kubelet's list of pods.
+        A working agent regularly requests the kubelet's list of pods, so it is not silent for long.
         """
         self._starts += 1
         self._others = not self.in_charge and self._registrar.has_others()

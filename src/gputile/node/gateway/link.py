@@ -1,8 +1,8 @@
 """Defines the messages between gateway and agent, and the lock on the node.
 
-Gateway and agent always come from the same installation, so the messages have no version. A message
-is MessagePack after its length in four bytes, big endian. The kubelet's own messages are relayed as
-protobuf bytes.
+Gateway and agent always come from the same installation, so the messages have no version. Each
+message is encoded as MessagePack and preceded by its length, four bytes in big-endian order. The
+kubelet's own messages are relayed as protobuf bytes.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class ServeClaims(msgspec.Struct, frozen=True, tag="serve-claims"):
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
-    """The agent's request to call the kubelet's PodResources List within ``within`` seconds."""
+    """The agent's request to call List of the kubelet's PodResources API within ``within`` s."""
 
     number: int
     within: float
@@ -106,7 +106,7 @@ Received = TypeVar("Received")
 
 
 class MessageChannel(Generic[Received]):
-    """One end of the connection. ``decoder`` decodes the messages from the other end."""
+    """An end of the gateway's connection to the agent. ``decoder`` decodes the peer's messages."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class MessageChannel(Generic[Received]):
 
 
 class NodeLock:
-    """The lock on the node, which decides which of two gateways serves the node in an upgrade.
+    """The lock on the node. During an upgrade, it decides which of two gateways serves the node.
 
     The gateway that acquires the lock last serves the node. The older gateway and its agent then
     stop writing, and stop serving the kubelet. ``token`` identifies a gateway and its agent.
@@ -164,9 +164,9 @@ class NodeLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether no other gateway has acquired the lock since this one did.
+        """Whether this gateway was the last one to acquire the lock.
 
-        If the file cannot be read, the last result is returned again.
+        If the file cannot be read, the previous result is returned again.
         """
         with contextlib.suppress(OSError):
             self._held = read_whole(self._file, _LOCK_MOST_BYTES) == self._token
@@ -174,7 +174,7 @@ class NodeLock:
 
 
 def has_listener(path: Path) -> bool:
-    """Return whether a process listens on the socket ``path``. Its file may outlive the process."""
+    """Return whether a process listens on the socket. A socket file may outlive its process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

@@ -159,8 +159,8 @@ async def _completed(work: Coroutine[None, None, None]) -> None:
 class Plugin(KubeletSocket):
     """Serves one resource to the kubelet.
 
-    ``registered_at`` is when the current kubelet registered this socket, on the event loop's clock.
-    It is None while the socket is not registered.
+    ``registered_at`` is the time on the event loop's clock when the current kubelet registered this
+    socket, or None while the socket is not registered.
     """
 
     registered_at: float | None = None
@@ -206,11 +206,11 @@ class Plugin(KubeletSocket):
 
 
 class ClaimsPlugin(KubeletSocket):
-    """Serves the DRA driver to the kubelet while the driver has a health to report.
+    """Serves the DRA driver to the kubelet while the agent reports the driver's health.
 
-    The kubelet finds the driver by a socket in ``directory``, the kubelet's ``plugins_registry``.
+    The kubelet finds the driver's socket in ``directory``, the kubelet's ``plugins_registry``.
     The driver is registered while the socket exists. This socket serves both the registration and
-    the driver. It has a new name each time, so that two gateways can serve in an upgrade. The
+    the driver. Each socket has a new name, so that two gateways can serve during an upgrade. The
     kubelet then calls the gateway that registered last. The kubelet retries failed calls.
     """
 
@@ -222,7 +222,7 @@ class ClaimsPlugin(KubeletSocket):
     def set_health(self, health: bytes | None) -> None:
         """Stream a NodeWatchResourcesResponse to the kubelet.
 
-        After a ``health`` of None, the next ``reconcile`` stops the server.
+        If ``health`` is None, the next ``reconcile`` stops the server.
         """
         self._has_health = health is not None
         if health is not None:

@@ -3,9 +3,9 @@
 A kubelet that starts removes all sockets from its device plugin directory, and creates its own
 socket. So the inode of this socket identifies a kubelet, and each plugin must create a new socket.
 A kubelet that has restarted admits pods at once, and permanently fails pods whose resource is not
-yet registered. So inotify(7) reports its start without delay. A plugin registers again if the
-kubelet does not listen to it. Registration is retried at growing intervals if the kubelet does not
-answer.
+yet registered. So inotify(7) reports the kubelet's start without delay. A plugin registers again if
+the kubelet does not open a ListAndWatch stream. Registration is retried at growing intervals if the
+kubelet does not answer.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ LONGEST_PAUSE_S = 30.0
 class Registrar:
     """Registers resources with the kubelet of one device plugin directory, and serves them.
 
-    ``advertise`` only records what to serve. ``reconcile`` starts and stops the servers, and is to
-    be called again after ``pause`` seconds, or when sockets change. ``epoch`` is when the current
-    kubelet was first seen, on the event loop's clock. ``on_change`` is called when ``epoch`` or
-    ``listening`` changes.
+    ``advertise`` only records what to serve. ``reconcile`` starts and stops the servers. It
+    must be called again after ``pause`` seconds, or when sockets change. ``epoch`` is the time on
+    the event loop's clock when the current kubelet was first seen. ``on_change`` is called when
+    ``epoch`` or ``listening`` changes.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Registrar:
         self._plugins: dict[str, Plugin] = {}
         self._withdrawn: list[Plugin] = []
         self._kubelet: tuple[int, int, int] | None = None
-        self._pause = 0.0  # the pause after the last registration, or 0 if it succeeded
+        self._pause = 0.0  # the pause after a failed registration, or 0 after a success
         self._next_try = 0.0
 
     @property
@@ -74,7 +74,7 @@ class Registrar:
 
     @property
     def listening(self) -> bool:
-        """Whether the kubelet has an open ListAndWatch stream of each resource."""
+        """Whether the kubelet has an open ListAndWatch stream for each resource."""
         return bool(self._plugins) and all(plugin.streams for plugin in self._plugins.values())
 
     @property
@@ -89,7 +89,7 @@ class Registrar:
         return any(path not in own and has_listener(path) for path in found)
 
     async def sweep(self) -> None:
-        """Remove the sockets of ended gateways, and wait until older gateways remove theirs."""
+        """Remove the sockets of ended gateways. Wait until older gateways remove their sockets."""
         for _ in range(int(HAND_OVER_TIMEOUT_S / HAND_OVER_POLL_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:
@@ -217,7 +217,7 @@ class SocketWatch:
                 log.warning("cannot watch %s: %s", self._directory, os.strerror(ctypes.get_errno()))
                 return
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        # To add the watch again has an effect only if the directory was recreated.
+        # Adding the watch again has an effect only if the directory was recreated.
         self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), _WATCHED)
 
     def _read(self) -> None:

@@ -1,6 +1,6 @@
 """Describes failed calls of NVML.
 
-The calls are those of NVIDIA's Python binding, nvidia-ml-py. The binding has no type annotations,
+NVML is called through NVIDIA's Python binding, nvidia-ml-py. The binding has no type annotations,
 so results of calls have the type ``Any``. NVIDIA's "NVML API Reference" describes the calls.
 """
 
@@ -80,7 +80,7 @@ def problem_of(code: int) -> Problem:
 
 
 def optional(default: T, function: Callable[..., Any], *args: object) -> Any | T:
-    """Call ``function``, or return ``default`` if the GPU or the driver lacks the property.
+    """Call ``function``. Return ``default`` if the GPU or the driver does not support the call.
 
     Raises ``pynvml.NVMLError`` if the call fails for another reason.
     """

@@ -1,9 +1,10 @@
 """Decides when a GPU becomes unhealthy, and when it is healthy again (B6).
 
-``nvml_probe`` turns NVML events into signs: XIDs and results of examinations. A definite fault
-makes a GPU unhealthy at once. A suspected fault does so only if two examinations in a row find it.
-The GPU becomes healthy again after a quiet time without faults and several good examinations in a
-row. The quiet time doubles if the GPU fails again soon. This module does no I/O.
+``nvml_probe`` reports signs of health: XIDs, which are the driver's error codes, and results of
+examinations. A definite fault makes a GPU unhealthy at once. A suspected fault makes a GPU
+unhealthy only if two examinations in a row find a fault. The GPU becomes healthy again after a
+quiet time without faults and several good examinations in a row. The quiet time doubles if the GPU
+fails again soon. This module does no I/O.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ APPLICATION_XIDS = frozenset(
         109,  # context switch timeout
     )
 )
-SUSPICIONS_UNTIL_UNHEALTHY = 2  # suspected examinations in a row that make a GPU unhealthy
+SUSPICIONS_UNTIL_UNHEALTHY = 2  # examinations in a row with a suspected fault
 GOOD_UNTIL_HEALTHY = 3  # good examinations in a row that make a GPU healthy again
 FIRST_QUIET_S = 60.0
 LONGEST_QUIET_S = 3600.0
@@ -58,11 +59,11 @@ class HealthState:
 
     healthy: bool = True
     reason: str = ""
-    suspicions: int = 0  # suspected examinations in a row
+    suspicions: int = 0  # examinations in a row with a fault
     good: int = 0  # good examinations in a row of an unhealthy GPU
     last_fault_at_s: float = 0.0
     recovered_at_s: float | None = None  # when the GPU last became healthy again
-    quiet_s: float = FIRST_QUIET_S  # the time without faults after which it may become healthy
+    quiet_s: float = FIRST_QUIET_S  # the time without faults that recovery requires
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Health:
         }
 
     def after(self, signs: Iterable[Sign], now_s: float) -> "Health":
-        """Return the health after these ``signs``, in their order, at the time ``now_s``."""
+        """Return the health after applying the ``signs`` in order at the time ``now_s``."""
         conditions = dict(self.conditions)
         for sign in signs:
             condition = _step(conditions.pop(sign.uuid, HEALTHY), sign, now_s)
@@ -96,7 +97,7 @@ class Health:
         return Health(MappingProxyType(conditions)) if conditions != self.conditions else self
 
     def without(self, gone: Iterable[str]) -> "Health":
-        """Return the health without the UUIDs of ``gone`` devices, such as removed instances."""
+        """Return the health without the UUIDs in ``gone``, such as those of removed instances."""
         left = set(gone)
         conditions = {u: state for u, state in self.conditions.items() if u not in left}
         return Health(MappingProxyType(conditions))
@@ -106,7 +107,7 @@ HEALTHY = HealthState()
 
 
 def initial_health(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return the initial health if the previous agent published the GPUs ``unhealthy``."""
+    """Return the initial health. ``unhealthy`` GPUs were unhealthy when the agent started."""
     begin = HealthState(
         healthy=False, reason="was unhealthy when the agent started", last_fault_at_s=now_s
     )

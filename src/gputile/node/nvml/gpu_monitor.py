@@ -1,8 +1,8 @@
 """Watches the machine's GPUs through a session of NVML, and publishes the latest observation.
 
 The monitor must survive every failure of the driver and of GPUs. If the driver is missing, fails or
-is replaced, the monitor opens a new session after growing pauses. A GPU that vanished stays in the
-list of GPUs, unhealthy and with the same index, until it answers again.
+is replaced, the monitor opens a new session after growing pauses. A GPU that has vanished
+remains in the list of GPUs as unhealthy, and keeps its index.
 """
 
 import time
@@ -43,10 +43,10 @@ class Observation:
 
 
 class GpuMonitor:
-    """Watches the machine in repeated calls of ``step``, which block and need their own thread.
+    """Watches the machine. A dedicated thread must call the blocking ``step`` repeatedly.
 
-    ``known`` is the inventory that the previous agent published. The GPUs in it keep their indices,
-    and its unhealthy GPUs start as unhealthy. Other threads may read ``seen``, ``readings`` and
+    ``known`` is the inventory that the previous agent published. Its GPUs keep their indices, and
+    its unhealthy GPUs start as unhealthy. Other threads may read ``seen``, ``readings`` and
     ``xids`` without a lock, because each new value replaces the old one as a whole. ``xids`` is the
     number of XIDs since the start, by UUID and code.
     """
@@ -117,7 +117,7 @@ class GpuMonitor:
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
-        """Apply a new inventory. Return a sign for each GPU that is missing in it."""
+        """Apply a new inventory. Return a sign for each GPU that the inventory lacks."""
         known, answering = self.seen.machine, {gpu.uuid for gpu in machine.gpus}
         vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
         self._assign_indices(machine, first=not known.gpus)
@@ -129,7 +129,7 @@ class GpuMonitor:
     def _assign_indices(self, machine: ProbedMachine, *, first: bool) -> None:
         """Assign each GPU an index that never changes.
 
-        The driver renumbers the GPUs when one of them vanishes, so its indices are not constant.
+        The driver renumbers its GPUs when a GPU vanishes, so the driver's indices are not constant.
         """
         if first:
             present = {gpu.uuid for gpu in machine.gpus}
@@ -169,7 +169,7 @@ def _merged(
     vanished: Iterable[ProbedGpu],
     index: Mapping[str, int],
 ) -> ProbedMachine:
-    """Return ``now`` and the ``vanished`` GPUs of ``known``, sorted by their constant index."""
+    """Return ``now`` with the ``vanished`` GPUs of ``known`` added, sorted by ``index``."""
     speed = {
         (one.uuid, other.uuid): machine.bandwidth[i][j]
         for machine in (known, now)

@@ -1,10 +1,10 @@
 """Reads the GPUs of a machine through NVIDIA's Python binding of NVML.
 
-The bandwidth between two GPUs is in GB/s per direction. With NVLink it is the sum of the active
-links of the pair. A GPU can use all its links to an NVSwitch to reach any other GPU, so all of
-them count. Without NVLink it is the PCIe bandwidth of the slower GPU, multiplied by a factor for
-the topology between the two GPUs. This factor is an estimate, because only the order of the values
-on one machine matters (T2).
+The bandwidth between two GPUs is in GB/s per direction. If NVLink connects the GPUs, the bandwidth
+is the sum of the active links of the pair. All links to an NVSwitch are counted, because a GPU can
+use all of these links to reach any other GPU. Without NVLink, the bandwidth is the PCIe bandwidth
+of the slower GPU, multiplied by a factor for the topology between the two GPUs. This factor is an
+estimate, because only the order of the values on one machine matters (T2).
 """
 
 import ctypes
@@ -52,9 +52,9 @@ class NvmlSession:
         self._events: Any = None
 
     def inventory(self) -> ProbedMachine:
-        """Read the machine's GPUs. If the set of GPUs has changed, also read their bandwidth.
+        """Read the machine's GPUs. If the set of GPUs has changed, also read the bandwidths.
 
-        A GPU that cannot be read is not in ``gpus`` but in ``problems``.
+        A GPU that cannot be read is missing from ``gpus``, and ``problems`` contains the reason.
         """
         listed: list[Listed] = []
         problems: list[Problem] = []
@@ -63,7 +63,7 @@ class NvmlSession:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 listed.append((handle, _read_gpu(handle, index)))
             except (pynvml.NVMLError, UnicodeDecodeError) as error:
-                # An unhealthy GPU may return bytes that are no text.
+                # An unhealthy GPU may return bytes that are not valid text.
                 code = getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN)
                 if code in DOWN:
                     raise
@@ -134,7 +134,7 @@ class NvmlSession:
             pynvml.nvmlShutdown()
 
     def _read_bandwidth(self) -> tuple[tuple[float, ...], ...]:
-        """Return the bandwidth of all pairs of GPUs. Also group the GPUs that NVLink connects."""
+        """Return the bandwidth of all pairs of GPUs, and store the groups that NVLink connects."""
         size = len(self._listed)
         pcie = [_PCIE_UNKNOWN_GB_S] * size
         nvlink: list[dict[str, float]] = [{}] * size
@@ -158,7 +158,7 @@ class NvmlSession:
         return tuple(tuple(row) for row in rows)
 
     def _listen(self) -> None:
-        """Subscribe to the XIDs of all GPUs that answer. A GPU without XID events is no error."""
+        """Subscribe to the XIDs of all GPUs that answer. GPUs without XID events are ignored."""
         self._stop_listening()
         try:
             self._events = pynvml.nvmlEventSetCreate()
@@ -276,7 +276,7 @@ _ARCHITECTURES: Final = dict(  # by nvmlDeviceArchitecture_t
 
 
 def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
-    """Read the properties of a GPU. Raises an error if a call fails that every GPU supports."""
+    """Read a GPU's properties. Raises an error if a call that every GPU supports fails."""
     memory = optional(None, pynvml.nvmlDeviceGetMemoryInfo, handle)
     own = memory.total if memory is not None else 0
     total = own if own >= MIB else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -10,14 +10,14 @@ from gputile.node.nvml.gpu_health import Health
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why GPUs of the machine cannot be used, as the reason and message of a node condition."""
+    """The reason and message of a node condition that says why GPUs cannot be used."""
 
     reason: ConditionReason
     message: str
 
 
 class Mig(StrEnum):
-    """A GPU's MIG mode (NVIDIA Multi-Instance GPU). If ON, only the instances can be used."""
+    """A GPU's MIG mode (NVIDIA Multi-Instance GPU). In mode ON, only its instances can be used."""
 
     INCAPABLE = "incapable"
     OFF = "off"
@@ -108,10 +108,10 @@ def inventory_of(
 ) -> Inventory:
     """Return the inventory of ``machine`` that the agent publishes for scheduling.
 
-    ``shared_mib`` limits the memory of each GPU in the modes that share by memory. 0 means no
-    limit. A GPU in MIG mode is omitted, because no pod can get the whole GPU. In the modes that
-    share by memory, a unified GPU is omitted unless ``shared_mib`` sets how much of the machine's
-    memory pods may share.
+    ``shared_mib`` limits the memory of each GPU in modes that share GPUs by memory. 0 means no
+    limit. A GPU in MIG mode is omitted, because no pod can get the whole GPU. In modes that
+    share GPUs by memory, a unified GPU is omitted unless ``shared_mib`` limits how much of the
+    machine's memory pods may share.
     """
     by_memory = bool(mode) and Mode(mode).shared
     left_out = by_memory and not shared_mib

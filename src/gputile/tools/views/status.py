@@ -289,10 +289,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
-    """Map the node of each agent to whether the node has a ready agent.
-
-    During an upgrade, a node may have two agents.
-    """
+    """Map nodes to whether an agent is ready. During an upgrade, a node may have two agents."""
     ready: dict[str, bool] = {}
     for pod in pods:
         if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
