@@ -27,7 +27,7 @@ _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtu
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return how a GPU was found, such as its PCI device, or None if the node has no GPU.
+    """Return what shows that the node has a GPU, such as a PCI device, or None without a GPU.
 
     ``root`` is the directory that contains sys and dev. A GPU without a driver counts too, because
     the agent must report that the driver is missing (L1). The GPUs of WSL and of a Tegra are not on
@@ -75,7 +75,7 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket. It accepts a connection with its request, or after a second."""
+    """Return a listening socket. It accepts a connection when data arrives, or after a second."""
     both = socket.has_dualstack_ipv6()  # a cluster may have only IPv6
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)

@@ -131,7 +131,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Process ``member`` may submit work for ``length``. A length of 0 means until a ``Limit``."""
+    """Process ``member`` may submit work for ``length``, or until a ``Limit`` if that time is 0."""
 
     member: int
     turn: int

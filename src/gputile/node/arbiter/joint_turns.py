@@ -6,7 +6,7 @@ higher-ranked candidate needs any of its GPUs. If this time is now, the candidat
 its GPUs. A lower-ranked candidate may use a GPU until a higher-ranked candidate needs the GPU. So
 no candidate waits for a lower-ranked one, and none occupies a GPU while it waits for another GPU.
 Work on a GPU may outlast its turn and delay a candidate. Therefore, once a candidate has waited for
-long, its GPUs are reserved.
+long, its GPUs are reserved for it.
 
 This module uses no clock and no I/O. All times are in nanoseconds.
 """

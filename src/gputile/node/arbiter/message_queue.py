@@ -56,7 +56,7 @@ class QueueClock(Protocol):
 class MessageQueue:
     """Handles messages, and queues the sources of containers that exceed the window's limits.
 
-    The guaranteed messages are divided among the number ``containers`` of containers.
+    ``containers`` is the number of containers that share the guaranteed messages.
     """
 
     def __init__(self, loop: QueueClock) -> None:

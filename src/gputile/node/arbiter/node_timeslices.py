@@ -357,8 +357,8 @@ class NodeTimeSlices:
     def _rank(self, container: str, uuid: str, now: int) -> Rank:
         """Return a container's rank on a GPU, or on its joint set if the GPU belongs to the set.
 
-        On a set, the GPU counts on which the container is furthest ahead of other containers. So
-        the container exceeds its share on no GPU.
+        The GPU of the set on which the container is furthest ahead determines the rank. So the
+        container exceeds its share on no GPU.
         """
         gpu = self.gpus[uuid]
         account = gpu.accounts[container]

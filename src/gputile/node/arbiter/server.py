@@ -86,7 +86,7 @@ class Listener(_SocketSource):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory still contains this socket. It does not if it was recreated."""
+        """Whether the directory still contains this socket. False if it was recreated."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:

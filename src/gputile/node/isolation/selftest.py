@@ -1,7 +1,7 @@
 """Tests whether memory limits and shares of GPU time are enforced on this machine.
 
 To test memory, a probe tries to allocate twice its limit. It must get no more than its limit, and
-not much less. This is repeated with each function that allocates memory. To test GPU time, an
+not much less. This is repeated for each way to allocate memory. To test GPU time, an
 arbiter runs, and the probes of several containers keep the GPU busy at the same time.
 """
 
@@ -49,7 +49,7 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
-    """Yield a row for each way to allocate, and then a row for each of two limits at the same time.
+    """Yield a row for each way to allocate, and then one for each of two limits tested together.
 
     Two processes share each of these two limits, and all four allocate at the same time. A pair may
     stay below its limit by at most twice as many MiB as a single process did, plus the size of two
@@ -139,7 +139,7 @@ class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
     """The expected part and the measured part of a GPU's time in one container.
 
     A process without the library gets the part 1.0. Each switch between containers costs some time.
-    So some tests check only the ratio between the containers, and ``bound`` is "".
+    Tests that therefore check only the ratio between containers have the ``bound`` "".
     """
 
     what: Annotated[str, described("The name of the measurement.")]
@@ -276,7 +276,10 @@ def _arbitrated(
 def _fills(
     environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float
 ) -> list[float]:
-    """Run a probe for each directory, or without the library for None. Return fills per second."""
+    """Run a probe for each directory, all at the same time. Return their fills per second.
+
+    For the directory None, the probe has no library.
+    """
     with ExitStack() as stack:
         probes = [
             _start_probe(["time", str(seconds)], allocation, environment, stack)
