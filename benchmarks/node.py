@@ -1,6 +1,6 @@
 """Measures the agent on a real kubelet, while the kubelet admits 200 pods and while it is idle.
 
-It measures the time to start, the memory, the latency of calls, and the CPU usage while idle.
+The measured values are the time to start, the memory, the latency of calls, and the idle CPU usage.
 Kubelet, containerd, runc and the control plane share the machine's cores with the agent, as on a
 node that starts many containers. The benchmark needs root.
 """

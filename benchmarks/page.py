@@ -1,4 +1,4 @@
-"""Measures the speed of the web page in a browser, and the load of viewers on its server.
+"""Measures the speed of the web page in a browser, and the load that viewers cause on its server.
 
 The API server is the fake of the tests. The server of the page is a separate process, and the
 browser is a real one.

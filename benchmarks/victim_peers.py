@@ -3,8 +3,7 @@
 kube-scheduler (``DefaultPreemption``) removes all pods of lower priority from a node. It then adds
 back the pods that can stay, in descending order of priority. It compares nodes by the highest
 priority of the victims, the sum of their priorities, their number, and the latest start. In this
-module, its filters check GPUs as if kube-scheduler knew about GPUs, and there are no
-PodDisruptionBudgets.
+module, unlike in kube-scheduler, the filters also check GPUs. There are no PodDisruptionBudgets.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Defines a container's account of its time on one GPU, its turn, and the messages about turns.
+"""Defines the accounts and turns of containers on one GPU, and the messages about turns.
 
 All times except virtual time are in nanoseconds.
 """

@@ -2,9 +2,9 @@
 
 Time is divided into windows. In each window, ``GUARANTEED`` messages are divided equally among all
 containers. Up to ``SHARED`` further messages are handled for containers that send more, one
-container after the other. A cost that exceeds the limits of a window is charged to the next
-windows. So a container that sends few messages is served at once. Containers that flood the arbiter
-wait for the next window, and delay each other before they delay other containers.
+container after the other. If a container exceeds the limits of a window, the excess counts in the
+next windows. So a container that sends few messages is served at once. Containers that flood the
+arbiter wait for the next window, and delay each other before they delay other containers.
 
 This module does no I/O. The event loop is a parameter.
 """

@@ -103,7 +103,7 @@ class NodeTimeSlices:
         return self.tick(uuid, now)
 
     def changed_wakeups(self, now: int) -> dict[str, int | None]:
-        """Return ``wake_at`` of each GPU whose state has changed since the last call."""
+        """Return the value of ``wake_at`` for each GPU that has changed since the last call."""
         changed, self._changed = self._changed, set()
         return {uuid: self.wake_at(uuid, now) for uuid in changed}
 
@@ -357,8 +357,8 @@ class NodeTimeSlices:
     def _rank(self, container: str, uuid: str, now: int) -> Rank:
         """Return a container's rank on a GPU, or on its joint set if the GPU belongs to the set.
 
-        The GPU of the set on which the container is furthest ahead determines the rank. So the
-        container exceeds its share on no GPU.
+        The rank on a set follows from the GPU that the container has used most, relative to its
+        share. So the container exceeds its share on no GPU.
         """
         gpu = self.gpus[uuid]
         account = gpu.accounts[container]

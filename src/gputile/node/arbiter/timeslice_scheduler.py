@@ -1,4 +1,4 @@
-"""Schedules turns on one GPU. The scheduler receives events, and returns messages to processes.
+"""Schedules turns on one GPU. The scheduler receives events, and returns messages for processes.
 
 A member is a connected process, identified by a number. The processes of a container share an
 account of GPU time. A turn belongs to an account, and several processes of the container may hold
@@ -62,7 +62,7 @@ class TimeSliceScheduler:
 
     @property
     def _enough(self) -> int:
-        """The level that the bucket ``ceiling`` of an account must reach before a turn."""
+        """The level that the bucket ``ceiling`` of an account must reach before a turn begins."""
         return self.quantum // 2
 
     def configure(self, quantum: int) -> None:
@@ -132,7 +132,7 @@ class TimeSliceScheduler:
         return self.turn is not None and self.turn.number == number and member in self.turn.holders
 
     def busy(self, member: int, number: int, now: int) -> bool:
-        """Record that ``member`` has unfinished work. Return whether it holds the turn."""
+        """Record that ``member`` still has work on the GPU. Return whether it holds the turn."""
         if self.turn is None or not self.holds(member, number):
             return False
         self.turn.last_message_at = now
@@ -193,7 +193,7 @@ class TimeSliceScheduler:
 
     @property
     def spare(self) -> int:
-        """The longest time for which the GPU may stay idle for the sake of a joint turn."""
+        """The longest time for which the GPU may stay idle until a joint turn can begin."""
         return self.quantum // SPARE_PART
 
     @property

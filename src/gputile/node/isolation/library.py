@@ -118,7 +118,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def remove_placeholder(path: Path) -> None:
-    """Remove ``path`` if it is a directory, which containerd creates if a file to mount is missing.
+    """Remove the directory that containerd creates at ``path`` if the file to mount is missing.
 
     Raises OSError if the directory is not empty.
     """

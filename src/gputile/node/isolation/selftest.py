@@ -1,8 +1,8 @@
 """Tests whether memory limits and shares of GPU time are enforced on this machine.
 
 To test memory, a probe tries to allocate twice its limit. It must get no more than its limit, and
-not much less. This is repeated for each way to allocate memory. To test GPU time, an
-arbiter runs, and the probes of several containers keep the GPU busy at the same time.
+not much less. This is repeated for each way to allocate memory. To test GPU time, an arbiter runs,
+and the probes of several containers keep the GPU busy at the same time.
 """
 
 import os
@@ -37,7 +37,7 @@ _WITHIN_S: Final = 120
 
 
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of a test of one memory limit, in which one or more processes allocate."""
+    """The result of testing one memory limit with one or more processes."""
 
     way: Annotated[str, described("The way in which the probe allocated memory.")]
     processes: Annotated[int, described("The number of processes that shared the limit.")]
@@ -136,7 +136,7 @@ def _make_allocation(allocation: Path, limits: bytes) -> None:
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The expected part and the measured part of a GPU's time in one container.
+    """The expected and the measured part of a GPU's time that one container gets.
 
     A process without the library gets the part 1.0. Each switch between containers costs some time.
     Tests that therefore check only the ratio between containers have the ``bound`` "".
