@@ -91,7 +91,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    # The arbiter of the next agent waits for the lock, which an arbiter that hangs never releases.
+    # An arbiter that hangs must not keep the lock, for which the next agent's arbiter waits.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -259,7 +259,7 @@ class TimeSliceScheduler:
                 account.refill(now, enough)
         turn = self.turn
         if turn is not None:
-            # If ``now`` is later, the arbiter itself did not run. That time is not charged.
+            # If ``now`` is later than that, the arbiter did not run. That time is not charged.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
             spent = max(0, until - turn.charged_until)
             contended = spent if any(self._competes(a) for a in self.accounts.values()) else 0
