@@ -1,4 +1,4 @@
-"""Measures how fast gputile is, compared with a reference value of the same run.
+"""Measures the speed of gputile, and compares it with reference values from the same run.
 
 The command is ``python -m benchmarks``.
 """

@@ -1,5 +1,6 @@
-"""Runs ``python -m benchmarks [NAME...] [-o table|json]``, which runs benchmarks and prints
-results.
+"""Runs benchmarks and prints their results.
+
+The command is ``python -m benchmarks [NAME...] [-o table|json]``.
 """
 
 import argparse

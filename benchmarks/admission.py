@@ -1,9 +1,10 @@
 """Measures how much time admission adds to the creation of a pod on a real API server.
 
-Rounds with and without webhook and policies alternate on one control plane, because all programs
-share the machine's cores. Pods are created one after the other, like the first pods of a
-controller. For a plain pod, only the policies are evaluated. A large pod requests no GPU, and has
-so many annotations that the webhook instead of the policies reviews it.
+Rounds with gputile's webhook and policies alternate with rounds without them, on one control plane,
+so that other load on the machine affects both. Pods are created one after the other, like the first
+pods of a controller. For a plain pod, which requests no GPU, only the policies are evaluated. A
+large pod requests no GPU either, but has so many annotations that the webhook reviews it instead of
+the policies.
 """
 
 import itertools
@@ -21,7 +22,7 @@ from benchmarks.report import Result
 NAME = "admission"
 PODS, ROUNDS = 500, 2
 TARGET = 10.0  # milliseconds that admission may add
-MANY, WRITES = 12_000, 5  # annotations of a large pod, and how often each kind of write is timed
+MANY, WRITES = 12_000, 5  # annotations of a large pod, and writes of each kind
 LIMITS: dict[str, dict[str, Any]] = {
     "GPU pod": {"aliyun.com/gpu-mem": 1},
     "plain pod": {"cpu": "1"},
@@ -51,7 +52,7 @@ def run() -> Iterator[Result]:
                             if with_it
                             else 0.0
                         )
-        # last, since the API server stays busy with the large pods for a while
+        # These pods come last, because they keep the API server busy for some time.
         for number, with_it in itertools.product(range(ROUNDS), (False, True)):
             with installed(plane) if with_it else nullcontext():
                 for what, each in _write_large(plane, f"bench-large-{number}-{with_it}".lower()):

@@ -1,7 +1,7 @@
-"""Measures the agent and its gateway while a kubelet admits 200 pods as fast as it can.
+"""Measures the agent and its gateway while a fake kubelet admits 200 pods as fast as it can.
 
-Agent and gateway run as processes. The kubelet starts no containers. Its device manager comes from
-``tests.fakes``, and the GPUs from a simulated NVML. The benchmark needs no root.
+Agent and gateway run as processes. The kubelet is a fake of ``tests.fakes`` with a device manager,
+and starts no containers. A simulated NVML provides the GPUs. The benchmark needs no root.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Computes how much of each workload any placement could allocate, by a linear program.
+"""Computes how much of each workload the best placement could allocate, by a linear program.
 
-The command is ``python -m benchmarks.bound --trace DIR``. The program knows all pods in advance,
-and serves the same fraction theta of the pods of every shape:
+The command is ``python -m benchmarks.bound --trace DIR``. The linear program knows all pods in
+advance, and serves the same fraction theta of the pods of every shape:
 
     maximise theta, subject to the following constraints for the nodes g of each GPU model
       sum_g x_sg = theta D_s                    pods of shape s, on nodes of an accepted model
@@ -9,12 +9,14 @@ and serves the same fraction theta of the pods of every shape:
       sum_p y_pg <= N_g                         the number of GPUs
       sum_s c_s x_sg <= C_g                     CPU, and the same for memory
 
-A pod of shape s needs k_s shares of one size, each on its own GPU. The demand D is scaled to the
+Here x_sg is the number of pods of shape s on the nodes g, and y_pg is the number of GPUs of these
+nodes that are cut by pattern p. The pattern cuts a GPU into a_pk shares of size k. A pod of shape s
+needs k_s shares of one size, each on a different GPU. D_s is the demand for shape s, scaled to the
 number of GPUs in the cluster. Patterns are generated when they are needed (Gilmore and Gomory,
 1961).
 
-The program does not require that the GPUs and the CPU of a pod are on the same node, so the true
-optimum is lower. The result is not a strict bound for a policy that refuses large pods more often
+The linear program does not require that the GPUs and the CPU of a pod are on the same node, so the
+true optimum is lower. The result is no strict bound for a policy that refuses large pods more often
 than small pods, because such a policy may allocate more.
 """
 

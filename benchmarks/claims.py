@@ -1,11 +1,12 @@
 """Compares claims with extended resources, by preparation time, memory, throughput and packing.
 
-Agent and gateway run as processes, and serve a kubelet that starts no containers. The real
-kube-scheduler binds the pods in three variants: with gputile's extender, with an extender that
-decides nothing, and without an extender. The variants alternate in short rounds, so that other load
-on the machine affects all variants equally. The ratios are medians over the rounds. If
-``GPUTILE_TRACE`` names a trace, the trace is replayed on nodes that serve claims, where
-kube-scheduler chooses the GPUs.
+Agent and gateway run as processes, and serve a fake kubelet that starts no containers. The real
+kube-scheduler binds pods with claims in three variants: with gputile's extender, with an extender
+that decides nothing, and without an extender. In a fourth variant, the pods request extended
+resources instead of claims, and use gputile's extender. The variants alternate in short rounds, so
+that other load on the machine affects all of them equally. The ratios are medians over the rounds.
+If ``GPUTILE_TRACE`` names the directory of a trace, the trace is replayed on nodes that serve
+claims, where kube-scheduler chooses the GPUs.
 """
 
 import asyncio

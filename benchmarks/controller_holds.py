@@ -1,6 +1,4 @@
-"""Drives the controller's handlers: events of pods and nodes, complete lists, and rounds of
-planning.
-"""
+"""Runs the controller's handlers for ``loop_holds``: for events, complete lists and planning."""
 
 import asyncio
 import gc
@@ -100,7 +98,7 @@ class Bench:
         """Apply the lists that a service starts with, and run one round."""
         await self.view.node_event(Replaced(self.nodes))
         await self.view.pod_event(Replaced(self.pods))
-        gc.freeze()  # as the controller does
+        gc.freeze()  # The controller does the same.
         await self.rounds.run_round()
 
 
@@ -313,7 +311,7 @@ async def _many_without_room(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _scrape(bench: Bench, meter: LoopMeter) -> None:
-    connection: Any = None  # nothing is sent
+    connection: Any = None  # not used, because nothing is sent
     settings = ControllerSettings("bench", "bench", "bench")
     controller = Controller(connection, bench.view.ledger.configuration, settings)
     await controller.cluster_state.node_event(Replaced(bench.nodes))

@@ -1,4 +1,4 @@
-"""Drives the extender's handlers: complete lists, events of pods, requests, and new prices."""
+"""Runs the extender's handlers for ``loop_holds``: for events, lists, requests and new prices."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,7 +34,7 @@ from gputile.kube.objects import Applied, Deleted, Replaced
 
 NODES, PODS, LARGE = 5_000, 50_000, 2_000
 _ENDS_NS = 10**18
-_UNITS = 16  # memory of each GPU, on the nodes where a pod preempts others
+_UNITS = 16  # memory units of each GPU on the nodes where a pod preempts others
 Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 
 
@@ -222,7 +222,7 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             await asyncio.sleep(0)
         asked, arrays = demand.demand(), engine.ledger.node_arrays.copy()
         await asyncio.sleep(0)
-        found = await asyncio.to_thread(prices, asked)  # the extender does this in a process
+        found = await asyncio.to_thread(prices, asked)  # the extender uses another process for this
         engine.packing_state = await asyncio.to_thread(build, arrays, found)
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))

@@ -1,9 +1,9 @@
 """Measures how the cost of each decision grows with the cluster and with the size of a gang.
 
-Each curve shows CPU time over the number of nodes, with eight GPUs and ten pods per node, or over
-the number of pods in one gang. The exponent describes the growth over
-the sizes from a tenth of the largest size on: 0 is constant, and 1 is linear. ``python -m
-benchmarks.growth`` measures the curves, and prints the tables of docs/reference/benchmarks.md.
+A curve shows how CPU time depends on the number of nodes, each with eight GPUs and ten pods, or on
+the number of pods in a gang. The exponent describes the growth from a tenth of the largest size to
+the largest size: 0 means constant time, and 1 means linear growth. ``python -m benchmarks.growth``
+measures the curves, and prints the tables of docs/reference/benchmarks.md.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ NAME = "growth"
 NODES: Final = (100, 316, 1_000, 3_162, 10_000)
 GANGS: Final = (8, 32, 126, 500, 2_000)  # pods
 GANG_NODES: Final = 5_000
-_COMPARED: Final = 100  # nodes that a preemptor compares
+_COMPARED: Final = 100  # nodes on which a pod compares victims
 _PODS_A_NODE, _GANG, _RUNS, _TIMES = 10, 64, 200, 3
 _STARTED_S: Final = 1_000_000.0  # Unix time; 0 would mean an unknown start
 

@@ -2,8 +2,8 @@
 
 The cluster has 5,000 nodes and 50,000 pods, with 1,000 gangs or one gang of 2,000 pods. While its
 event loop is blocked, a service answers no requests and renews no Lease. The target applies to the
-CPU time of the loop's thread. The wall-clock time is also printed, but it includes the time of
-other programs. Handlers run as in the service, with an API server in memory.
+CPU time of the loop's thread. The wall-clock time is also printed, but it includes the time that
+other programs use. The handlers run as in the service, with an API server in memory.
 """
 
 import asyncio

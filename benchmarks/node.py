@@ -1,8 +1,8 @@
 """Measures the agent on a real kubelet, while the kubelet admits 200 pods and while it is idle.
 
-The values are start, memory, latency and idle CPU. Kubelet, containerd, runc and the control plane
-share the machine's cores with the agent, as on a node that starts many containers. The benchmark
-needs root.
+The measured values are the time to start, the memory, the latency of calls, and the idle CPU usage.
+Kubelet, containerd, runc and the control plane share the machine's cores with the agent, as on a
+node that starts many containers. The benchmark needs root.
 """
 
 import re
@@ -52,7 +52,7 @@ def run() -> Iterator[Result]:
         yield Result(
             NAME, f"memory, 8 GPUs, {PODS} pods", resident_mib(here.agent.pids()), "MiB", 80.0
         )
-        time.sleep(SETTLE_S)  # the status of the last pods is still being written
+        time.sleep(SETTLE_S)  # Wait until the status of all pods has been written.
         used, since = cpu_seconds(here.agent.pids()), time.perf_counter()
         time.sleep(IDLE_S)
         yield Result(

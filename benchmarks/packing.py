@@ -1,10 +1,10 @@
-"""Compares placement policies on mixes of pods that no file of the trace contains.
+"""Compares placement policies on mixes of pods that no workload of the trace contains.
 
-The command is ``python -m benchmarks.packing --trace DIR``. ``make bench`` compares packing only
-with FGD, if ``GPUTILE_TRACE`` names the directory. The pods of a mix are drawn from a workload of
-the trace, but one or two of its proportions differ: the part of the GPU demand in shares, in pods
-with several GPUs or in pods for some models, or the number of pods without GPUs. The pods arrive
-as in the replay.
+The command is ``python -m benchmarks.packing --trace DIR``. If ``GPUTILE_TRACE`` names the
+directory, ``make bench`` compares packing with FGD only. The pods of a mix are drawn from a
+workload of the trace, but in other proportions. One or two of these values differ: the part of the
+GPU demand that comes from shares of a GPU, from pods with several GPUs, or from pods that accept
+only some GPU models, and the number of pods without GPUs. Pods arrive as in ``benchmarks.replay``.
 """
 
 import argparse

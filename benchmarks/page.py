@@ -1,7 +1,7 @@
-"""Measures what the cluster's web page costs a browser, and what its viewers cost the server.
+"""Measures the speed of the web page in a browser, and the load that viewers cause on its server.
 
-The API server comes from the tests. The page's server is a separate process, and the browser is a
-real browser.
+The API server is the fake of the tests. The server of the page is a separate process, and the
+browser is a real one.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ async def _served(nodes: int) -> AsyncIterator[_Page]:
             try:
                 assert process.stdout is not None
                 address = (await process.stdout.readline()).decode().strip()
-                while cluster.count("watch") < 2:  # it watches once it has listed everything
+                while cluster.count("watch") < 2:  # The server starts both watches after the lists.
                     await asyncio.sleep(0.1)
                 await asyncio.sleep(2)
                 yield _Page(cluster, process.pid, address)

@@ -1,9 +1,9 @@
 """Compares preemption with the best choice on small clusters, and with kube-scheduler on a trace.
 
-On small clusters, all algorithms choose for the same state. The trace (``GPUTILE_TRACE``) is
-replayed on one cluster with gputile and on another with kube-scheduler. A pod that does not fit
-preempts pods of lower priority, and these pods start again when they fit. The priorities are the
-trace's QoS classes: BE, Burstable, LS and Guaranteed.
+On small clusters, all algorithms choose victims in the same state of the cluster. The trace
+(``GPUTILE_TRACE``) is replayed on one cluster with gputile and on another with kube-scheduler. A
+pod that does not fit preempts pods of lower priority, which start again as soon as they fit. The
+trace's QoS classes are used as priorities: from low to high, BE, Burstable, LS and Guaranteed.
 """
 
 import csv
@@ -155,7 +155,7 @@ def gputile_choice(stage: Stage, index: int, priority: int, now: float) -> Choic
 
 def scheduler_choice(stage: Stage, index: int, priority: int, now: float) -> Choice | None:
     """Choose victims as kube-scheduler does."""
-    del now  # kube-scheduler compares start times only
+    del now  # kube-scheduler only compares start times
     shape = stage.cluster.shapes[index]
     found = scheduler_victims(stage.open_nodes(index), Asked(shape.gpus, shape.milli, priority))
     return (
@@ -305,7 +305,7 @@ class _Replay:
     kinds: Sequence[int]
     runtime: Sequence[float]
     result: Preempted = field(default_factory=Preempted)
-    # The end time of each running pod, its number, and the number of its start.
+    # The end time and the number of each running pod, and how often the pod has started.
     ends: list[tuple[float, int, int]] = field(default_factory=list)
     starts: dict[int, int] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
@@ -368,7 +368,7 @@ class _Replay:
             assert held is not None
             self.result.evictions += 1
             self.result.lost += held.lost(now)
-            self.starts[int(uid)] += 1  # so that the scheduled end of this start is ignored
+            self.starts[int(uid)] += 1  # so that the end planned for this start is ignored
             self.waiting.add(int(uid))
         return self._start(pod, now, choice)
 

@@ -1,11 +1,10 @@
-"""Measures how long a pod waits in kube-scheduler although it fits, behind thousands of pods that
-do not fit.
+"""Measures how long a pod that fits waits while kube-scheduler retries many pods that do not fit.
 
-The other pods are in another namespace. The extender refuses them, because no single GPU has enough
-free memory. Pods without GPUs end continuously, and each end makes kube-scheduler retry every
-refused pod. Meanwhile single pods that fit are created. All variants are measured in one run:
-without the other pods, with kube-scheduler's default back-off, with a higher priority, and with the
-back-off of examples/extender/scheduler.yaml.
+The pods that do not fit are in another namespace. The extender refuses them, because no single GPU
+has enough free memory. Pods without GPUs end continuously, and whenever one ends, kube-scheduler
+retries all refused pods. Meanwhile, pods that fit are created one after the other. Four variants
+are measured in one run: without the refused pods, with kube-scheduler's default back-off, with a
+higher priority for the pods that fit, and with the back-off of examples/extender/scheduler.yaml.
 """
 
 import statistics
@@ -30,7 +29,7 @@ from benchmarks.report import Result
 
 NAME = "queue"
 NODES, CROWD, PODS = 50, 2_000, 5
-SETTLE_SECONDS = 150.0  # until the back-off of the crowd's pods has reached its maximum
+SETTLE_SECONDS = 150.0  # after this time, the back-off of the refused pods is at its maximum
 ENDS_SECONDS = 2.0  # between the ends of two pods
 PATIENCE_SECONDS = 300.0
 BACKOFF = "podMaxBackoffSeconds"
@@ -39,7 +38,7 @@ nodes:
 - {{name: 'n', count: {NODES}, mode: cgpu,
    gpus: {{count: 4, model: Tesla T4, memory: 16GiB}}, taints: []}}
 """
-# FILLING leaves 6 of 16 units free on each GPU.
+# After FILLING, 6 of 16 units are free on each GPU.
 FILLING, TOO_LARGE, SMALL = ({"aliyun.com/gpu-mem": units} for units in (10, 8, 1))
 
 

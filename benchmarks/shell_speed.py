@@ -1,7 +1,7 @@
 """Measures the CPU time of commands that users wait for, compared with an empty Python program.
 
-The benchmark measures complete processes. A plain HTTP server with prepared objects is the API
-server, so that only the command's own work is measured.
+The benchmark measures complete processes. A plain HTTP server with prepared objects serves as the
+API server, so that only the command's own work is measured.
 """
 
 import http.server

@@ -1,8 +1,8 @@
 """Compares packing with binpack on 1,000 random clusters of 1 to 12 nodes.
 
-The measure is the number of allocated GPUs, as on a trace. The number of placed pods would be
-misleading, because a pod with four GPUs uses the GPUs of several small pods. This number is printed
-too. No policy that decides about one pod at a time is better than another policy on every cluster.
+The policies are compared by the number of allocated GPUs, as in the replay. The number of placed
+pods is printed too, but can mislead, because a pod with four GPUs takes the GPUs of several small
+pods. No policy that decides about one pod at a time is better than another on every cluster.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Measures the extender's start with 5,000 nodes and 50,000 pods, and its memory.
 
 The API server is a plain HTTP server that serves pages of prepared objects, so that only the
-extender's own work is measured. The time of the initial lists is compared with that of a client
-that reads the same bytes and discards them.
+extender's own work is measured. The start is compared with the time in which a client reads the
+same lists and discards them.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Start:
 async def start(nodes: list[bytes], pods: list[bytes]) -> Start:
     """Start an extender on a cluster of these objects, measure it, and stop it."""
     port, own = free_ports(2)
-    # The short timeout ends the watches, which do not end by themselves.
+    # Watches never end by themselves. The short timeout ends them.
     runner = web.AppRunner(_api_server(nodes, pods), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

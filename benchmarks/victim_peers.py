@@ -2,8 +2,8 @@
 
 kube-scheduler (``DefaultPreemption``) removes all pods of lower priority from a node. It then adds
 back the pods that can stay, in descending order of priority. It compares nodes by the highest
-priority of the victims, the sum of their priorities, their number, and the latest start. Here its
-filters check GPUs as if kube-scheduler knew them, and there are no PodDisruptionBudgets.
+priority of the victims, the sum of their priorities, their number, and the latest start. In this
+module, unlike in kube-scheduler, the filters also check GPUs. There are no PodDisruptionBudgets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-_OFFSET = 2**31  # kube-scheduler adds it to each priority, so that more victims have a larger sum
+_OFFSET = 2**31  # kube-scheduler adds this to each priority, so that more victims have a larger sum
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Measures the CPU time of ``gputile simulate`` on large clusters in which each pod is an object.
+"""Measures the CPU time of ``gputile simulate`` on large clusters, with a manifest for each pod.
 
 The benchmark measures complete processes. The requests resemble those of the openb trace. Most pods
 request a part of a GPU or one GPU, and some request several GPUs or none. CPU and memory vary

@@ -1,5 +1,6 @@
-"""Runs ``python -m benchmarks.replay --trace DIR``, which compares placement policies on one
-cluster.
+"""Replays a trace on one cluster with several placement policies, and compares the results.
+
+The command is ``python -m benchmarks.replay --trace DIR``.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Builds a trace's cluster on the ledger and the placement engine of a live cluster.
+"""Builds the cluster of a trace from the ledger and the placement engine that the extender uses.
 
 In a trace, shares and whole GPUs can be on the same node. Therefore all nodes are in mode ``cgpu``,
 a GPU has 1,000 memory units, and a pod for n whole GPUs requests all units of n GPUs.

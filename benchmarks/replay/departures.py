@@ -1,10 +1,10 @@
-"""Replays pods that leave again, with the creation and deletion times of the trace.
+"""Replays pods that leave again, by the creation and deletion times of the trace.
 
-The published trace uses one hundredth of the cluster at any time. To load the cluster, the replay
-takes several copies of the trace, and shifts each copy cyclically by a random part of its span. It
-then compresses the creation times until the peak demand is ``load`` times the number of GPUs. The
-peak demand is computed as if no pod were ever refused. A pod runs as long as in the trace, counted
-from its start.
+The pods of the published trace use one hundredth of the cluster at any time. To load the cluster,
+the replay uses several copies of the trace, and shifts each copy cyclically by a random part of its
+time span. The creation times are then compressed until the peak demand is ``load`` times the number
+of GPUs. The peak demand is computed as if every pod started at its creation. A pod that starts
+later still runs for the same time as in the trace.
 """
 
 import heapq
@@ -131,7 +131,7 @@ class _Run:
                 self._leave()
             index = int(self._schedule.pods[pod])
             self._placer.arrive(str(pod), index)
-            # No pod overtakes another one of the same shape.
+            # No pod starts before an earlier pod of the same shape.
             if self._waits[index] or not self._start(pod, now):
                 self._waiting[index].append(pod)
                 self._waits[index] = True
@@ -148,7 +148,7 @@ class _Run:
     def _leave(self) -> None:
         now, gone, row = heapq.heappop(self._running)
         self._placer.cluster.release(str(gone))
-        # Nothing became free elsewhere: a waiting pod fits this node or none.
+        # Only this node has more free resources than before, so no other node needs to be tried.
         while len(fitting := np.flatnonzero(self._waits & self._room.fits(row))):
             index = min(fitting.tolist(), key=lambda each: self._waiting[each][0])
             self._start(self._waiting[index].popleft(), now)

@@ -255,8 +255,8 @@ class Fgd:
         later = self._fragments.of(
             left, ways.reshape(-1, width), np.repeat(allowed, number, axis=0)
         )
-        # Rounded, because the last digits depend on the order of the terms. Otherwise a difference
-        # of 0 would score 49 instead of 50.
+        # Rounded, because the last digits depend on the order of additions. Without rounding, a
+        # difference of 0 could score 49 instead of 50.
         gain = np.round(before[:, None] - later.reshape(count, number), 6)
         scores = np.where(possible, np.trunc(100 / (1 + np.exp(-gain / 1000))), -1.0)
         gpus = scores.argmax(axis=1)

@@ -1,4 +1,4 @@
-"""Replays workloads of a trace with each placement policy, several in parallel."""
+"""Replays workloads of a trace with several placement policies, on all CPUs in parallel."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Reads the files of a trace: nodes, pods, orders of arrivals, and orders that break ties."""
+"""Reads the files of a trace: nodes, pods, the pods' order of arrival, and the rank of nodes."""
 
 import csv
 import io

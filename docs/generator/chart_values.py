@@ -1,4 +1,4 @@
-"""Lists the values of the chart, from the comments of its values.yaml."""
+"""Lists the values of the chart with their defaults and comments, from its values.yaml."""
 
 import json
 from collections.abc import Iterator

@@ -19,10 +19,10 @@ _TYPES = {
     "labelled_counter": "counter",
 }
 _OF_EACH = "{component}"
-# Shared code gets the metric's prefix from its callers: the name of the function, and the index
-# of the argument.
+# By module of shared code: the function whose callers pass the prefix of a metric, and the index of
+# the argument with the prefix.
 _CALLERS = {"telemetry": ("LoopLag", 0), "reflector": ("export_reflectors", 1)}
-# Only the extender exports the metrics of its ledger. The controller and the simulator do not.
+# The controller and the simulator have a ledger too, but only the extender exports its metrics.
 _EXPORTERS = {"ledger": "extender"}
 
 

@@ -1,4 +1,4 @@
-"""Lists the resources, labels and annotations in ``gputile.api.well_known``, from its comments."""
+"""Lists the resources, labels and annotations of ``gputile.api.well_known`` and their comments."""
 
 import re
 from typing import NamedTuple

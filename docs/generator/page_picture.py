@@ -1,4 +1,4 @@
-"""Draws the picture of the web page, which shows the demo's cluster in a real browser.
+"""Draws the picture of the web page with the demo's cluster, by a real browser.
 
 The page is the output of ``gputile simulate -o html``. ``make picture`` draws the picture again. No
 test compares this picture with the page, because fonts and browsers differ between machines.
@@ -29,7 +29,7 @@ def page() -> str:
             placed, is no failure.
     """
     words = demo_words()
-    words = words[: words.index("--compare")]  # a page shows one policy
+    words = words[: words.index("--compare")]  # because a page shows only one policy
     run = (sys.executable, "-c", "from gputile.cli.main import main; main()", *words, "-o", "html")
     done = subprocess.run(run, cwd=DOCS.parent, check=False, capture_output=True, text=True)
     if done.returncode != 3:

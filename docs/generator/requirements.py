@@ -1,4 +1,4 @@
-"""Lists the requirements by id, and the tests that verify them by the marker ``requirement``."""
+"""Lists the requirements, and for each the tests whose marker ``requirement`` contains its id."""
 
 import ast
 import tomllib

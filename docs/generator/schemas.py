@@ -1,6 +1,6 @@
-"""Writes JSON Schemas from the types that gputile decodes and encodes.
+"""Writes a JSON Schema for each type of file or output that gputile decodes or encodes.
 
-The same files are written into the package and into docs/reference.
+The same schemas are written into the package and into docs/reference.
 """
 
 import json

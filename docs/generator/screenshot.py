@@ -1,4 +1,4 @@
-"""Draws the picture of a terminal after ``make demo``, as SVG by Rich."""
+"""Draws a terminal with the output of ``make demo`` as an SVG picture, by Rich."""
 
 import io
 import os
@@ -17,7 +17,7 @@ CUT = "[...]"
 _TITLE = (
     "What make demo prints: each GPU as a bar with the pods on it, and how many GPUs packing saves"
 )
-# fonts that readers have, so that nothing is loaded
+# fonts that most readers have installed, so that the picture loads no fonts
 _FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 # Rich's template without its web fonts.
 _FORM = (

@@ -1,15 +1,15 @@
-"""Waits until the node has a GPU, and then executes the given command in its own process.
+"""Waits until the node has a GPU, and then replaces its own process by the given command.
 
 ``python -m gputile.node.idle ROOT PORT CLEANUP COMMAND...``
 
 The DaemonSet has a pod on every node, because no label reliably shows which nodes have GPUs. On a
-node without a GPU only this process runs. It asks the kernel for GPUs twice a minute, and answers
-probes. The kernel lists a GPU even if no driver is installed. This module must import almost
-nothing, so that the process needs only 10 MiB of memory.
+node without a GPU, only this process runs in the pod. It looks for GPUs in /sys and /dev twice a
+minute, and answers the kubelet's probes. The kernel lists a GPU there even if no driver is
+installed. This module must import almost nothing, so that the process needs only 10 MiB of memory.
 
-``CLEANUP`` is a command as a JSON list. It removes what an earlier agent published about GPUs that
-are no longer in the node. It is repeated until it succeeds, and probes wait while it runs. An empty
-list means no command.
+``CLEANUP`` is a command as a JSON list. The command removes what an earlier agent published about
+GPUs that are no longer in the node. It is repeated until it succeeds, and probes are not answered
+while it runs. An empty list means no command.
 """
 
 # Importing pathlib would increase the memory of this process by a tenth.
@@ -27,11 +27,11 @@ _PASSED_THROUGH = "vfio-pci"  # the driver of devices that are passed to a virtu
 
 
 def gpu_evidence(root: str = "/") -> str | None:
-    """Return where the kernel lists a GPU, or None if the node has no GPU.
+    """Return what shows that the node has a GPU, such as a PCI device, or None without a GPU.
 
-    ``root`` is the directory that contains /sys and /dev. A GPU without a driver counts too,
-    because the agent must report that the driver is missing (L1). The GPUs of WSL and of a Tegra
-    are not on the PCI bus.
+    ``root`` is the directory that contains sys and dev. A GPU without a driver counts too, because
+    the agent must report that the driver is missing (L1). The GPUs of WSL and of a Tegra are not on
+    the PCI bus, so the function also checks other files.
     """
     devices = os.path.join(root, "sys/bus/pci/devices")
     for name in _names(devices):
@@ -75,7 +75,7 @@ _ANSWER = (
 
 
 def listen(port: int) -> socket.socket:
-    """Return a listening socket. A connection is accepted with its request, or after a second."""
+    """Return a listening socket. It accepts a connection when data arrives, or after a second."""
     both = socket.has_dualstack_ipv6()  # a cluster may have only IPv6
     family = socket.AF_INET6 if both else socket.AF_INET
     listening = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
@@ -84,7 +84,7 @@ def listen(port: int) -> socket.socket:
 
 
 def answer(listening: socket.socket, until: float) -> None:
-    """Answer every request with the metric, until the monotonic time ``until``."""
+    """Answer each request with the metrics of an idle agent until the monotonic time ``until``."""
     while (left := until - time.monotonic()) > 0:
         listening.settimeout(left)
         try:

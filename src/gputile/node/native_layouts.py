@@ -1,7 +1,7 @@
 """Defines constants of the files and messages that the C code in native/ shares with Python.
 
 `make layouts` writes these constants to native/base/layouts.h, together with the structures that
-native/layouts.py defines. All numbers are little-endian.
+native/layouts.py defines. All numbers in files and messages are little-endian.
 """
 
 from typing import Final
@@ -13,8 +13,8 @@ MOST_GPUS: Final = request.MOST_SHARED_GPUS
 UUID_SIZE: Final = 64
 """The size in bytes of a GPU's UUID with the terminating zero."""
 
-# The limits file consists of lines of words. The first line has the file's name and version, and
-# the last line is its end. The lines between them begin with one of these words, in any order.
+# The limits file consists of lines of words. The first line contains LIMITS_NAME and the version,
+# and the last line LIMITS_END. Each other line begins with one of the following words.
 LIMITS_NAME: Final = "gputile"
 LIMITS_VERSION: Final = "1"
 LIMITS_GPU: Final = "card"

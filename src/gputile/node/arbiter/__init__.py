@@ -1,1 +1,1 @@
-"""Schedules the time of GPUs in turns, by weight, guarantee, ceiling and priority (G4, M5)."""
+"""Lets containers use GPUs in turns, by weight, guarantee, ceiling and priority (G4, M5)."""

@@ -1,8 +1,8 @@
 """Runs the arbiter. The agent starts it as ``python -m gputile.node.arbiter --lock FILE``.
 
-The arbiter reads assignments from standard input, one per line. It must never run without an agent.
-So it exits when standard input is closed, and the kernel kills it if the thread that started it
-ends.
+The arbiter reads assignments from standard input, one per line. An assignment lists all containers
+with their shares. The arbiter must never run without an agent. So it exits when its standard input
+is closed, and the kernel kills the arbiter when the thread of the agent that started it ends.
 """
 
 import argparse
@@ -51,9 +51,9 @@ async def serve() -> None:
 
 
 async def _every_second(arbiter: Arbiter, pipe: asyncio.WriteTransport) -> None:
-    """Retry to create sockets, and report usage that has changed to standard output.
+    """Create missing sockets, and write the used time to standard output if it has changed.
 
-    A report is skipped while the agent has not read the previous one.
+    Nothing is written while the agent has not read the previous report.
     """
     reported: Used = {}
     while True:
@@ -66,9 +66,9 @@ async def _every_second(arbiter: Arbiter, pipe: asyncio.WriteTransport) -> None:
 
 
 def _acquire(lock: int) -> bool:
-    """Lock the file as soon as no other arbiter of the node locks it.
+    """Lock the open file ``lock``. Wait while another arbiter of the node has locked the file.
 
-    Return False if the agent closes standard input before that.
+    Return False if the agent closes standard input during the wait.
     """
     agent = select.poll()
     agent.register(sys.stdin, 0)
@@ -91,7 +91,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    # The arbiter of the next agent waits for the lock, which an arbiter that hangs never releases.
+    # An arbiter that hangs must not keep the lock, for which the next agent's arbiter waits.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,6 +1,6 @@
-"""Defines a container's account and turn on one GPU, and the messages about turns.
+"""Defines the accounts and turns of containers on one GPU, and the messages about turns.
 
-All times are in nanoseconds.
+All times except virtual time are in nanoseconds.
 """
 
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ import msgspec
 from gputile.node.native_layouts import SHARE_WHOLE
 
 WHOLE: Final = SHARE_WHOLE
-_SCALE: Final = 1000  # virtual time is in picoseconds, to limit rounding errors
+_SCALE: Final = 1000  # virtual time is in picoseconds, to keep rounding errors small
 
 
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A container's share of one GPU's time.
 
-    ``guarantee`` and ``ceiling`` are in millionths of wall-clock time.
+    ``guarantee`` is a minimum and ``ceiling`` a maximum, in millionths of wall-clock time.
     """
 
     weight: int = 1
@@ -32,9 +32,9 @@ def virtual_time(spent: int, share: Share) -> int:
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket of time, whose ``level`` may become negative.
+    """A token bucket that contains GPU time. Its ``level`` may become negative.
 
-    The level rises up to ``most``, by ``rate`` millionths of the elapsed time.
+    The level rises by ``rate`` millionths of the elapsed time, up to ``most``.
     """
 
     rate: int
@@ -56,24 +56,24 @@ class Bucket:
 
 @dataclass(slots=True)
 class Account:
-    """One container's account on one GPU.
+    """What the arbiter records about one container on one GPU.
 
-    ``waiting`` and ``overrun`` contain processes of the container, by number. A process overruns if
-    it still occupies the GPU after it lost its turn.
+    ``waiting`` contains the numbers of the processes that wait for a turn. ``overrun`` contains
+    the processes that still occupy the GPU after they lost their turn.
     """
 
     name: str
     share: Share
     ceiling: Bucket
     guarantee: Bucket
-    virtual: int = 0  # the used GPU time divided by the weight, for the order of turns
+    virtual: int = 0  # the used time divided by the weight, for the order of turns
     used: int = 0
     reported: int = 0  # the maximum that ``used`` has reached
     last_active: int | None = None
     waited: int = 0  # the total waiting time before ``waits_since``
     waits_since: int | None = None  # None while the container does not wait
     waiting: dict[int, None] = field(default_factory=dict)  # in the order of arrival
-    overrun: dict[int, int] = field(default_factory=dict)  # when each of them lost its turn
+    overrun: dict[int, int] = field(default_factory=dict)  # when each process lost its turn
     in_joint_set: bool = False  # whether turns on this GPU begin together with turns on other GPUs
     wants_joint_turn: bool = False  # whether the container waits for such a joint turn
     ended_at: int | None = None  # when a turn on this GPU last reached its end
@@ -104,15 +104,15 @@ class Account:
         return self.waited + (now - self.waits_since if self.waits_since is not None else 0)
 
     def reported_use(self) -> int:
-        """Return the used time for a counter. It never decreases, even after a refund."""
+        """Return the used time as a counter, which does not decrease after a refund."""
         self.reported = max(self.reported, self.used)
         return self.reported
 
     def charge(self, spent: int, contended: int) -> None:
         """Charge the time ``spent`` to the account. Negative times refund an earlier charge.
 
-        Other containers waited for the GPU during ``contended``, which is a part of ``spent``. Only
-        this part is charged to the guarantee.
+        ``contended`` is the part of ``spent`` during which other containers waited for the GPU.
+        Only this part is charged to the guarantee.
         """
         self.virtual += virtual_time(spent, self.share)
         self.used += spent
@@ -131,7 +131,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Process ``member`` may submit work for ``length``, or until a ``Limit`` if that is 0."""
+    """Process ``member`` may submit work for ``length``, or until a ``Limit`` if that time is 0."""
 
     member: int
     turn: int
@@ -140,7 +140,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Process ``member`` must return the turn after the time ``remaining``."""
+    """Process ``member`` must return its turn when the time ``remaining`` has passed."""
 
     member: int
     turn: int
@@ -152,7 +152,7 @@ TimesliceMessage = Grant | Limit
 
 @dataclass(slots=True)
 class Turn:
-    """A turn of an account on one GPU."""
+    """A period in which the processes of one container may use one GPU."""
 
     number: int
     account: Account
@@ -165,5 +165,5 @@ class Turn:
     used: int = 0
     contended: int = 0  # for how long other containers waited during the turn
     unbounded: bool = False  # began without an end, so processes may have submitted much work
-    worked: int = 0  # the sum of ``used`` over the periods after which no process held the turn
-    open_until: int = 0  # until then the turn does not end if no process holds it
+    worked: int = 0  # the sum of ``used`` over earlier periods of use within the turn
+    open_until: int = 0  # until then, the turn continues even if no process holds it

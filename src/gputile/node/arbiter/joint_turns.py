@@ -1,11 +1,12 @@
 """Decides which turns begin now.
 
-The algorithm is conservative backfilling. Candidates are planned in the order of their rank. Each
-is planned for the earliest time at which no higher-ranked candidate needs any of its GPUs. A
-candidate that is planned for now gets a turn on all its GPUs, or on none. A candidate may use a GPU
-before a higher-ranked candidate needs it, if it returns the GPU in time. So no candidate waits for
-a lower-ranked one, and none occupies a GPU while it waits for another GPU. Kernels may outlast
-their turns, so the GPUs of a candidate that has waited for long are reserved for it.
+The candidates are the containers that want a turn. The algorithm is conservative backfilling.
+Candidates are planned in the order of their rank, each for the earliest time at which no
+higher-ranked candidate needs any of its GPUs. If this time is now, the candidate gets a turn on all
+its GPUs. A lower-ranked candidate may use a GPU until a higher-ranked candidate needs the GPU. So
+no candidate waits for a lower-ranked one, and none occupies a GPU while it waits for another GPU.
+Work on a GPU may outlast its turn and delay a candidate. Therefore, once a candidate has waited for
+long, its GPUs are reserved for it.
 
 This module uses no clock and no I/O. All times are in nanoseconds.
 """
@@ -61,8 +62,8 @@ def turns_to_begin(
     """Return the turns that begin at ``now``.
 
     ``busy_until`` contains the time when each GPU is expected to be free, or None for a free GPU. A
-    turn is assumed to last one ``quantum``. A turn does not begin if it would have to end within
-    ``least``.
+    turn is assumed to last one ``quantum``. A turn does not begin if a higher-ranked candidate
+    needs one of its GPUs within ``least``.
     """
     gpus = {
         uuid: _SharedGpu(until is None, now if until is None else until)

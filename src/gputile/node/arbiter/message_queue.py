@@ -1,10 +1,10 @@
-"""Limits each container's share of the arbiter's time when its processes send many messages.
+"""Prevents containers that send many messages from delaying the messages of other containers.
 
 Time is divided into windows. In each window, ``GUARANTEED`` messages are divided equally among all
-containers. Containers that send more take turns in using up to ``SHARED`` further messages.
-Messages beyond the limits of a window count in the next windows. So a container that sends few
-messages is served at once. Containers that flood the arbiter wait for the next window, and delay
-each other before they delay others.
+containers. Up to ``SHARED`` further messages are handled for containers that send more, one
+container after the other. If a container exceeds the limits of a window, the excess counts in the
+next windows. So a container that sends few messages is served at once. Containers that flood the
+arbiter wait for the next window, and delay each other before they delay other containers.
 
 This module does no I/O. The event loop is a parameter.
 """
@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-# A message takes about 25 us, so these limits allow half a core. A container that follows the
-# protocol never waits. At the end of a turn, each of its 64 holders sends at most BUSY, DONE and
-# WANT, which is 192 messages in all.
+# A message takes about 25 us, so at these limits the arbiter uses half a core. A container that
+# follows the protocol never waits. At the end of a turn, each of the at most 64 processes that hold
+# the turn sends at most BUSY, DONE and WANT, which is 192 messages in all.
 WINDOW_S: Final = 0.02
 GUARANTEED: Final = 200  # messages per window that are divided among all containers
 SHARED: Final = 200  # messages per window that all containers may use
@@ -25,13 +25,13 @@ AT_ONCE: Final = 16  # messages from one source before the next source is served
 class MessageSource(Protocol):
     """A connection or a listening socket of a ``container``.
 
-    The source calls ``submit`` whenever it can be read and is not paused.
+    The source calls ``MessageQueue.submit`` whenever it can be read and is not paused.
     """
 
     container: str
 
     def handle(self, most: int) -> int:
-        """Handle messages until no more are left or the cost reaches ``most``. Return the cost."""
+        """Handle messages until none is left or their cost reaches ``most``. Return the cost."""
 
     def pause(self) -> None:
         """Stop reading."""
@@ -40,7 +40,7 @@ class MessageSource(Protocol):
         """Resume reading, unless the source is closed."""
 
     def close_if_hung_up(self) -> None:
-        """Close the source if the peer has closed it, which a paused source does not notice."""
+        """Close the source if its peer has hung up. A paused source does not notice this itself."""
 
 
 class QueueClock(Protocol):
@@ -54,9 +54,9 @@ class QueueClock(Protocol):
 
 
 class MessageQueue:
-    """Handles messages, and queues the sources that exceed the limits of the current window.
+    """Handles messages, and queues the sources of containers that exceed the window's limits.
 
-    ``containers`` is the number of containers, among which the guaranteed messages are divided.
+    ``containers`` is the number of containers that share the guaranteed messages.
     """
 
     def __init__(self, loop: QueueClock) -> None:
@@ -69,7 +69,7 @@ class MessageQueue:
         self._scheduled = False
 
     def submit(self, source: MessageSource) -> None:
-        """Handle messages of ``source`` now, or queue the source if it exceeds the limits."""
+        """Handle messages of ``source``, or queue it if its container exceeds the limits."""
         self._begin_window()
         may_share = self._shared < SHARED and not self._waiting
         if source.container not in self._waiting and (
@@ -105,21 +105,21 @@ class MessageQueue:
         return self._spent.get(container, 0.0) * self.containers < GUARANTEED
 
     def _handle(self, source: MessageSource) -> None:
-        cost = max(1, source.handle(AT_ONCE))  # an incomplete message counts as one message
+        cost = max(1, source.handle(AT_ONCE))  # an incomplete message costs as much as a message
         if self._has_guarantee(source.container):
             self._spent[source.container] = self._spent.get(source.container, 0.0) + cost
         else:
             self._shared += cost
 
     def _next(self) -> str | None:
-        """Return the next container to serve, or None if all exceed the limits of the window."""
+        """Return the next container to serve, or None if all waiting ones exceed the limits."""
         first = next(iter(self._waiting), None) if self._shared < SHARED else None
         return next(
             (container for container in self._waiting if self._has_guarantee(container)), first
         )
 
     def _serve(self) -> None:
-        """Serve one source. The event loop handles other events before the next source."""
+        """Serve one queued source. The event loop handles other events before the next one."""
         self._scheduled = False
         self._begin_window()
         container = self._next()

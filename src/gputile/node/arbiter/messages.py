@@ -1,8 +1,9 @@
-"""Encodes the messages of the arbiter to its clients and to the agent.
+"""Encodes and decodes the messages between the arbiter and its clients or the agent.
 
-A client is the library in a container. Arbiter and clients exchange messages of 32 bytes
-(docs/reference/arbiter-protocol.md). Arbiter and agent exchange lines of JSON. The agent sends all
-containers with their shares. The arbiter reports the time that each container has used each GPU.
+A client is a process in a container that has loaded the library. Arbiter and clients exchange
+messages of 32 bytes (docs/reference/arbiter-protocol.md). Arbiter and agent exchange lines of JSON.
+The agent sends the list of all containers with their shares. The arbiter reports how long each
+container has used each GPU.
 """
 
 import struct
@@ -43,7 +44,7 @@ _WITHOUT_VERSION: Final = (MessageKind.HELLO, MessageKind.WELCOME)
 
 
 class ProtocolError(ValueError):
-    """The bytes are not a valid message."""
+    """The bytes from a client are not a valid message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def decode(data: bytes) -> Message:
 
 
 def uuid_fields(uuid: str) -> tuple[int, int]:
-    """Return ``a`` and ``b`` of the message ``GPU`` for the UUID of a GPU or MIG instance.
+    """Return the fields ``a`` and ``b`` of a message ``GPU`` for the UUID of a GPU or MIG instance.
 
     Raises ProtocolError if the UUID is invalid.
     """
@@ -95,13 +96,13 @@ DEFAULT_LONGEST_WAIT_MS: Final = 1000
 
 
 class LineError(ValueError):
-    """The line is not a valid message of arbiter or agent."""
+    """A line from the arbiter or the agent is not a valid message."""
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All containers that the arbiter serves, and the arbiter's settings.
 
-    ``containers`` has each container's share of each of its GPUs, by allocation directory and UUID.
+    ``containers`` maps the allocation directory of a container to its share of each GPU, by UUID.
     """
 
     containers: dict[str, dict[str, Share]] = {}
@@ -130,7 +131,7 @@ def encode_line(message: Assignment | Used) -> bytes:
 
 
 def decode_line(line: bytes, kind: type[T]) -> T:
-    """Decode a line. Raises LineError if the line is not a message of this kind."""
+    """Decode a line. Raises LineError if the line is not a message of the type ``kind``."""
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -2,7 +2,7 @@
 
 Work that spans GPUs, such as NCCL's, occupies its first GPU until it also gets the other GPUs. So
 the GPUs that a container uses together form a joint set. The container gets turns on all GPUs of
-the set, or on none. ``TimeSliceScheduler`` manages the turns and accounts of one GPU, and
+its set, or on none. ``TimeSliceScheduler`` manages the turns and accounts of one GPU, and
 ``turns_to_begin`` decides which turns begin. docs/concepts/arbiter.md describes the rules.
 
 This module uses no clock and no I/O. All times are in nanoseconds.
@@ -16,9 +16,9 @@ from gputile.node.arbiter.accounts import Account, Share, TimesliceMessage, Turn
 from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Rank, TimeSliceScheduler
 
-# The GPUs of a joint set that has waited for this many quanta are reserved for as many quanta.
+# After a joint set has waited for this many quanta, its GPUs are reserved for the same time.
 RESERVED_QUANTA: Final = 4
-RECHECK_AFTER: Final = 1 * MS  # the interval of checks on GPUs that stay idle
+RECHECK_AFTER: Final = 1 * MS  # the interval of checks whether a turn can begin on idle GPUs
 TOGETHER_FOR: Final = 10_000 * MS  # how long GPUs stay in a joint set after their last joint use
 
 GpuMessages = list[tuple[str, TimesliceMessage]]
@@ -31,14 +31,14 @@ _GpuAccount = tuple[str, TimeSliceScheduler, Account]
 class JointSet:
     """The GPUs that a container uses together, and the state of its current round.
 
-    A round begins with the container's first turn on one of these GPUs. It lasts while the
-    container has a turn on at least one of them.
+    A round begins when the container has no turn on these GPUs and gets one. The round lasts as
+    long as the container has a turn on at least one of the GPUs.
     """
 
-    seen: dict[str, int] = field(default_factory=dict)  # the last joint use of each GPU
+    seen: dict[str, int] = field(default_factory=dict)  # when each GPU was last used jointly
     gpus: tuple[str, ...] = ()  # the GPUs of the set, sorted by UUID
-    joined: set[str] = field(default_factory=set)  # GPUs on which a turn began later in the round
-    # The last round left unfinished work on several GPUs, so the next round gets all GPUs.
+    joined: set[str] = field(default_factory=set)  # GPUs on which a turn began during the round
+    # True if the last round left unfinished work on several GPUs. The next round gets all GPUs.
     continues: bool = False
     continued: bool = False  # whether the current round continues such work
 
@@ -46,8 +46,8 @@ class JointSet:
 class NodeTimeSlices:
     """The turns on all GPUs of a node.
 
-    The method for each event returns the resulting messages. ``cost`` is the relative cost of the
-    last event. It is 1 on a GPU that is in no joint set.
+    The methods that handle events return the messages to send. ``cost`` is the cost of the last
+    event, relative to an event on a GPU that is in no joint set.
     """
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
@@ -103,7 +103,7 @@ class NodeTimeSlices:
         return self.tick(uuid, now)
 
     def changed_wakeups(self, now: int) -> dict[str, int | None]:
-        """Return ``wake_at`` of each GPU that events have changed since the last call."""
+        """Return the value of ``wake_at`` for each GPU that has changed since the last call."""
         changed, self._changed = self._changed, set()
         return {uuid: self.wake_at(uuid, now) for uuid in changed}
 
@@ -172,7 +172,7 @@ class NodeTimeSlices:
     def tick(self, uuid: str, now: int, before: set[str] | None = None) -> GpuMessages:
         """Update a GPU and the GPUs that are connected with it, and begin turns.
 
-        After a container was removed, ``before`` contains the GPUs that it connected.
+        ``before`` contains the GPUs that were connected until a container was removed.
         """
         messages: GpuMessages = [(uuid, message) for message in self.gpus[uuid].tick(now)]
         connected = (before or set()) | self._connected(uuid)
@@ -199,7 +199,7 @@ class NodeTimeSlices:
         return messages
 
     def _join_if_overdue(self, uuid: str, now: int) -> None:
-        """Record a joint use if a container overruns a turn while it waits for other GPUs."""
+        """Record a joint use if a container is overdue on a GPU while it waits for other GPUs."""
         gpu = self.gpus[uuid]
         owner = gpu.owner
         if owner is None or owner.in_joint_set or not gpu.is_overdue(now):
@@ -212,7 +212,7 @@ class NodeTimeSlices:
         self._record_joint_use(owner.name, uuid, waits, now)
 
     def _accounts(self, container: str) -> list[_GpuAccount]:
-        """Return UUID, scheduler and the container's account for each GPU in its joint set."""
+        """Return UUID, scheduler and account for each GPU of the container's joint set."""
         gpus = [(uuid, self.gpus[uuid]) for uuid in self._sets[container].gpus]
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
 
@@ -221,7 +221,7 @@ class NodeTimeSlices:
         return [uuid for uuid, gpu, account in self._accounts(container) if gpu.owner is account]
 
     def _update_requests(self, sets: list[str], now: int) -> None:
-        """Request all GPUs of a set if its container waits for a GPU but has no turn."""
+        """Request all GPUs of a set if its container waits for one of them but has no turn."""
         for container in sets:
             accounts = self._accounts(container)
             asks = (
@@ -235,8 +235,7 @@ class NodeTimeSlices:
     def _revoke_overdue(self, sets: list[str], now: int) -> None:
         """Revoke the turns of a container that is overdue on one GPU while it waits for another.
 
-        The next round of the container then continues on all GPUs of its set. A continued round
-        cannot be continued again.
+        The container is then the next one to get all GPUs of its set, but not twice in a row.
         """
         for container in sets:
             joint, owned = self._sets[container], self._owned(container)
@@ -252,7 +251,7 @@ class NodeTimeSlices:
                 joint.joined.clear()
 
     def _end_unused(self, sets: list[str], now: int) -> None:
-        """End a set's turns if no process holds any. Record joint use if several are held."""
+        """End a set's turns if no process holds one. Record joint use if processes hold several."""
         for container in sets:
             owned = self._owned(container)
             in_use = [uuid for uuid in owned if self.gpus[uuid].holders]
@@ -263,7 +262,7 @@ class NodeTimeSlices:
                     self.gpus[uuid].release(now)
 
     def _align_ends(self, sets: list[str], now: int) -> GpuMessages:
-        """If only some turns of a set have an end, end all of them at the earliest end."""
+        """If only some turns of a set have an end, set the earliest of these ends for all turns."""
         messages: GpuMessages = []
         for container in sets:
             owned = self._owned(container)
@@ -341,8 +340,8 @@ class NodeTimeSlices:
     def _joins(self, container: str, now: int) -> list[TurnCandidate]:
         """Return the additional turns that a container wants on other GPUs of its set.
 
-        In one round, a container can join each GPU only once. It cannot join a GPU on which its
-        turn in this round has ended.
+        In one round, a container gets at most one additional turn on each GPU. It gets none on a
+        GPU on which its turn in this round has reached its end.
         """
         since = min(turn.since for turn in self._turns(self._owned(container)))
         return [
@@ -358,12 +357,14 @@ class NodeTimeSlices:
     def _rank(self, container: str, uuid: str, now: int) -> Rank:
         """Return a container's rank on a GPU, or on its joint set if the GPU belongs to the set.
 
-        The largest lead in the set counts, so that no GPU's share is exceeded.
+        The rank on a set follows from the GPU that the container has used most, relative to its
+        share. So the container exceeds its share on no GPU.
         """
         gpu = self.gpus[uuid]
         account = gpu.accounts[container]
         accounts = self._accounts(container) if account.in_joint_set else [(uuid, gpu, account)]
-        # Time in which a ceiling denies a turn does not count, or low ceilings would go first.
+        # Time in which a ceiling denies a turn is not counted as waiting. Otherwise containers with
+        # low ceilings would come first.
         eligible_at = max(gpu.eligible_at(account) for _, gpu, account in accounts)
         since = max(_waits_since(accounts, now), eligible_at)
         if now - since >= self.longest_wait:
@@ -376,7 +377,7 @@ class NodeTimeSlices:
         return (1, 0 if owed else 1, -priority, lead, container)
 
     def _length(self, begin: Begin, now: int) -> int:
-        """Return the length of a turn, or 0 if it lasts until another container wants a GPU."""
+        """Return the length of a turn, or 0 if it lasts until others want one of its GPUs."""
         gpus = [self.gpus[uuid] for uuid in begin.gpus]
         bounds = [
             length for gpu in gpus if (length := gpu.length(gpu.accounts[begin.container], now))

@@ -1,6 +1,6 @@
-"""Connects the scheduler of turns to the sockets in containers and to the clock.
+"""Connects the scheduler of turns to the sockets of the containers and to the clock.
 
-All sockets feed one ``MessageQueue``. A new connection costs as much there as several messages.
+All sockets feed one ``MessageQueue``, in which a new connection costs as much as 32 messages.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ WARN_EVERY_S: Final = 60.0
 HELLO_TIMEOUT_S: Final = 5.0
 # The number of slots in a usage file. Only a process with a slot can use a GPU.
 MOST_CONNECTIONS: Final = 512
-CONNECTION_COST: Final = 32  # to accept a connection takes as long as to handle this many messages
+CONNECTION_COST: Final = 32  # accepting a connection takes as long as handling so many messages
 
 
 class _SocketSource(MessageSource):
-    """A socket that is a source of messages. It is read only while it is not paused."""
+    """A socket as a source of messages. The event loop watches the socket unless it is paused."""
 
     def __init__(self, container: str, sock: socket.socket, arbiter: "Arbiter") -> None:
         self.container = container
@@ -77,7 +77,7 @@ class _SocketSource(MessageSource):
 
 
 class Listener(_SocketSource):
-    """The listening socket in the allocation directory ``container``."""
+    """The listening socket of a container. ``container`` is its allocation directory."""
 
     def __init__(self, container: str, arbiter: "Arbiter") -> None:
         """Create the socket. Raises OSError if the directory does not exist or is not writable."""
@@ -86,7 +86,7 @@ class Listener(_SocketSource):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the directory still contains this socket. A recreated directory does not."""
+        """Whether the directory still contains this socket. False if it was recreated."""
         try:
             found = os.lstat(Path(self.container) / SOCKET)
         except OSError:
@@ -107,7 +107,7 @@ class Listener(_SocketSource):
 
 
 def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
-    """Create a listening socket in ``directory``. Return the socket and the status of its file.
+    """Create a listening socket in ``directory``. Return the socket and ``os.stat`` of its file.
 
     An existing socket is replaced. Raises OSError if the directory does not exist or is not
     writable.
@@ -137,8 +137,8 @@ def _listen_in(directory: Path) -> tuple[socket.socket, os.stat_result]:
 class ContainerConnection(_SocketSource):
     """The connection to the process ``member`` of a container.
 
-    ``uuids`` contains the container's GPUs by the fields of the message ``GPU``.
-    Messages stay in the kernel until they are read, and count as memory of the sender.
+    ``uuids`` contains the UUIDs of the container's GPUs. The keys are the fields ``a`` and ``b`` of
+    a message ``GPU``. Unread messages stay in the kernel, and are charged to the sender's memory.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Arbiter:
         self.listen()
 
     def listen(self) -> None:
-        """Create missing sockets. A container's directory may not have existed until now."""
+        """Create missing sockets. A directory may have been created since the last call."""
         for name, container in self._containers.items():
             if container.listener is not None:
                 if container.listener.is_reachable:

@@ -1,8 +1,8 @@
-"""Schedules turns on one GPU. The scheduler receives events, and returns messages to processes.
+"""Schedules turns on one GPU. The scheduler receives events, and returns messages for processes.
 
 A member is a connected process, identified by a number. The processes of a container share an
-account. A turn belongs to an account, and several processes of the container may hold the turn at
-the same time. docs/concepts/arbiter.md describes the rules.
+account of GPU time. A turn belongs to an account, and several processes of the container may hold
+the turn at the same time. docs/concepts/arbiter.md describes the rules.
 
 This module uses no clock and no I/O. All times are in nanoseconds.
 """
@@ -21,11 +21,11 @@ from gputile.node.arbiter.accounts import (
 )
 
 MS: Final = 1_000_000
-# How long the GPU stays idle for the container whose turn has ended, if its rank is the first
+# How long the GPU stays idle for the container whose turn has ended, if it still ranks first
 GRACE: Final = 1 * MS
 # A turn begins without an end if no other container has used the GPU for this time.
 UNCONTENDED_AFTER: Final = 1000 * MS
-# A container that did not want the GPU for this time gets no credit for the time.
+# A container that did not want the GPU for longer than this gets no credit for that time.
 AWAY_AFTER: Final = 100 * MS
 # At least a quarter of a turn is charged, because the GPU was reserved even if it was idle.
 LEAST_CHARGED_PART: Final = 4
@@ -62,7 +62,7 @@ class TimeSliceScheduler:
 
     @property
     def _enough(self) -> int:
-        """The level that the bucket of an account's ceiling must reach before a turn."""
+        """The level that the bucket ``ceiling`` of an account must reach before a turn begins."""
         return self.quantum // 2
 
     def configure(self, quantum: int) -> None:
@@ -109,7 +109,7 @@ class TimeSliceScheduler:
     # -- messages of processes
 
     def want(self, container: str, member: int, now: int) -> bool:
-        """Record that a process wants the GPU. Return whether it belongs to the container."""
+        """Record that ``member`` wants the GPU. Return whether it belongs to ``container``."""
         self._bring_up_to(now)
         account = self.accounts.get(container)
         if account is None or self._members.get(member, account) is not account:
@@ -124,7 +124,7 @@ class TimeSliceScheduler:
         return account is not None and member in account.waiting
 
     def is_used_by(self, member: int, now: int) -> bool:
-        """Return whether a process holds the turn, or wanted it within the last second."""
+        """Return whether a process holds the turn, or wanted one within the last second."""
         wanted_at = self._wanted_at.get(member)
         return member in self.holders or (wanted_at is not None and now - wanted_at <= USED_WITHIN)
 
@@ -132,7 +132,7 @@ class TimeSliceScheduler:
         return self.turn is not None and self.turn.number == number and member in self.turn.holders
 
     def busy(self, member: int, number: int, now: int) -> bool:
-        """Record that a process waits for the GPU. Return whether the process holds the turn."""
+        """Record that ``member`` still has work on the GPU. Return whether it holds the turn."""
         if self.turn is None or not self.holds(member, number):
             return False
         self.turn.last_message_at = now
@@ -193,12 +193,12 @@ class TimeSliceScheduler:
 
     @property
     def spare(self) -> int:
-        """The longest time that the GPU may stay idle for a joint turn."""
+        """The longest time for which the GPU may stay idle until a joint turn can begin."""
         return self.quantum // SPARE_PART
 
     @property
     def owner(self) -> Account | None:
-        """The account that has the turn, even while none of its processes holds the turn."""
+        """The account that has the turn, even if none of its processes holds the turn now."""
         return self.turn.account if self.turn is not None else None
 
     def is_overdue(self, now: int) -> bool:
@@ -212,7 +212,10 @@ class TimeSliceScheduler:
         )
 
     def free_at(self, now: int) -> int:
-        """Return when the GPU is expected to be free. A long overrun is expected to double."""
+        """Return when the GPU is expected to be free.
+
+        A turn that is late by ``spare`` or more is expected to last for the same time again.
+        """
         turn = self.turn
         if turn is None:
             return now
@@ -222,7 +225,7 @@ class TimeSliceScheduler:
         return now + over if over >= self.spare else max(now, turn.end)
 
     def end_by(self, end: int, now: int) -> list[TimesliceMessage]:
-        """Set the end of a turn without an end."""
+        """Set the end of the current turn if it has none. Return the messages about it."""
         turn = self.turn
         if turn is None or turn.end is not None:
             return []
@@ -230,13 +233,13 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def revoke(self, now: int) -> None:
-        """End a turn that processes still hold. The container is charged for their overrun."""
+        """End the current turn although processes hold it, and charge their overrun."""
         if self.turn is not None:
             self._bring_up_to(now)
             self._lose(self.turn, now)
 
     def release(self, now: int) -> None:
-        """End a turn if no process holds it."""
+        """End the current turn if no process holds it."""
         if self.turn is not None and not self.turn.holders:
             self._bring_up_to(now)
             self._end(now)
@@ -256,7 +259,7 @@ class TimeSliceScheduler:
                 account.refill(now, enough)
         turn = self.turn
         if turn is not None:
-            # If ``now`` is later, the arbiter itself did not run. That time is not charged.
+            # If ``now`` is later than that, the arbiter did not run. That time is not charged.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
             spent = max(0, until - turn.charged_until)
             contended = spent if any(self._competes(a) for a in self.accounts.values()) else 0
@@ -291,7 +294,7 @@ class TimeSliceScheduler:
             self._forgive(account)
 
     def _forgive(self, account: Account) -> None:
-        """Limit the debt of an account whose turn began without an end to one quantum."""
+        """Limit the debt of an account to one quantum, after a turn that began without an end."""
         account.virtual = min(
             account.virtual, self._virtual + virtual_time(self.quantum, account.share)
         )
@@ -357,7 +360,7 @@ class TimeSliceScheduler:
         return account.wants and not (self.turn is not None and self.turn.account is account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return the past or future time from which an account's ceiling permits a turn."""
+        """Return the time, past or future, from which the ceiling of an account permits a turn."""
         if not account.has_ceiling:
             return 0
         at = account.ceiling.full_enough_at(self._enough)
@@ -393,5 +396,5 @@ class TimeSliceScheduler:
         return self.quantum if contended else 0
 
     def lead(self, account: Account) -> int:
-        """Return how far an account's virtual time is ahead of the smallest active one."""
+        """Return how far an account is ahead of the smallest virtual time of active accounts."""
         return account.virtual - self._virtual

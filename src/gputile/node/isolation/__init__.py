@@ -1,1 +1,1 @@
-"""Installs the library of native/ on the node, encodes its limits, and tests their enforcement."""
+"""Installs the library of native/, encodes limits for it, and tests that they are enforced."""

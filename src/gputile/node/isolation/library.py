@@ -1,13 +1,13 @@
-"""Finds and installs the library of native/, and encodes its limits.
+"""Finds and installs the library of native/, and encodes the limits that the library enforces.
 
-The programs of a container load the library through the read-only mount /etc/ld.so.preload. The
-dynamic loader reads this file for every program, whatever the program's environment is. A process
-needs CAP_SYS_ADMIN to remove the mount, but `env -i` would remove the variable LD_PRELOAD. The
-loader of Nix reads another file instead.
+The agent mounts the file /etc/ld.so.preload read-only into each container. For every program, the
+dynamic loader reads this file and loads the library that the file names. The variable LD_PRELOAD
+would not be enough, because `env -i` removes it. To remove the mount, a process needs
+CAP_SYS_ADMIN. The loader of Nix reads /etc/ld-nix.so.preload instead.
 
 The limits are lines of text, because the library has no JSON parser (native/accounting/limits.h).
-The agent writes them into a file that containers mount read-only. All processes of a container map
-the usage file. The agent creates it with a fixed size and full of zeros
+The agent writes the limits into a file that is mounted read-only. It also creates the usage file,
+with a fixed size and full of zeros. All processes of a container map this file into their memory
 (native/accounting/shared_usage.c).
 """
 
@@ -51,7 +51,7 @@ class Installed:
 
 
 def library_path() -> Path:
-    """Return the library's path. Raises LibraryMissing if it was not built (no C compiler)."""
+    """Return the library's path. Raises LibraryMissing if this installation has none."""
     path = Path(__file__).with_name(NAME)
     if not path.exists():
         raise LibraryMissing(
@@ -64,8 +64,8 @@ def library_path() -> Path:
 def place_in(directory: Path, content: bytes) -> Installed:
     """Return the paths at which a library with this content is installed under ``directory``.
 
-    Each version has its own directory. So a new version does not affect containers that have
-    started.
+    Each version has its own directory. So a new version does not affect containers that are
+    running.
     """
     return place_named(directory, hashlib.sha256(content).hexdigest()[:16])
 
@@ -77,8 +77,8 @@ def place_named(directory: Path, version: str) -> Installed:
 def install(installed: Installed, content: bytes) -> None:
     """Install the library and its ld.so.preload, unless they are installed already.
 
-    An installed library stays if its version matches its directory. A missing or damaged library is
-    replaced by ``content``. Raises OSError if a file cannot be read or written.
+    An installed library is kept if its hash matches the name of its directory. A missing or damaged
+    library is replaced by ``content``. Raises OSError if a file cannot be read or written.
     """
     directory = installed.library.parent
     if not directory.is_dir():
@@ -94,8 +94,8 @@ def install(installed: Installed, content: bytes) -> None:
 def must_be_loadable(installed: Installed) -> None:
     """Check that the library's file system is not mounted ``noexec`` (mount(8)).
 
-    The mount of the library in a container inherits the flag. The dynamic loader then prints an
-    error, and runs the program without the library.
+    A container's mount of the library inherits ``noexec``. The dynamic loader of the container then
+    prints an error, and runs programs without the library.
 
     Raises:
         LibraryNotLoadable: The file system is mounted ``noexec``.
@@ -118,7 +118,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def remove_placeholder(path: Path) -> None:
-    """Remove an empty directory that containerd created where the file to mount was missing.
+    """Remove the directory that containerd creates at ``path`` if the file to mount is missing.
 
     Raises OSError if the directory is not empty.
     """
@@ -151,9 +151,9 @@ def encode_limits(
     """Return the content of a limits file.
 
     ``turn`` is the path of the arbiter's socket in the container, or "" without an arbiter. On some
-    GPUs the memory of contexts and modules cannot be measured. There, ``overhead_mib`` is the most
-    that a process is charged for this memory, or None for the library's default. Raises ValueError
-    if there are no GPUs or too many, or a GPU has no valid UUID.
+    GPUs, the memory of contexts and modules cannot be measured. On these GPUs, a process is charged
+    at most ``overhead_mib`` for this memory, or the library's default if it is None. Raises
+    ValueError if there are no GPUs or too many, or a GPU has no valid UUID.
     """
     known = tuple(gpus)
     if not 0 < len(known) <= native_layouts.MOST_GPUS or any(

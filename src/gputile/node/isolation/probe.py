@@ -1,14 +1,14 @@
 """Uses a GPU like a CUDA program, so that the self-test can measure what the library permits.
 
-``python -m gputile.node.isolation.probe memory WAY MIB`` allocates up to MIB in small pieces in one
-of ``WAYS``, and prints how many MiB it got. ``python -m gputile.node.isolation.probe time SECONDS``
-keeps the GPU busy by filling memory, and prints the number of fills per second. A fill needs no
-CUDA kernel, so every driver can do it.
+``python -m gputile.node.isolation.probe memory WAY MIB`` allocates memory in small pieces until the
+driver refuses or MIB MiB are allocated, and prints how many MiB it got. WAY is a key of ``WAYS``.
+``python -m gputile.node.isolation.probe time SECONDS`` keeps the GPU busy by filling memory, and
+prints the number of fills per second. A fill needs no CUDA kernel, so every driver can do it.
 
 The self-test starts the probe as a separate process with the library. The probe uses the first
-visible GPU. It prints a line when it has a context, and then waits for a line of input, so that
-several probes start at the same time. It calls only the driver API of cuda.h, which the simulated
-driver has too.
+visible GPU. It prints a line when it has a CUDA context, and then waits for a line of input. So
+several probes can start at the same time. The probe calls only the driver API of cuda.h, which the
+simulated driver has too.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Final
 
-# The granularity of a real driver for memory pools, and for allocation nodes of graphs
+# Real drivers allocate memory for memory pools and for graphs in units of this size.
 PIECE_MIB: Final = 32
 _PIECE: Final = PIECE_MIB << 20
 _OUT_OF_MEMORY: Final = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -81,7 +81,7 @@ WAYS: Final[dict[str, Callable[[ctypes.CDLL], int]]] = {
 
 
 def allocate(cuda: ctypes.CDLL, way: str, mib: int) -> int:
-    """Allocate up to ``mib`` until the driver refuses, and print how many MiB were allocated.
+    """Allocate memory until the driver refuses or ``mib`` is reached. Print the allocated MiB.
 
     Return the driver's error code, or 0 if there was no error or the driver was out of memory.
     """
@@ -96,7 +96,7 @@ def allocate(cuda: ctypes.CDLL, way: str, mib: int) -> int:
 
 FILLED_MIB: Final = 64
 _WORDS: Final = FILLED_MIB << 18
-_BATCH: Final = 8  # fills between two events. Two batches are in progress at the same time.
+_BATCH: Final = 8  # fills per event. Two batches of fills are in progress at the same time.
 _WARM_UP_S: Final = 0.5  # enough to use up the burst that a container's ceiling permits at first
 
 
@@ -138,7 +138,7 @@ def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit code, which is 1 if a call of the driver failed."""
+    """Run the probe. Return the exit code, which is 1 if a call of the driver failed."""
     cuda, context = ctypes.CDLL("libcuda.so.1"), c_void_p()
     result = (
         cuda.cuInit(0)

@@ -1,8 +1,8 @@
-"""Tests on a machine that memory limits and shares of GPU time are enforced.
+"""Tests whether memory limits and shares of GPU time are enforced on this machine.
 
-To test memory, a probe tries to allocate twice its limit, and must get exactly its limit. This is
-repeated for each way to allocate. To test GPU time, the probes of several containers keep the GPU
-busy at the same time under an arbiter.
+To test memory, a probe tries to allocate twice its limit. It must get no more than its limit, and
+not much less. This is repeated for each way to allocate memory. To test GPU time, an arbiter runs,
+and the probes of several containers keep the GPU busy at the same time.
 """
 
 import os
@@ -37,7 +37,7 @@ _WITHIN_S: Final = 120
 
 
 class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The result of a test of one memory limit, in which one or more processes allocate."""
+    """The result of testing one memory limit with one or more processes."""
 
     way: Annotated[str, described("The way in which the probe allocated memory.")]
     processes: Annotated[int, described("The number of processes that shared the limit.")]
@@ -49,12 +49,12 @@ class MemoryRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def memory_rows(uuid: str, limit_mib: int, environment: Mapping[str, str]) -> Iterator[MemoryRow]:
-    """Yield a row for each way to allocate, and then a row for each of two simultaneous limits.
+    """Yield a row for each way to allocate, and then one for each of two limits tested together.
 
-    Two processes share each of the two simultaneous limits, and all four allocate at the same time.
-    Each pair must reach its own limit, but may stay below it by twice as many MiB as a single
-    process did. ``environment`` makes a process see only the GPU ``uuid``. Raises LibraryMissing if
-    this installation has no library.
+    Two processes share each of these two limits, and all four allocate at the same time. A pair may
+    stay below its limit by at most twice as many MiB as a single process did, plus the size of two
+    pieces. ``environment`` makes a process see only the GPU ``uuid``. Raises LibraryMissing if this
+    installation has no library.
     """
     alone = [_memory_rows(way, 1, uuid, [limit_mib], environment, SLACK_MIB)[0] for way in WAYS]
     yield from alone
@@ -107,7 +107,7 @@ def _start_probe(
     environment: Mapping[str, str],
     stack: ExitStack,
 ) -> subprocess.Popen[str]:
-    """Start a probe and wait for its context. ``allocation`` is None to run without the library."""
+    """Start a probe, and wait until it is ready. Without ``allocation``, it has no library."""
     variables = {**os.environ, **environment}
     if allocation is not None:
         variables |= {"GPUTILE_DIRECTORY": str(allocation), "LD_PRELOAD": str(library_path())}
@@ -136,10 +136,10 @@ def _make_allocation(allocation: Path, limits: bytes) -> None:
 
 
 class TimeRow(msgspec.Struct, frozen=True, rename="camel"):
-    """The expected part and the measured part of a GPU's time in one container.
+    """The expected and the measured part of a GPU's time that one container gets.
 
-    The part of a process without the library is 1.0. Switching turns costs all containers some
-    time, so in some tests only the ratio is checked, and ``bound`` is "".
+    A process without the library gets the part 1.0. Each switch between containers costs some time.
+    Tests that therefore check only the ratio between containers have the ``bound`` "".
     """
 
     what: Annotated[str, described("The name of the measurement.")]
@@ -180,8 +180,8 @@ def time_rows(
 ) -> Iterator[TimeRow]:
     """Yield rows for one container alone, for two with ceilings, and for two with weights.
 
-    Each case is repeated until it holds, at most ``MOST_ROUNDS`` times. The result of two
-    containers is the mean of all rounds. The result of a single container is its best round,
+    Each of these three cases is repeated until it passes, at most ``MOST_ROUNDS`` times. For two
+    containers, the result is the mean of all rounds. For one container, it is the best round,
     because other programs on the machine sometimes slow down a process. ``environment`` makes a
     process see only the GPU ``uuid``. Raises LibraryMissing if this installation has no library.
     """
@@ -276,7 +276,10 @@ def _arbitrated(
 def _fills(
     environment: Mapping[str, str], directories: Sequence[Path | None], seconds: float
 ) -> list[float]:
-    """Return the fills per second of simultaneous probes. With None, a probe has no library."""
+    """Run a probe for each directory, all at the same time. Return their fills per second.
+
+    For the directory None, the probe has no library.
+    """
     with ExitStack() as stack:
         probes = [
             _start_probe(["time", str(seconds)], allocation, environment, stack)

@@ -1,4 +1,4 @@
-"""Reads the memory usage that the library counts, from a file that the container writes.
+"""Reads a container's memory usage from the file in which the library records it.
 
 The container may write anything into the file, and may keep the file locked forever. So the reader
 must trust no value, and must not lock the file. Values that are read during an update may be
@@ -26,18 +26,18 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _WORD: Final = 8
 _SLOT_BYTES: Final = 16  # the PID and the start time of a process
 _USED: Final = _HEADER.size + USAGE_SLOTS * _SLOT_BYTES
-# The peaks follow the used memory and one more word for each GPU.
+# The peaks follow the used memory of all slots and one more word for each GPU.
 _PEAK: Final = _USED + MOST_GPUS * (USAGE_SLOTS + 1) * _WORD
 _MOST_LOCKS: Final = 64
 _KERNEL_LOCKS: Final = Path("/proc/locks")  # proc_locks(5)
-_MOST_LISTED: Final = 10_000  # locks of the whole machine. A container can create more of them.
+_MOST_LISTED: Final = 10_000  # lines of /proc/locks. A container can create more locks than that.
 TO_THE_END: Final = 0  # fcntl(2): a length of 0 extends to the end of the file
 
 
 class GpuUsage(NamedTuple):
-    """The memory that a container uses on one GPU, and its peak, both in bytes.
+    """The memory that a container uses on one GPU, and the peak of this memory, both in bytes.
 
-    ``refused`` is the number of allocations that the memory limit has refused.
+    ``refused`` is the number of allocations that failed because of the memory limit.
     """
 
     used: int
@@ -48,8 +48,8 @@ class GpuUsage(NamedTuple):
 def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
     """Return a container's usage of its first ``gpus`` GPUs, in the order of the limits file.
 
-    The result is None if the file cannot be read or has another version. Only the slots of running
-    processes count, because the slots of ended processes are no longer locked.
+    The result is None if the file cannot be read or has another version. A process that uses GPUs
+    keeps a slot locked while it runs. Unlocked slots do not count.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -66,7 +66,7 @@ def read_usage(path: Path, gpus: int) -> tuple[GpuUsage, ...] | None:
 def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
     """Return whether a process has locked one of the ``count`` slots from ``first`` on.
 
-    Raises OSError if the file system has no locks.
+    Raises OSError if the file system does not support locks.
     """
     return _lock_in(file, USAGE_LOCK_SLOTS + first, count) is not None
 
@@ -74,9 +74,9 @@ def slots_locked(file: int, first: int = 0, count: int = 1) -> bool:
 def slots_listed(path: Path) -> bool:
     """Return whether /proc/locks lists a lock on a slot of a usage file that cannot be opened.
 
-    The kernel lists all locks to every process. If it lists too many to read, the result is True,
-    because an unread one may be on the file. Raises OSError if the file or /proc/locks does not
-    exist.
+    The kernel shows the list of all locks to every process. If the list is too long to read, the
+    result is True, because the unread part may contain such a lock. Raises OSError if the file or
+    /proc/locks does not exist.
     """
     found = path.lstat()
     inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -105,11 +105,11 @@ def _read(file: int, gpus: int) -> tuple[GpuUsage, ...] | None:
 
 
 def _locked(file: int, slots: int) -> bytes:
-    """Return one byte for each of the first ``slots`` slots, which is 1 if the slot is locked.
+    """Return one byte for each of the first ``slots`` slots. It is 1 if the slot is locked.
 
-    A call of the kernel reports only one lock in a range, and takes longer the more locks there
-    are. A container may create hundreds of locks. So after ``_MOST_LOCKS`` calls, the slots that
-    remain count as locked.
+    A system call reports only one lock in a range, and is slow if the file has many locks. A
+    container may create hundreds of locks. So after ``_MOST_LOCKS`` calls, all slots that have not
+    been checked count as locked.
     """
     found = bytearray(slots)
     left = [(0, slots)]
@@ -130,7 +130,7 @@ def _locked(file: int, slots: int) -> bytes:
 
 
 def _lock_in(file: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return the start and end of a lock on these bytes, or None. An end of 0 is the file's end."""
+    """Return start and end of a lock on these bytes, or None. End 0 means the end of the file."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     kind, _, begin, long, _ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (begin, begin + long if long else 0)
