@@ -3,8 +3,8 @@
 In mode ``default``, NVIDIA's own methods can share whole GPUs (G3). The node's label
 ``gputile.io/sharing`` selects the method. ``time-slicing`` lists each GPU ``gputile.io/replicas``
 times as ``nvidia.com/gpu``. ``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>``,
-and GPUs without MIG as ``nvidia.com/gpu``. gputile does not book MIG instances. kube-scheduler
-counts them, because the instances of one profile are interchangeable.
+and GPUs without MIG as ``nvidia.com/gpu``. gputile does not book MIG instances. It is sufficient
+that kube-scheduler counts them, because the instances of one profile are interchangeable.
 """
 
 from collections.abc import Collection

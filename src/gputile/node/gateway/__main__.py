@@ -30,8 +30,8 @@ STOP_WITHIN_S = 8.0
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     """Run agents, one after the other. Return the exit status of the last agent.
 
-    No agent is started after one that exits without an error or before it has taken over the node,
-    because the next agent would do the same.
+    An agent that exits without an error, or before it has taken over the node, is the last agent,
+    because the next agent would exit in the same way.
     """
     restarts = Restarts(
         "the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S

@@ -1,8 +1,8 @@
 """Defines the messages between gateway and agent, and the lock on the node.
 
 Gateway and agent always come from the same installation, so the messages have no version. A message
-is MessagePack after its length in four bytes, big endian. The kubelet's own messages are relayed as
-protobuf bytes.
+is encoded as MessagePack, and preceded by its length in four bytes, big endian. The kubelet's own
+messages are relayed as protobuf bytes.
 """
 
 import asyncio
@@ -174,7 +174,7 @@ class NodeLock:
 
 
 def has_listener(path: Path) -> bool:
-    """Return whether a process listens on the socket ``path``. Its file may outlive the process."""
+    """Return whether a process listens on the socket at ``path``, which may outlive its process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

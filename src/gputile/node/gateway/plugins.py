@@ -206,7 +206,7 @@ class Plugin(KubeletSocket):
 
 
 class ClaimsPlugin(KubeletSocket):
-    """Serves the DRA driver to the kubelet while the driver has a health to report.
+    """Serves the DRA driver to the kubelet while the agent reports the driver's health.
 
     The kubelet finds the driver by a socket in ``directory``, the kubelet's ``plugins_registry``.
     The driver is registered while the socket exists. This socket serves both the registration and

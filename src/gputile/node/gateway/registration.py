@@ -89,7 +89,7 @@ class Registrar:
         return any(path not in own and has_listener(path) for path in found)
 
     async def sweep(self) -> None:
-        """Remove the sockets of ended gateways, and wait until older gateways remove theirs."""
+        """Remove the sockets of ended gateways. Wait until older gateways remove their own."""
         for _ in range(int(HAND_OVER_TIMEOUT_S / HAND_OVER_POLL_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:
@@ -217,7 +217,7 @@ class SocketWatch:
                 log.warning("cannot watch %s: %s", self._directory, os.strerror(ctypes.get_errno()))
                 return
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        # To add the watch again has an effect only if the directory was recreated.
+        # Adding the watch again has an effect only if the directory was recreated.
         self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), _WATCHED)
 
     def _read(self) -> None:

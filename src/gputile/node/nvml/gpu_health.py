@@ -106,7 +106,7 @@ HEALTHY = HealthState()
 
 
 def initial_health(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return the initial health if the previous agent published the GPUs ``unhealthy``."""
+    """Return the initial health, in which only the GPUs in ``unhealthy`` are unhealthy."""
     begin = HealthState(
         healthy=False, reason="was unhealthy when the agent started", last_fault_at_s=now_s
     )

@@ -137,7 +137,7 @@ class NodeFiles:
     def write_answer(self, directory: str, limits: Limits) -> None:
         """Create an allocation directory with the record of an Allocate response.
 
-        The record of a claim, which has no devices, is not written here. Raises OSError if the
+        No record is written for a claim, which has no devices. Raises OSError if the
         directory cannot be written.
         """
         path = self.prepare(directory)
@@ -276,7 +276,7 @@ def mounts_of(response: pb.ContainerAllocateResponse) -> Mounts:
 
 
 class Records:
-    """The data that outlives the agent: the checkpoints of agent and kubelet, and allocations."""
+    """The files that outlive the agent: both checkpoints, and the records of allocations."""
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
@@ -336,7 +336,7 @@ class Records:
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     """Return the mode in the inventory of ``node``, or None if it has no valid inventory.
 
-    ``unit_mib`` is the memory unit if the inventory has none.
+    ``unit_mib`` is used as the memory unit if the inventory has none.
     """
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
