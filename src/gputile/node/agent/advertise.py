@@ -54,7 +54,7 @@ class Host:
     def machine(self) -> Observation:
         """Return the latest observation of the GPUs.
 
-        No pod can use a GPU whose MPS control daemon does not run, so it counts as unhealthy.
+        A GPU whose MPS control daemon does not run counts as unhealthy, because no pod can use it.
         """
         seen = self.monitor.seen
         idle = {

@@ -1,6 +1,6 @@
 """Chooses a container's preferred GPUs, and the IDs and environment of the ``Allocate`` response.
 
-This module does not find out which pod calls. ``callers`` does, and ``handler`` passes its result.
+``callers`` finds the pod that a call is for, and ``handler`` passes the result to this module.
 ``container_start`` adds the mounts and CDI devices to the response.
 
 The agent prefers the GPUs that the pod already has, then its booked GPUs, and then GPUs with room.
@@ -233,7 +233,7 @@ class _Choice:
     def _near(self) -> tuple[str, ...]:
         """Return the GPUs that an unknown pod probably has already.
 
-        These are the GPUs of the last Allocate call, if its pod was also unknown and it was for a
+        These are the GPUs of the last Allocate call, if that call was for an unknown pod and a
         different resource. The kubelet allocates a container's resources one after the other.
         """
         last = self.state.device_table.get(self.state.last_uid)
@@ -242,11 +242,11 @@ class _Choice:
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
-        """Yield the ``count`` fullest GPUs that each have enough IDs, memory and compute.
+        """Yield two sets of the ``count`` fullest GPUs with enough IDs, memory and compute.
 
-        With time-slicing, yield the emptiest GPUs. The first result leaves room for booked pods
-        that are not admitted yet. The second result ignores these pods, so that the caller does
-        not fail or wait because of them.
+        With time-slicing, these are the emptiest GPUs. The first set leaves room for booked pods
+        that are not admitted yet. The second set ignores these pods, so that the caller does not
+        fail or wait because of them.
         """
         state, uid = self.state, self.held.uid
         waiting = (

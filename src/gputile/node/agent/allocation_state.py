@@ -225,7 +225,7 @@ class AllocationState:
         self.last_uid = caller.uid
 
     def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
-        """Return the caller of the expected ``Allocate`` call, if this is that call, or None.
+        """Return the caller for which this ``Allocate`` call was expected, or None if it was not.
 
         The result is also None if the caller's pod no longer exists.
         """

@@ -22,8 +22,8 @@ listed IDs must change:
   all pods' IDs, in the units of these pods. So the free IDs never stand for more MiB than are left:
   ``used + free * u <= M``.
 * Pods with another unit that are booked and not admitted yet also count as used
-  (``expected_memory``). As many IDs as they request are listed in addition, and the kubelet chooses
-  among all listed IDs.
+  (``expected_memory``). For each ID that they request, an additional ID is listed. The kubelet
+  chooses among all listed IDs.
 * The node's allocatable is the sum of used IDs and free IDs. kube-scheduler subtracts the
   requests of pods, which are the used IDs. So it sees exactly the free IDs.
 * The numbers of free IDs have no meaning. The lowest unused numbers are listed. With a single unit

@@ -99,7 +99,7 @@ CONTAINER_DIRECTORY = "/etc/gputile/allocation"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of an Allocate response and, after the container's start, of its limits.
+    """The record of an Allocate response and, once the container has started, of its limits.
 
     ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource. A
     claim has no devices, but a name in ``claim``. Until the container starts, ``pod``, ``uid`` and
@@ -168,7 +168,7 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All devices of one pod, which are one row of the table.
 
-    ``identified`` is False while the pod of the IDs is unknown. ``uid`` is then the name of the
+    ``identified`` is False while the pod is unknown. ``uid`` is then the name of the
     allocation directory. A pod that shares several GPUs counts as having at least ``least_units``
     and ``least_percent`` on each of them, even if the kubelet has distributed its IDs unevenly.
     """

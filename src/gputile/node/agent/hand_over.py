@@ -2,11 +2,11 @@
 
 Between the end of one device plugin and the registration of the next, the kubelet has no devices,
 and permanently fails each pod that it admits. It does not help to register the next plugin before
-the end of the old one. When the old stream ends, the kubelet disconnects the plugin that is
-registered then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So the new agent
-first closes the node by an annotation that the scheduler extender obeys. It waits until all pods
-that were already scheduled are bound and admitted. Then it takes over, and opens the node when the
-kubelet watches the new agent's devices.
+the end of the old one. When the stream of the old plugin ends, the kubelet disconnects the plugin
+that is registered then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So the new
+agent first closes the node by an annotation that the scheduler extender obeys. It waits until all
+pods that were already scheduled are bound and admitted. Then it takes over, and opens the node when
+the kubelet watches the new agent's devices.
 
 The annotation contains a deadline, after which a later agent may remove the annotation. The writer
 extends the deadline while the kubelet admits pods, which may take minutes on a slow node.

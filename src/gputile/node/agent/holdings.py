@@ -112,7 +112,7 @@ def forget_unwritten(state: AllocationState, resource: str) -> None:
 def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
     """Return the entries of the kubelet's list, for use if the checkpoint cannot be read.
 
-    The latest response with a container's IDs determines its directory. A container is omitted if
+    A container's directory is that of the latest response with its IDs. A container is omitted if
     the list does not contain the amounts that its known pod requests. Then the list is incomplete,
     or the container belongs to a newer pod of the same name.
     """

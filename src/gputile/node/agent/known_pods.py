@@ -64,7 +64,7 @@ class KnownPod:
 
     @property
     def shared_gpus(self) -> int:
-        """The number of GPUs that each container shares, or 1 if the request is unknown."""
+        """The number of shared GPUs per container: 0 for whole GPUs, 1 for an unknown request."""
         if self.request is None:
             return 1
         return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0

@@ -68,7 +68,7 @@ class MigDevice:
 class NodeConfig:
     """What the node advertises: the GPUs in its ``inventory``, and its MIG instances.
 
-    ``withheld`` is the reason why the node advertises nothing, or None if it advertises.
+    ``withheld`` is the reason why the node advertises nothing, or None if it advertises its GPUs.
     """
 
     inventory: Inventory

@@ -218,9 +218,9 @@ def _condition(
 class Wanted:
     """The desired metadata and status of the node.
 
-    ``labels`` are all labels that the agent owns. ``inventory`` is None if the node must have no
-    inventory. ``opened`` is True if no handover between agents keeps the node closed. ``resources``
-    are amounts for capacity and allocatable, or None for a resource to remove (B9).
+    The agent's labels that are not in ``labels`` are removed. ``inventory`` is None if the node
+    must have no inventory. ``opened`` is True if no handover between agents keeps the node closed.
+    ``resources`` are amounts for capacity and allocatable, or None for a resource to remove (B9).
     """
 
     labels: Mapping[str, str]

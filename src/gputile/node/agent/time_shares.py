@@ -4,8 +4,8 @@
 
 While no arbiter runs, each container limits itself to a fallback share, which depends on the
 weights of the containers on its GPU. The weight of an init container that is not a sidecar does not
-count for other containers. Such a container runs only for a short time, and never together with the
-containers after it.
+count for other containers. Such a container runs only for a short time, and ends before the next
+containers start.
 """
 
 from collections import Counter

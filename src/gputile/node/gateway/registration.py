@@ -1,11 +1,11 @@
 """Keeps the resources registered with the kubelet, even when the kubelet restarts.
 
-A kubelet that starts removes all sockets from its device plugin directory, and creates its own
-socket. So the inode of this socket identifies a kubelet, and each plugin must create a new socket.
+A kubelet that starts removes all sockets from its device plugin directory, so each plugin must
+create a new socket. The kubelet then creates its own socket, whose inode identifies this kubelet.
 A kubelet that has restarted admits pods at once, and permanently fails pods whose resource is not
-yet registered. So inotify(7) reports its start without delay. A plugin registers again if the
-kubelet does not listen to it. Registration is retried at growing intervals if the kubelet does not
-answer.
+yet registered. So inotify(7) reports a kubelet's start without delay. A plugin registers again if
+the kubelet does not listen to it. Registration is retried at growing intervals if the kubelet does
+not answer.
 """
 
 import asyncio

@@ -52,7 +52,7 @@ class NvmlSession:
         self._events: Any = None
 
     def inventory(self) -> ProbedMachine:
-        """Read the machine's GPUs. If the set of GPUs has changed, also read their bandwidth.
+        """Read the machine's GPUs. If the set of GPUs has changed, also read the bandwidth.
 
         A GPU that cannot be read is not in ``gpus`` but in ``problems``.
         """
