@@ -102,7 +102,7 @@ class ClaimsDriver:
         """
         state, found = self.state, {}
         alive = {pod.uid for pod in state.pods.values()}
-        # The kubelet does not request a prepared claim again for another pod (``claimInfo``).
+        # The kubelet does not request to prepare a claim again for another pod (``claimInfo``).
         named = {
             (pod.pod.metadata.namespace, name)
             for pod in state.pods.values()

@@ -1,7 +1,7 @@
 """Builds the ResourceSlice that offers a node's GPUs to claims.
 
 kube-scheduler allocates the first device of the slice that fits. A slice must not depend on the use
-of the GPUs, for two reasons: Each change makes kube-scheduler retry all pods that wait for devices,
+of the GPUs, for two reasons: each change makes kube-scheduler retry all pods that wait for devices,
 and an autoscaler copies the slice of an existing node for new nodes of the same group. In the modes
 with isolation, several claims may share a GPU. In all other modes, a device has only one claim.
 """

@@ -137,8 +137,8 @@ class NodeFiles:
     def write_answer(self, directory: str, limits: Limits) -> None:
         """Create an allocation directory with the record of an Allocate response.
 
-        No record is written for a claim, which has no devices. Raises OSError if the
-        directory cannot be written.
+        No record is written for a claim, which has no devices. Raises OSError if the directory
+        cannot be written.
         """
         path = self.prepare(directory)
         if limits.devices and self.mine:
@@ -276,7 +276,7 @@ def mounts_of(response: pb.ContainerAllocateResponse) -> Mounts:
 
 
 class Records:
-    """The files that outlive the agent: both checkpoints, and the records of allocations."""
+    """The files that outlive the agent: its checkpoint, the kubelet's, and allocation records."""
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
