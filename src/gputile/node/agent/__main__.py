@@ -2,9 +2,9 @@
 
 ``python -m gputile.node.agent SETTINGS TOKEN``
 
-An agent runs on every GPU node and is mostly idle, so it returns memory that it no longer needs.
-After the imports, the allocator has 12 MiB of freed memory, and it has more after many admissions.
-malloc_trim(3) of glibc returns this memory to the kernel. Other C libraries do not need the call.
+An agent runs on every GPU node and is mostly idle, so it returns unused memory to the kernel. After
+the imports, the allocator keeps 12 MiB of freed memory, and after many admissions it keeps more.
+malloc_trim(3) of glibc returns this memory. Other C libraries do not need the call.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ async def serve(
     link: socket.socket,
     token: str,
 ) -> int:
-    """Run until a signal or until the gateway closes its connection. Return the exit status.
+    """Run until SIGTERM or SIGINT, or until the gateway disconnects. Return the exit status.
 
-    The signals are SIGTERM and SIGINT. ``link`` is the agent's end of the connection to the
-    gateway. ``token`` identifies agent and gateway in the lock on the node.
+    ``link`` is the agent's end of the connection to the gateway. ``token`` identifies the agent and
+    its gateway in the lock on the node.
     """
     name, status = settings.node_name, 0
     # Otherwise each thread of gRPC would have its own malloc arena.
@@ -144,7 +144,7 @@ async def _together(*work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _keep_heap_small() -> None:
-    """Exclude existing objects from garbage collection. Then return memory regularly."""
+    """Exclude existing objects from garbage collection. Then regularly return freed memory."""
     await asyncio.sleep(FREEZE_AFTER_S)
     gc.collect()
     gc.freeze()

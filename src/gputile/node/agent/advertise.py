@@ -1,4 +1,4 @@
-"""Advertises the node's devices, and changes the mode when no pod can be on its way to the node."""
+"""Advertises the node's devices, and changes the node's mode when no more pods can arrive."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ from gputile.node.nvml.probe import inventory_of
 
 log = logging.getLogger(__name__)
 
-# After this time, pods that the scheduler placed before it saw the closed node are bound or refused
+# After this time, pods that were scheduled before the node was closed are bound or refused.
 CLOSED_FOR_S = 2.0
 
 
@@ -54,7 +54,7 @@ class Host:
     def machine(self) -> Observation:
         """Return the latest observation of the GPUs.
 
-        No pod can use a GPU whose MPS control daemon does not run, so it counts as unhealthy.
+        A GPU whose MPS control daemon does not run counts as unhealthy, because no pod can use it.
         """
         seen = self.monitor.seen
         idle = {
@@ -95,7 +95,7 @@ class Advertiser:
 
         The mode does not change if the kubelet's ``listing`` is None, or contains devices of a pod
         that the API server does not have. A larger memory unit takes effect after the bound pods
-        were read, so that their device IDs stay advertised. Raises KubeError if the bound pods
+        were read, so that the pods' device IDs stay advertised. Raises KubeError if the bound pods
         cannot be read from the API server.
         """
         keep_unit = False
@@ -116,9 +116,9 @@ class Advertiser:
     def renew_now(self, *, free: bool = False, keep_unit: bool = False) -> None:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
 
-        The kubelet may allocate devices as soon as it is informed. So the MPS daemons are started
-        and the CDI specification is written first. The agent's checkpoint is written last, so that
-        a full disk does not prevent the other steps.
+        The kubelet may allocate devices as soon as they are advertised. So the MPS daemons are
+        started and the CDI specification is written first. The agent's checkpoint is written last,
+        so that a full disk does not prevent the other steps.
         """
         host, seen = self.host, self.host.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
@@ -166,7 +166,7 @@ class Advertiser:
         )
 
     async def _emptied(self, listing: Listing | None) -> bool:
-        """Return whether no pod can be on its way to a closing node, and all its pods are known."""
+        """Return whether all pods of a closing node are known, and no more pods can arrive."""
         loop = asyncio.get_running_loop()
         left = empty_in(self.state, loop.time(), self.closed_for)
         if left is None:
@@ -201,7 +201,7 @@ def inventory_for_scheduler(state: AllocationState) -> str | None:
 
 
 def empty_in(state: AllocationState, now: float, closed_for: float) -> float | None:
-    """Return the number of seconds until no pod can be on its way to a closing node.
+    """Return the number of seconds until no more pods can arrive at a closing node.
 
     The result is None if the node is open. ``now`` is on the monotonic clock. The last pod arrives
     at most ``closed_for`` seconds after the node was first seen closed.
@@ -222,8 +222,8 @@ def empty_in(state: AllocationState, now: float, closed_for: float) -> float | N
 def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]) -> set[GpuUuids]:
     """Return the sets of GPUs that need an MPS control daemon.
 
-    These are each single GPU that is usable, and the GPUs of each pod with several GPUs. GPUs in
-    ``without`` count as usable, because they are unhealthy only while their daemon does not run.
+    There is a set for each usable GPU, and a set for each pod with several GPUs. The GPUs in
+    ``without`` are unhealthy only because their daemon does not run, so they count as usable.
     """
     if config.mode is not Mode.MPS or state.other_plugin is not None:
         return set()

@@ -1,6 +1,6 @@
 """Chooses a container's preferred GPUs, and the IDs and environment of the ``Allocate`` response.
 
-This module does not find out which pod calls. ``callers`` does, and ``handler`` passes its result.
+``callers`` finds the pod that a call is for, and ``handler`` passes the result to this module.
 ``container_start`` adds the mounts and CDI devices to the response.
 
 The agent prefers the GPUs that the pod already has, then its booked GPUs, and then GPUs with room.
@@ -8,16 +8,16 @@ A booking can be out of date, because the GPU has failed or the kubelet has allo
 pod. A static pod, or a pod whose ``nodeName`` was set by hand, has no booking. Such a pod gets the
 fullest GPUs with enough room, and the reconciler writes its annotation later. The kubelet adds IDs
 of any GPU to a response with too few IDs. So ``preferred`` returns the full number of IDs on the
-right number of GPUs, unless this is impossible.
+right number of GPUs if possible.
 
 A pod whose ``Allocate`` is refused fails permanently, and its controller creates another pod. So
 ``Allocate`` refuses only IDs that can never be served: IDs of a missing GPU, or of too many GPUs.
 ``PreStartContainer``, which the kubelet retries, checks all conditions that may change.
 
 The response always names the GPUs of the kubelet's device IDs, so that a container sees exactly
-these GPUs. Both resources of a core_mem container get the same response, because the kubelet merges
-the two. NVIDIA's "Multi-Process Service" describes the environment of a client of MPS (chapters
-"Environment Variables" and "Device Memory Limit").
+these GPUs. In mode core_mem, a container requests memory and compute. Both resources get the same
+response, because the kubelet merges the two. NVIDIA's "Multi-Process Service" describes the
+environment of an MPS client (chapters "Environment Variables" and "Device Memory Limit").
 """
 
 import contextlib
@@ -104,8 +104,8 @@ def _in_use(
 ) -> set[str]:
     """Return the IDs that the container must not use, even if the kubelet regards them as free.
 
-    An init container may use the IDs of the pod's other containers. They inherit its IDs, and the
-    init container does not run again while they run.
+    An init container may use the IDs of the pod's other containers. These containers inherit the
+    IDs of the init container, which does not run again while they run.
     """
     init = caller.phase is Phase.INIT
     table = state.device_table
@@ -128,10 +128,10 @@ def spread_evenly(
 ) -> tuple[str, ...] | None:
     """Return ``size`` IDs that include ``must``, with the same number from each of ``gpus``.
 
-    The result is None if this is impossible. ``available`` includes ``must``. Of a shared GPU, only
-    the same number of other IDs is returned. The kubelet hands the IDs ``must`` of an init
-    container on to later containers in any order, and all containers together have as many IDs of
-    each GPU.
+    The result is None if this is impossible. ``available`` includes ``must``. For a resource of
+    shared GPUs, only the IDs that are not in ``must`` are spread evenly. The kubelet hands the IDs
+    ``must`` of an init container on to later containers in any order, and all containers together
+    have the same number of IDs on each GPU.
     """
     if not gpus or not must.keys() <= set(gpus):
         return None
@@ -239,9 +239,10 @@ class _Choice:
         yield from self._fitting(count, ids, ids * unit if memory else 0, 0 if memory else ids)
 
     def _near(self) -> tuple[str, ...]:
-        """Return the GPUs of the last Allocate call if its pod is unknown and its resource differs.
+        """Return the GPUs that an unknown pod probably has already.
 
-        The kubelet allocates the resources of a container one after the other.
+        These are the GPUs of the last Allocate call, if that call was for an unknown pod and a
+        different resource. The kubelet allocates a container's resources one after the other.
         """
         last = self.state.device_table.get(self.state.last_uid)
         if self.caller.key or last is None or last.identified or self.resource in last.ids_by_gpu:
@@ -249,11 +250,11 @@ class _Choice:
         return tuple(sorted(last.gpus))
 
     def _fitting(self, count: int, ids: int, mib: int, percent: int) -> Iterator[tuple[str, ...]]:
-        """Yield the ``count`` fullest GPUs that each have enough IDs, memory and compute.
+        """Yield two sets of the ``count`` fullest GPUs with enough IDs, memory and compute.
 
-        With time-slicing, yield the emptiest GPUs. The first result leaves room for booked pods
-        that are not admitted yet. The second result ignores these pods, so that the caller does
-        not fail or wait because of them.
+        With time-slicing, these are the emptiest GPUs. The first set leaves room for booked pods
+        that are not admitted yet. The second set ignores these pods, so that the caller does not
+        fail or wait because of them.
         """
         state, uid = self.state, self.held.uid
         waiting = (

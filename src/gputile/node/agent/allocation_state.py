@@ -52,7 +52,7 @@ class Caller:
 
     ``key`` is the key of the pod. ``pod`` and ``request`` are None if the API server does not have
     the pod, such as a static pod without a mirror pod. ``request`` is also None if it is invalid.
-    ``sure`` is True for a container of a known pod that has not started.
+    ``sure`` is True if the pod is known and the container has not started.
     """
 
     key: str
@@ -102,7 +102,7 @@ class AllocationState:
     kubelet_epoch: float = field(init=False, default=0.0)  # when the kubelet was first seen
     # directories of Allocate responses that the kubelet's checkpoint may not contain yet
     answered: set[str] = field(init=False, default_factory=set)
-    # the Allocate call that probably follows the last GetPreferredAllocation, which has its caller
+    # the Allocate call that probably follows the last GetPreferredAllocation, and its caller
     expected_call: tuple[tuple[str, frozenset[str], float], Caller] | None = field(
         init=False, default=None
     )
@@ -114,7 +114,7 @@ class AllocationState:
     # the evidence that another plugin serves the node
     other_plugin: str | None = field(init=False, default=None)
     resources: tuple[str, ...] = field(init=False, default=())  # registered with the kubelet
-    # included in the devices that were sent to the kubelet
+    # the expected memory for which the kubelet was sent device IDs
     expected: ExpectedMemory = field(init=False, default_factory=dict)
     # when the node was first seen closed for a change of mode
     closed_since: float | None = field(init=False, default=None)
@@ -132,9 +132,12 @@ class AllocationState:
         read_again(self.pods, configuration)
 
     def record_listing(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
-        """Record the kubelet's list. ``listing`` is None if the kubelet did not answer."""
+        """Record the kubelet's list. ``listing`` is None if the kubelet did not answer.
+
+        ``settled`` is False while a kubelet that has just started may still be admitting its pods.
+        """
         if self.kubelet_epoch not in (0.0, epoch):
-            # The checkpoint has all responses to the previous kubelet that are not lost.
+            # The checkpoint contains all responses that the previous kubelet has not lost.
             self.answered.clear()
         self.kubelet_epoch = epoch
         self.listing_complete = settled and listing is not None
@@ -142,7 +145,7 @@ class AllocationState:
             self.listing = listing
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
-        """Return the pod of a row, or None if it is unknown or another pod has the same name."""
+        """Return the pod of a row, or None if it is unknown or a newer pod has its name."""
         pod = self.pods.get(pod_devices.key)
         return pod if pod is not None and pod.uid == pod_devices.pod_uid else None
 
@@ -150,8 +153,8 @@ class AllocationState:
         """Return the UUIDs of a container's GPUs. ``pod`` is None for an unknown pod.
 
         A container that inherits the IDs of an init container may get IDs of fewer GPUs than it
-        requests, because the kubelet takes them in any order. The result then contains as many of
-        the pod's GPUs as the container requests.
+        requests, because the kubelet hands them on in any order. The result then contains as many
+        of the pod's GPUs as the container requests.
         """
         held = pod_devices.container_gpus.get(container, frozenset())
         count = pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
@@ -162,8 +165,8 @@ class AllocationState:
         """Return a container's share of each of its GPUs, sorted by index.
 
         The amounts come from the pod's specification. The container's IDs may be incomplete,
-        because the kubelet allocates the two resources one after the other. Only the amounts of an
-        unknown pod come from its IDs.
+        because the kubelet allocates memory and compute one after the other. Only the amounts of
+        an unknown pod come from its IDs.
         """
         if isinstance(pod_devices, PreparedClaim):
             return pod_devices.shares
@@ -222,9 +225,9 @@ class AllocationState:
         self.last_uid = caller.uid
 
     def expected_caller(self, resource: str, ids: Iterable[str], epoch: float) -> Caller | None:
-        """Return the caller of the expected allocation if this call matches it, else None.
+        """Return the caller for which this ``Allocate`` call was expected, or None if it was not.
 
-        It does not match if the caller's pod no longer exists.
+        The result is also None if the caller's pod no longer exists.
         """
         if self.expected_call is None:
             return None

@@ -70,7 +70,7 @@ def _next(
     resource: str,
     size: int,
 ) -> Caller | None:
-    """Return the container of ``pod`` to be admitted next, after the containers with devices."""
+    """Return the first container of ``pod`` that may now request ``size`` IDs of ``resource``."""
     containers = pod.containers
     reached = max(
         (place for place, each in enumerate(containers) if listed.containers.get(each.name)),
@@ -90,7 +90,7 @@ def _next(
 
 
 def _first_bare(listed: ListedPod, resource: str) -> str:
-    """Return the first container after the last container with IDs, or "" if there is none."""
+    """Return the container after the last container with IDs, or "" if there is none."""
     names = list(listed.containers)
     reached = max(
         (place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0
@@ -101,8 +101,8 @@ def _first_bare(listed: ListedPod, resource: str) -> str:
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
     """Return whether the listed pod may be newer than the cached ``pod`` of the same name.
 
-    This is possible if a listed container has no devices, and the cached pod requests no GPUs,
-    lacks this container, or requests the resource for this container.
+    This is possible if a listed container has no devices, and the cached pod requests no GPUs, does
+    not have this container, or requests ``resource`` for this container.
     """
     bare = [name for name, resources in listed.containers.items() if not resources]
     names = {

@@ -232,7 +232,7 @@ class CdiFiles:
         return self.directory / f"gputile.io-claim-{uid}.json"
 
     def _libraries(self, driver: str) -> list[str]:
-        """Return the host's path of each of the driver's libraries, from the first directory."""
+        """Return the driver's libraries on the host, each from the first directory that has it."""
         found = []
         for library in LIBRARIES:
             paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)

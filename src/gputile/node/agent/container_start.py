@@ -1,7 +1,7 @@
 """Decides about ``PreStartContainer``, and writes the directory, limits and mounts of a container.
 
-When the kubelet makes this call, its checkpoint already names the container of the IDs, and the
-allocation directory that the container mounts. The container waits for earlier pods if its GPUs
+When the kubelet makes this call, its checkpoint already names the container that has the IDs, and
+the allocation directory that the container mounts. The container waits for earlier pods if its GPUs
 lack capacity, or if it must not share them with these pods. After a forced deletion, it also waits
 until the processes of the deleted pod have released the GPUs. The agent recognizes such processes
 by the files of their containers (``UsageFiles.is_held``), not by the processes of the host.
@@ -71,8 +71,8 @@ def prestart(
 ) -> list[tuple[str, Limits]]:
     """Return the allocation directory and the limits of each container that may have ``ids``.
 
-    An init container has the same IDs as a container that inherits them. Raises NotYet if the
-    container cannot be identified with certainty, or must not start yet.
+    Several containers have the same IDs if they inherit the IDs of an init container. Raises NotYet
+    if the container cannot be identified with certainty, or must not start yet.
     """
     wanted = frozenset(ids)
     mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
@@ -123,7 +123,7 @@ def _has_init(state: AllocationState, held: PodDevices, devices: ContainerDevice
 def _wait_for_others(
     state: AllocationState, held: PodDevices, check: Callable[[AllocationRules], None]
 ) -> None:
-    """Apply ``check`` to all other pods. If it fails, apply it only to the pods with precedence.
+    """Check a pod against all other pods, or, if this fails, only against pods with precedence.
 
     Raises NotYet if the second check also fails.
     """
@@ -141,7 +141,10 @@ def _wait_for_others(
 
 
 def _precedes(table: DeviceTable, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` has precedence, because only it has started or it is older."""
+    """Return whether ``one`` has precedence over ``other``.
+
+    A pod that has started precedes a pod that has not started. Otherwise the older pod precedes.
+    """
     ran, mine = (
         any(each.directory in table.started for each in held.devices) for held in (one, other)
     )
@@ -156,7 +159,7 @@ def _limits(
         _wait_for_others(state, held, lambda rules: rules.check_others(held))
     own = state.pod_of(held)
     if own is None and (state.node_config.mode.shared or not held.identified):
-        # The unit of the pod's IDs is unknown, and its annotation may name other GPUs.
+        # The unit of the pod's IDs is unknown, and the pod's annotation may name other GPUs.
         raise NotYet(
             f"the request of pod {held.key if held.identified else held.uid} is not known from the "
             f"API server yet"
@@ -170,7 +173,7 @@ def _limits(
         raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: {ANEW}")
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
-    # An agent that was upgraded between two responses mounts another release of the library.
+    # The mounts differ by resource if the agent was upgraded between the two responses.
     mounts = {(each.directory, each.resource): each.mounts for each in state.written}
     return Limits(
         namespace=held.namespace,
@@ -213,7 +216,7 @@ class IsolationMounts:
     def mounts(self, mode: str, directory: str) -> list[pb.Mount]:
         """Return the mounts of an isolated container, without the mount of its ``directory``.
 
-        The result is empty without a library. ``prepare`` creates the mounted files later.
+        The result is empty if the agent has no library. ``prepare`` creates the mounted files.
         """
         if mode not in LIBRARY_MODES:
             return []
@@ -366,8 +369,8 @@ class ContainerPreparation:
     def _lingering(self, uuids: Collection[str], present: Collection[str]) -> str:
         """Return the key of a deleted pod whose processes still use one of the GPUs, or "".
 
-        Processes that have had enough time to end are ignored. ``present`` are the allocation
-        directories of the existing pods.
+        Processes that have not ended within ``LINGERING_AT_MOST_S`` are ignored. ``present`` are
+        the allocation directories of the existing pods.
         """
         now, usage = time.monotonic(), self.store.usage
         held = [name for name in usage.names() if name not in present and usage.is_held(name)]

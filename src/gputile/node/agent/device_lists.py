@@ -5,9 +5,9 @@ distinguishes "not in this mode" from "unknown on this node". Devices have no to
 such hints, the kubelet's Topology Manager would restrict the choice to a NUMA node, which may not
 have the booked GPU.
 
-Pods that are bound here and not admitted yet need memory IDs too. If all pods have the same unit,
-they use the free IDs. A pod with another unit requests a different number of IDs for the same MiB.
-So more IDs are listed for such a pod until it has them.
+Pods that are bound here and not admitted yet need memory IDs too. A pod with the node's unit uses
+free IDs. A pod with another unit requests a different number of IDs for the same MiB. So additional
+IDs are listed for such a pod until it has its IDs.
 
 How many memory IDs are listed:
 
@@ -22,16 +22,16 @@ listed IDs must change:
   all pods' IDs, in the units of these pods. So the free IDs never stand for more MiB than are left:
   ``used + free * u <= M``.
 * Pods with another unit that are booked and not admitted yet also count as used
-  (``expected_memory``). As many IDs as they request are listed in addition, and the kubelet chooses
-  among all listed IDs.
-* The node's allocatable is the number of used IDs and free IDs. kube-scheduler subtracts the
+  (``expected_memory``). For each ID that they request, an additional ID is listed. The kubelet
+  chooses among all listed IDs.
+* The node's allocatable is the sum of used IDs and free IDs. kube-scheduler subtracts the
   requests of pods, which are the used IDs. So it sees exactly the free IDs.
 * The numbers of free IDs have no meaning. The lowest unused numbers are listed. With a single unit
   these are the numbers below ``floor(M / u)``, and allocations do not change the list.
 
 The kubelet may allocate a free ID at the moment when the ID is withdrawn. This does no harm,
 because admission checks MiB and not IDs. The number of IDs never exceeds the number for the
-smallest unit in use, so a message is never too long.
+smallest unit in use, so the ListAndWatch message is never too long.
 """
 
 from bisect import bisect_left
@@ -100,9 +100,9 @@ NONE = (0, 0)
 
 
 def expected_memory(state: AllocationState) -> ExpectedMemory:
-    """Return the memory on each GPU, by UUID, that pods are still to be allocated.
+    """Return the memory that bound pods still need on each GPU, by UUID.
 
-    Only pods with a unit other than the node's count.
+    Only pods whose memory unit differs from the node's are included.
     """
     found: dict[str, tuple[int, int]] = {}
     unit_mib = state.node_config.effective_mode.unit_mib

@@ -4,7 +4,7 @@ Device IDs have the format of NVIDIA's device plugin. So tools that read PodReso
 DCGM's exporter, find the GPU of a pod. The ID of a whole GPU or of a MIG instance is its UUID. A
 part of a GPU is a memory unit, a percent of compute or a time slice. Its ID is the GPU's UUID, two
 colons and a number: ``GPU-4c8e...::412``. So each ID names its GPU. The number has no meaning.
-``device_lists`` defines how much memory a part is.
+``device_lists`` defines how many parts a GPU has.
 
 The kubelet's PodResources ``List`` returns the device IDs of each container of each pod. It
 includes the pod that is being admitted, whose containers have no devices yet. It omits init
@@ -99,11 +99,11 @@ CONTAINER_DIRECTORY = "/etc/gputile/allocation"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record in an allocation directory: an Allocate response, and the limits after the start.
+    """The record of an Allocate response and, once the container has started, of its limits.
 
     ``since_ns`` is the time of the response. ``devices`` are the container's IDs by resource. A
     claim has no devices, but a name in ``claim``. Until the container starts, ``pod``, ``uid`` and
-    ``container`` are the presumed caller's, or "" if the caller is unknown, and ``gpus`` is empty.
+    ``container`` are those of the presumed caller, or "" if it is unknown, and ``gpus`` is empty.
     """
 
     namespace: str
@@ -168,9 +168,9 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All devices of one pod, which are one row of the table.
 
-    ``identified`` is False while the pod of the IDs is unknown. ``uid`` is then the name of the
-    allocation directory. A pod that shares several GPUs has at least ``least_units`` and
-    ``least_percent`` of each of them, however the kubelet has distributed the IDs.
+    ``identified`` is False while the pod is unknown. ``uid`` is then the name of the
+    allocation directory. A pod that shares several GPUs counts as having at least ``least_units``
+    and ``least_percent`` on each of them, even if the kubelet has distributed its IDs unevenly.
     """
 
     uid: str
@@ -252,8 +252,8 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
 
     ``uid`` and ``claim`` are the UID and the name of the claim. ``namespace``, ``name`` and
     ``owner`` are the namespace, the name and the UID of the pod. The row has no device IDs, because
-    the kubelet names the claim. ``shares`` are the claim's parts of GPUs, sorted by index. A share
-    of a MIG instance has the instance's UUID.
+    the kubelet's calls name the claim instead. ``shares`` are the claim's parts of GPUs, sorted by
+    index. A share of a MIG instance has the instance's UUID.
     """
 
     claim: str = ""
@@ -283,7 +283,7 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
         return sum(share.percent for share in self.shares if share.uuid == gpu)
 
     def used_by(self, container: str, phase: Phase) -> "PreparedClaim":
-        """Return a copy with the container that uses the claim, without device IDs."""
+        """Return a copy with ``container`` as the only container, which has no device IDs."""
         devices = (ContainerDevices(container, phase, DRIVER, (), self.directory),)
         return msgspec.structs.replace(self, devices=devices)
 
@@ -314,7 +314,7 @@ class DeviceTable:
         return self._by_uid.get(uid)
 
     def runs(self, uid: str, container: str) -> bool:
-        """Return whether the container was allowed to start with its devices in this table."""
+        """Return whether the container was allowed to start with the devices in this table."""
         held = self.get(uid)
         return held is not None and any(
             each.container == container and each.directory in self.started for each in held.devices
@@ -337,7 +337,7 @@ class DeviceTable:
     def holders(
         self, resource: str, ids: Iterable[str]
     ) -> Iterator[tuple[PodDevices, ContainerDevices]]:
-        """Yield the containers with ``resource`` of each pod that has one of ``ids``."""
+        """Yield all containers with IDs of ``resource`` of each pod that has one of ``ids``."""
         wanted = set(ids)
         for held in self:
             devices = [each for each in held.devices if each.resource == resource]

@@ -40,9 +40,9 @@ class Correction:
 def allocation_of(
     pod: KnownPod, pod_devices: PodDevices, state: AllocationState, now_ns: int
 ) -> Allocation | None:
-    """Return the booking that matches a pod's devices, or None if this cannot be determined.
+    """Return the booking that matches a pod's devices, or None if there is no such booking.
 
-    This is the case for MIG instances, a pod without a request, and GPUs not in the inventory.
+    MIG instances, pods without a request, and GPUs that are not in the inventory have no booking.
     """
     request, node_config = pod.request, state.node_config
     if request is None or any(
@@ -103,7 +103,7 @@ def annotations_of(
 def _gpus(
     state: AllocationState, pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest
 ) -> frozenset[str]:
-    """Return a container's GPUs, or its booked GPUs if the IDs of an init container are lost."""
+    """Return a container's GPUs, or the booked GPUs of an init container whose IDs are lost."""
     if any(devices.container == container.name for devices in pod_devices.devices):
         return state.gpus(pod_devices, container.name, pod)
     booked = frozenset(share.uuid for share in pod.booked(container.name))

@@ -1,14 +1,15 @@
 """Hands a node over from one agent to the next, for example in an upgrade, without failed pods.
 
 Between the end of one device plugin and the registration of the next, the kubelet has no devices,
-and permanently fails each pod that it admits. An earlier registration does not help. When the old
-stream ends, the kubelet disconnects the plugin that is registered then (``runClient`` in
-pkg/kubelet/cm/devicemanager/plugin/v1beta1). So the new agent first closes the node by an
-annotation that the scheduler extender obeys. It waits until all pods that were scheduled before are
-bound and admitted. Then it takes over, and opens the node when the kubelet watches its devices.
+and permanently fails each pod that it admits. It does not help to register the next plugin before
+the end of the old one. When the stream of the old plugin ends, the kubelet disconnects the plugin
+that is registered then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So the new
+agent first closes the node by an annotation that the scheduler extender obeys. It waits until all
+pods that were already scheduled are bound and admitted. Then it takes over, and opens the node when
+the kubelet watches the new agent's devices.
 
-The annotation contains a deadline, so that a later agent can remove it if its writer has ended. The
-deadline is extended while the kubelet admits pods, which may take minutes on a slow node.
+The annotation contains a deadline, after which a later agent may remove the annotation. The writer
+extends the deadline while the kubelet admits pods, which may take minutes on a slow node.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ TAKEN_IN_AFTER_S = 0.5  # the time from the kubelet's ListAndWatch call until it
 
 @dataclass
 class HandOver:
-    """The handover as one agent sees it.
+    """The handover of the node from another agent to this agent.
 
     ``closed_for`` is in seconds. ``now`` returns Unix time, and ``clock`` monotonic time.
     ``under_way`` is True while this agent keeps the node closed. ``looked`` is when the agent last
@@ -97,7 +98,7 @@ class HandOver:
         self.under_way = False
 
     def left(self, node: Node) -> float | None:
-        """Return how many seconds the annotation must stay on the node, or None if it has none."""
+        """Return for how many seconds the annotation must remain, or None if there is none."""
         text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
         if text is None:
             return None

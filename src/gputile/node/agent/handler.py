@@ -6,9 +6,10 @@ the calling pod, ``allocation`` decides about IDs, and ``container_start`` about
 
 A call blocks the admission of all pods of the node, and the kubelet has no deadline for it. So each
 request that the agent makes during a call has a deadline. The agent waits for the kubelet's list
-for up to three seconds, because a busy node is slow. After a failed request, the agent waits for
-only half a second. It waits longer for the API server, but only for a pod that is otherwise
-unknown, because the kubelet never changes the devices that it has allocated to a pod.
+for up to three seconds, because a busy node is slow, but only for half a second if the kubelet did
+not answer the previous request. The agent waits longer for the API server, but only if the calling
+pod is not known otherwise. A wrong choice of devices would be permanent, because the kubelet never
+changes the devices of a pod.
 """
 
 import asyncio
@@ -147,7 +148,7 @@ class AllocationHandler:
         return listing
 
     async def _find_caller(self, resource: str, size: int) -> Caller:
-        """Find the calling container. If it is uncertain, read candidates from the API server.
+        """Find the calling container. If it is not certain, read candidates from the API server.
 
         ``callers`` describes how the container is found.
         """

@@ -2,8 +2,9 @@
 
 The kubelet's checkpoint contains the IDs of each container, and the allocation directory that the
 container mounts. The record in this directory contains the time of the allocation, the amounts of
-memory and compute, and whether the container has started. The name of the directory connects entry
-and record. The table is computed again when the checkpoint, a record or a pod changes.
+memory and compute, and whether the container has started. The name of the directory links a
+checkpoint entry to its record. The table is computed again when the checkpoint, a record or a pod
+changes.
 
 The kubelet writes all devices of a container to its checkpoint before it calls for the next
 container, and before the container starts. An Allocate response that the checkpoint does not
@@ -111,7 +112,7 @@ def forget_unwritten(state: AllocationState, resource: str) -> None:
 def listed_entries(state: AllocationState) -> tuple[KubeletEntry, ...]:
     """Return the entries of the kubelet's list, for use if the checkpoint cannot be read.
 
-    The latest response with a container's IDs determines its directory. A container is omitted if
+    A container's directory is that of the latest response with its IDs. A container is omitted if
     the list does not contain the amounts that its known pod requests. Then the list is incomplete,
     or the container belongs to a newer pod of the same name.
     """
@@ -216,7 +217,7 @@ def _has_gone(
     record: Limits | None,
     now_ns: int,
 ) -> bool:
-    """Return whether devices in the kubelet's checkpoint are free again.
+    """Return whether the devices of a checkpoint entry are free again.
 
     The kubelet does not write its checkpoint when a pod ends, but when it admits the next pod.
     """

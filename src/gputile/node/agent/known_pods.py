@@ -1,7 +1,7 @@
 """Caches the pods that are bound to the node, with their requests and bookings.
 
-The watch may be older than a direct read of a pod, and a direct read may be older than the watch.
-The cache must not go back to an older version in either case.
+An event of the watch may be older than the result of a direct read, or newer. In either case, the
+cache must not replace a pod by an older version.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class KnownPod:
 
     @property
     def shared_gpus(self) -> int:
-        """How many GPUs each container shares: 0 for whole GPUs, and 1 for an unknown request."""
+        """The number of shared GPUs per container: 0 for whole GPUs, 1 for an unknown request."""
         if self.request is None:
             return 1
         return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0

@@ -96,7 +96,7 @@ class KubeletLink:
 
     @property
     def settled(self) -> bool:
-        """Whether the kubelet has had time to admit its pods again, and so lists all of them."""
+        """Whether the kubelet has run long enough to admit its pods again and list them all."""
         return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
 
     async def until_quiet(self) -> None:

@@ -1,7 +1,7 @@
 """Exports the metrics of the agent, of the node's GPUs, and of containers on these GPUs.
 
-Each scrape computes the node's metrics in a separate thread. Other threads must not change the data
-of this thread in place. Only containers of existing pods have series.
+Each scrape computes the node's metrics in a separate thread. So other threads must replace the data
+that this thread reads, and never change it in place. Only containers of existing pods have series.
 """
 
 import copy

@@ -280,8 +280,8 @@ def find_other_plugin(
 def _is_plugin(pod: Pod) -> bool:
     """Return whether a pod has the labels of a known plugin, and mounts the kubelet's directory.
 
-    Anyone who may create pods can set the labels. The Pod Security Standards ``baseline`` and
-    ``restricted`` forbid the mount.
+    The labels alone are no evidence, because anyone who may create pods can set them. The Pod
+    Security Standards ``baseline`` and ``restricted`` forbid the mount.
     """
     labelled = any(pod.metadata.labels.get(name) == value for name, value in _POD_LABELS)
     volumes = pod.spec.volumes if isinstance(pod, PodOnNode) else ()

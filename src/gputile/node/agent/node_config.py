@@ -3,8 +3,8 @@
 In mode ``default``, NVIDIA's own methods can share whole GPUs (G3). The node's label
 ``gputile.io/sharing`` selects the method. ``time-slicing`` lists each GPU ``gputile.io/replicas``
 times as ``nvidia.com/gpu``. ``mig`` lists existing MIG instances as ``nvidia.com/mig-<profile>``,
-and GPUs without MIG as ``nvidia.com/gpu``. gputile does not book MIG instances. kube-scheduler
-counts them, because the instances of one profile are interchangeable.
+and GPUs without MIG as ``nvidia.com/gpu``. gputile does not book MIG instances. It is sufficient
+that kube-scheduler counts them, because the instances of one profile are interchangeable.
 """
 
 from collections.abc import Collection
@@ -68,7 +68,7 @@ class MigDevice:
 class NodeConfig:
     """What the node advertises: the GPUs in its ``inventory``, and its MIG instances.
 
-    ``withheld`` is the reason why the node advertises nothing, or None if it advertises.
+    ``withheld`` is the reason why the node advertises nothing, or None if it advertises its GPUs.
     """
 
     inventory: Inventory

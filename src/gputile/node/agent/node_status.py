@@ -218,9 +218,9 @@ def _condition(
 class Wanted:
     """The desired metadata and status of the node.
 
-    ``labels`` are all labels that the agent owns. ``inventory`` is None if the node must have no
-    inventory. ``opened`` is True if no handover between agents keeps the node closed. ``resources``
-    are amounts for capacity and allocatable, or None for a resource to remove (B9).
+    The agent's labels that are not in ``labels`` are removed. ``inventory`` is None if the node
+    must have no inventory. ``opened`` is True if no handover between agents keeps the node closed.
+    ``resources`` are amounts for capacity and allocatable, or None for a resource to remove (B9).
     """
 
     labels: Mapping[str, str]
@@ -291,10 +291,10 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
 
 
 def farewell_patch(current: Node) -> dict[str, Any] | None:
-    """Return the strategic merge patch that removes what an agent wrote on the node, or None.
+    """Return the strategic merge patch that removes what an agent wrote on the node.
 
-    The condition of a silent agent remains, because the controller owns it. If the node has neither
-    a condition nor an inventory from an agent, its labels are not from an agent either.
+    The condition ``AgentSilent`` remains, because the controller owns it. The result is None if the
+    node has no condition and no inventory of an agent, because then it has no labels of an agent.
     """
     spoken = [
         condition.type

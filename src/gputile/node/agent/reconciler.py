@@ -23,7 +23,7 @@ from gputile.node.agent.metrics import AgentMetrics
 
 log = logging.getLogger(__name__)
 
-# Only problems that last for this time are reported, as list and pods are read at different times.
+# Problems are reported after this time, because the kubelet's list may be older than the pods.
 LASTS_S = 5.0
 AT_ONCE = 4
 LIST_WITHIN_S = 2.0
@@ -80,7 +80,7 @@ class Reconciler:
         return conflict
 
     def _lasting(self, found: Iterable[Correction], now: float) -> list[Correction]:
-        """Return the corrections to write. A problem is included if it has lasted long enough."""
+        """Return all corrections, except problems that have lasted for less than ``LASTS_S``."""
         before, self._since = self._since, {}
         lasting: list[Correction] = []
         for each in found:

@@ -80,10 +80,10 @@ class AllocationRules:
         """Return why a container must not start with IDs that another pod also has, or None.
 
         The kubelet can allocate the same IDs to two pods. This happens if a pod ends while the
-        kubelet waits for an Allocate response. A ``List`` call then makes it recount the IDs in
-        use, without the IDs of this response (``UpdateAllocatedDevices`` in its device manager).
-        IDs of memory, compute and time slices are interchangeable. For them it is sufficient that
-        the GPU has room for both pods.
+        kubelet waits for an Allocate response. A ``List`` call then makes the kubelet recount the
+        IDs in use, without the IDs of this response (``UpdateAllocatedDevices`` in its device
+        manager). IDs of memory, compute and time slices are interchangeable. For them it is
+        sufficient that the GPU has room for both pods.
         """
         if devices.resource in SHARED_RESOURCES or self.node_config.replicated:
             return None
@@ -94,7 +94,7 @@ class AllocationRules:
         return None
 
     def left(self, uuid: str, uid: str) -> tuple[int, int]:
-        """Return the MiB and the percent of compute of a GPU that pods other than ``uid`` leave."""
+        """Return the MiB and the percent of compute of a GPU that no pod except ``uid`` has."""
         gpu, table = self.node_config.gpu(uuid), self.device_table
         mib = (gpu.mib if gpu is not None else 0) - table.mib(uuid, uid)
         return mib, CORE_PERCENT - sum(other.percent(uuid) for other in table.on(uuid, uid))

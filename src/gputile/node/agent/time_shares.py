@@ -4,8 +4,8 @@
 
 While no arbiter runs, each container limits itself to a fallback share, which depends on the
 weights of the containers on its GPU. The weight of an init container that is not a sidecar does not
-count for other containers. Such a container runs only for a short time, and never together with the
-containers after it.
+count for other containers. Such a container runs only for a short time, and ends before the next
+containers start.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ class TimeShares:
     """The arbiter's assignment, and the share files of the allocations, by directory name.
 
     A container obeys its share file while no arbiter runs. ``guaranteed`` contains the same parts
-    of GPU time as the files, by directory name and GPU UUID. ``SHARE_WHOLE`` is all the time.
+    of GPU time as the files, by directory name and GPU UUID. ``SHARE_WHOLE`` stands for 100 %.
     """
 
     assignment: Assignment
@@ -102,7 +102,7 @@ def time_shares(
     node_config, configuration = allocation_state.node_config, allocation_state.configuration
     policy = policy_of(node_config.mode, allocation_state.labels, configuration.gpu_time)
     shares: dict[str, dict[str, Share]] = {}
-    weights = Counter[str]()  # the weights of all containers but init containers, by GPU
+    weights = Counter[str]()  # the total weight on each GPU, without init containers
     short: set[str] = set()
     for pod_devices in allocation_state.device_table if node_config.mode in LIBRARY_MODES else ():
         if on is not None and on.isdisjoint(pod_devices.gpus):

@@ -4,10 +4,10 @@ The devices of a claim are reserved before its files are written, and its CDI fi
 If the agent ends before that, the kubelet has no response and retries. A file that already has the
 right content is not written again.
 
-The allocation directory of a claim contains its limits, and a mark that it was started. The release
-removes the mark. The kubelet repeats the request to release a prepared claim until it succeeds, and
-only then lets the pod end. So a prepared claim whose pod is gone was prepared for a kubelet that
-has lost its state.
+The allocation directory of a claim contains its limits and, while the claim is prepared, a mark
+(``BOOT_FILE``). The kubelet repeats the request to release a claim until the request succeeds, and
+the pod does not end before that. So if the pod of a prepared claim has ended, the kubelet has lost
+its state since the claim was prepared.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class ClaimsDriver:
         """
         state, found = self.state, {}
         alive = {pod.uid for pod in state.pods.values()}
-        # The kubelet does not prepare a claim again that goes to another pod (``claimInfo``).
+        # The kubelet does not request to prepare a claim again for another pod (``claimInfo``).
         named = {
             (pod.pod.metadata.namespace, name)
             for pod in state.pods.values()
@@ -147,7 +147,7 @@ class ClaimsDriver:
         )
 
     def _cdi_devices(self, uid: str, device: str) -> list[str]:
-        """Return the claim's CDI device, after those of the GPU if the runtime knows the GPU."""
+        """Return the CDI devices of the GPU, if the runtime knows them, and of the claim."""
         found = device_named(self.state.node_config, device)
         of_gpu = self._cdi.devices((found.uuid,)) if found and self._cdi else ()
         return [*of_gpu, cdi_name(uid)]
@@ -181,7 +181,7 @@ class ClaimsDriver:
         replace_prepared_claims(state, {**state.claims, claim.uid: claim})
         try:
             await self._write(claim, pod)
-            if not self._store.mine:  # the next agent may have read the records before
+            if not self._store.mine:  # the next agent may have read the records too early
                 raise NotYet(SERVED_BY_ANOTHER_AGENT)
         except BaseException:
             if before is None:
@@ -190,7 +190,7 @@ class ClaimsDriver:
         return found.gpus
 
     async def _pod_of(self, claim: PreparedClaim) -> Pod | None:
-        """Return the pod that the claim is reserved for, even before the watch reports the pod."""
+        """Return the claim's pod, read from the API server if the watch has not reported it."""
         known = self.state.pods.get(claim.key)
         if known is not None and known.uid == claim.owner:
             return known.pod

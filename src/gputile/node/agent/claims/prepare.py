@@ -30,9 +30,9 @@ class ClaimRefused(Exception):
 def prepared_claim(
     state: AllocationState, claim: ResourceClaim, node: str, now_ns: int
 ) -> PreparedClaim:
-    """Return the row of a claim without its container, which ``with_containers`` adds.
+    """Return the row of a claim in the device table. ``with_containers`` adds the container.
 
-    Raises ClaimRefused if a rule is broken. Its text states the rule.
+    Raises ClaimRefused if a rule is broken. The error states the rule.
     """
     config, meta = state.node_config, claim.metadata
     if not config.effective_mode.claims:
@@ -136,7 +136,7 @@ def _share(config: NodeConfig, result: AllocatedDevice, node: str) -> GpuShare:
 
 
 def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateAnswer:
-    """Return the response for a claim's containers. ``environment`` describes ``threads``."""
+    """Return the response for a claim's containers. For ``threads``, see ``environment``."""
     of_each = sum(share.mib for share in row.shares) // len(row.shares)
     uuids = tuple(share.uuid for share in row.shares)
     return AllocateAnswer(
@@ -145,9 +145,9 @@ def answer_of(config: NodeConfig, row: PreparedClaim, threads: int) -> AllocateA
 
 
 def request_name(result: AllocatedDevice) -> str:
-    """Return the name by which the kubelet finds a result.
+    """Return the name of the request for which a device was allocated.
 
-    For the result of an alternative, ``request/alternative``, this is the name of the request.
+    If the request has alternatives, ``result`` contains ``request/alternative``.
     """
     return result.request.partition("/")[0]
 
@@ -168,7 +168,7 @@ def containers_of(pod: Pod) -> Iterator[tuple[Container, Phase, frozenset[str]]]
 
 
 def claim_corrections(state: AllocationState) -> list[Correction]:
-    """Return corrections of pods with claims whose annotations for existing tools are wrong.
+    """Return a correction for each pod with claims whose annotations for existing tools are wrong.
 
     Pods with whole GPUs have no such annotations, because these tools show units of shared GPUs.
     """

@@ -1,8 +1,8 @@
 """Builds the ResourceSlice that offers a node's GPUs to claims.
 
 kube-scheduler allocates the first device of the slice that fits. A slice must not depend on the use
-of the GPUs, for two reasons. Each change makes kube-scheduler retry all pods that wait for devices.
-An autoscaler copies the slice of an existing node for new nodes of the same group. In the modes
+of the GPUs, for two reasons: each change makes kube-scheduler retry all pods that wait for devices,
+and an autoscaler copies the slice of an existing node for new nodes of the same group. In the modes
 with isolation, several claims may share a GPU. In all other modes, a device has only one claim.
 """
 
@@ -64,7 +64,7 @@ def slice_of(
     """Build the slice of a node. At most ``most_pods`` claims may share a GPU.
 
     Unhealthy devices have a taint. They are omitted if the API server does not support ``taints``,
-    or accepts no slice with taints and so many devices.
+    or if there are more devices than it accepts in a slice with taints.
     """
     meta = node.metadata
     owner = OwnerReference(

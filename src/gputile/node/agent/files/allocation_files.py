@@ -1,10 +1,10 @@
 """Stores allocation directories and the agent's checkpoint, and reads the kubelet's checkpoint.
 
 A file is written under a temporary name and renamed, so that a reader sees either the old or the
-new content. Nothing is flushed to the disk. After a crash of the machine no container runs, and the
-kubelet's checkpoint contains the IDs of all containers. Two agents may run for a moment during an
-upgrade. Once the gateway of the newer agent has taken over the node, the older agent must write
-nothing more, and the newer agent reads the kubelet's checkpoint.
+new content. Files are not flushed to the disk, because no container runs after a crash of the
+machine, and the kubelet's checkpoint contains the IDs of all containers. Two agents may run for a
+moment during an upgrade. Once the gateway of the newer agent has taken over the node, the older
+agent must write nothing more, and the newer agent reads the kubelet's checkpoint.
 
 The agent's checkpoint contains the mode in force, for an agent that starts while the API server is
 unavailable.
@@ -137,8 +137,8 @@ class NodeFiles:
     def write_answer(self, directory: str, limits: Limits) -> None:
         """Create an allocation directory with the record of an Allocate response.
 
-        The record of a claim, which has no devices, is not written here. Raises OSError if the
-        directory cannot be written.
+        No record is written for a claim, which has no devices. Raises OSError if the directory
+        cannot be written.
         """
         path = self.prepare(directory)
         if limits.devices and self.mine:
@@ -243,7 +243,7 @@ _CHECKPOINT_FILE = msgspec.json.Decoder(_CheckpointFile)
 def read_checkpoint(text: bytes) -> tuple[tuple[KubeletEntry, ...], dict[str, bytes]]:
     """Return the entries of the kubelet's checkpoint, and other plugins' device IDs by resource.
 
-    The IDs are of healthy devices, as JSON. Raises ConversionError if the format is unknown.
+    These IDs are of healthy devices, as JSON. Raises ConversionError if the format is unknown.
     """
     data = decode(text, _CHECKPOINT_FILE).data
     found = []
@@ -276,7 +276,7 @@ def mounts_of(response: pb.ContainerAllocateResponse) -> Mounts:
 
 
 class Records:
-    """The data that outlives the agent: the checkpoints of agent and kubelet, and allocations."""
+    """The files that outlive the agent: its checkpoint, the kubelet's, and allocation records."""
 
     def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
@@ -336,7 +336,7 @@ class Records:
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     """Return the mode in the inventory of ``node``, or None if it has no valid inventory.
 
-    ``unit_mib`` is the memory unit if the inventory has none.
+    ``unit_mib`` is used as the memory unit if the inventory has none.
     """
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])

@@ -11,10 +11,11 @@ limits how far a container can extend its file, and how many extended attributes
 (tmpfs(5): ``size`` and ``nr_inodes``, which also counts these attributes). The agent could not undo
 such changes, because root in a container may give its file to another user.
 
-The host runs no program as root from a file system that is mounted ``nosuid``. The agent sees a
-directory of the host through a mount in its own container, whose flags may differ from the host's
-mount. runc 1.2 and later sets the flags that the pod requests, and a pod cannot request ``nosuid``.
-So the agent recognizes a file system that gputile has mounted ``nosuid`` by its source.
+On a file system that is mounted ``nosuid``, the host ignores set-user-ID bits. So nobody becomes
+root by a program that a container stored there. The agent sees a directory of the host through a
+mount in its own container. The flags of the two mounts may differ, because runc 1.2 and later sets
+the flags that the pod requests, and a pod cannot request ``nosuid``. So the agent recognizes a file
+system of gputile, which is always mounted ``nosuid``, by its source (``SOURCE``).
 """
 
 import ctypes
@@ -33,7 +34,7 @@ REMOUNT: Final = 32
 BIND: Final = 4096
 SOURCE: Final = "gputile-usage"
 LIBRARY_DIRECTORY: Final = "library"  # in the agent's state directory
-PLACES: Final = "containers"  # the directory of the places, beside the directory of the files
+PLACES: Final = "containers"  # the directory of the places, below the directory of the files
 _OURS: Final = ["tmpfs", SOURCE]
 
 
@@ -95,7 +96,7 @@ _PLACE_INODES: Final = 4
 # In a shared file system, a file or 1 KiB of attributes uses one inode.
 _INODES_A_MIB: Final = 64
 SEVERAL: Final = "cards-"  # prefix of the directory of an MPS daemon for several GPUs
-# The prefixes of names that an agent creates in the directory if nothing is mounted
+# The prefixes of the names that an agent creates in the directory if nothing is mounted there
 _OWN: Final = (USAGE, PLACES, "GPU-", SEVERAL)
 
 
@@ -125,7 +126,7 @@ def mount_small(directory: Path, mib: int) -> None:
     """Mount a file system of ``mib`` MiB in memory at ``directory``, or resize an existing one.
 
     Raises OSError if this process may not mount, if more than ``mib`` MiB are in use, or if the
-    mount would hide files of others.
+    directory contains files of other programs, which the mount would hide.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_ours(directory):
@@ -148,10 +149,10 @@ def mount_library(state: Path) -> None:
 
     The host may have mounted the file system ``noexec``. A container's mount of the library may
     then have the flag too, and always has it in a user namespace. With the flag, the dynamic loader
-    runs programs without the library. runc 1.2 and later sets the flags that a pod requests on the
-    mounts of its volumes, so the agent could not see the host's flag there. But a mount inside a
-    volume inherits the volume's flags and does not change them. So host, containers and agent see
-    the same flags, and with ``noexec`` the agent starts no container (``must_be_loadable``).
+    runs programs without the library. On the mounts of volumes, runc 1.2 and later sets the flags
+    that the pod requests, which hides the host's flag from the agent. A bind mount inside a volume
+    gets the volume's flags when it is made, and runc does not change them. So host, containers and
+    agent see the same flags. With ``noexec``, no container starts (``must_be_loadable``).
 
     Raises OSError if this process may not mount, or if the directory cannot be created.
     """
