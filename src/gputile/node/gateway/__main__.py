@@ -30,13 +30,8 @@ STOP_WITHIN_S = 8.0
 async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     """Run agents, one after the other. Return the exit status of the last agent.
 
-<<<<<<< HEAD
     No other agent is started if an agent exits without an error, or before any agent has taken over
     the node. The next agent would do the same.
-=======
-    An agent that exits without an error, or before it has taken over the node, is the last agent,
-    because the next agent would exit in the same way.
->>>>>>> w8
     """
     restarts = Restarts(
         "the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S

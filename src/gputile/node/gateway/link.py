@@ -1,14 +1,8 @@
 """Defines the messages between gateway and agent, and the lock on the node.
 
-<<<<<<< HEAD
 Gateway and agent always come from the same installation, so the messages have no version. Each
 message is encoded as MessagePack and preceded by its length, four bytes in big-endian order. The
 kubelet's own messages are relayed as protobuf bytes.
-=======
-Gateway and agent always come from the same installation, so the messages have no version. A message
-is encoded as MessagePack, and preceded by its length in four bytes, big endian. The kubelet's own
-messages are relayed as protobuf bytes.
->>>>>>> w8
 """
 
 import asyncio
@@ -180,11 +174,7 @@ class NodeLock:
 
 
 def has_listener(path: Path) -> bool:
-<<<<<<< HEAD
     """Return whether a process listens on the socket. A socket file may outlive its process."""
-=======
-    """Return whether a process listens on the socket at ``path``, which may outlive its process."""
->>>>>>> w8
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(CONNECT_TIMEOUT_S)
         try:

@@ -3,15 +3,9 @@
 A kubelet that starts removes all sockets from its device plugin directory, so each plugin must
 create a new socket. The kubelet then creates its own socket, whose inode identifies this kubelet.
 A kubelet that has restarted admits pods at once, and permanently fails pods whose resource is not
-<<<<<<< HEAD
 yet registered. So inotify(7) reports the kubelet's start without delay. A plugin registers again if
 the kubelet does not open a ListAndWatch stream. Registration is retried at growing intervals if the
 kubelet does not answer.
-=======
-yet registered. So inotify(7) reports a kubelet's start without delay. A plugin registers again if
-the kubelet does not listen to it. Registration is retried at growing intervals if the kubelet does
-not answer.
->>>>>>> w8
 """
 
 import asyncio
@@ -95,11 +89,7 @@ class Registrar:
         return any(path not in own and has_listener(path) for path in found)
 
     async def sweep(self) -> None:
-<<<<<<< HEAD
         """Remove the sockets of ended gateways. Wait until older gateways remove their sockets."""
-=======
-        """Remove the sockets of ended gateways. Wait until older gateways remove their own."""
->>>>>>> w8
         for _ in range(int(HAND_OVER_TIMEOUT_S / HAND_OVER_POLL_S)):
             left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
             for path in left:

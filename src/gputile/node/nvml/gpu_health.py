@@ -107,11 +107,7 @@ HEALTHY = HealthState()
 
 
 def initial_health(unhealthy: Iterable[str], now_s: float) -> Health:
-<<<<<<< HEAD
     """Return the initial health. ``unhealthy`` GPUs were unhealthy when the agent started."""
-=======
-    """Return the initial health, in which only the GPUs in ``unhealthy`` are unhealthy."""
->>>>>>> w8
     begin = HealthState(
         healthy=False, reason="was unhealthy when the agent started", last_fault_at_s=now_s
     )

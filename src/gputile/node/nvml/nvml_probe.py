@@ -52,11 +52,7 @@ class NvmlSession:
         self._events: Any = None
 
     def inventory(self) -> ProbedMachine:
-<<<<<<< HEAD
         """Read the machine's GPUs. If the set of GPUs has changed, also read the bandwidths.
-=======
-        """Read the machine's GPUs. If the set of GPUs has changed, also read the bandwidth.
->>>>>>> w8
 
         A GPU that cannot be read is missing from ``gpus``, and ``problems`` contains the reason.
         """

@@ -108,16 +108,10 @@ def inventory_of(
 ) -> Inventory:
     """Return the inventory of ``machine`` that the agent publishes for scheduling.
 
-<<<<<<< HEAD
     ``shared_mib`` limits the memory of each GPU in modes that share GPUs by memory. 0 means no
     limit. A GPU in MIG mode is omitted, because no pod can get the whole GPU. In modes that
     share GPUs by memory, a unified GPU is omitted unless ``shared_mib`` limits how much of the
     machine's memory pods may share.
-=======
-    In the modes that share GPUs by memory, ``shared_mib`` limits the memory of each GPU, and a
-    unified GPU is omitted unless ``shared_mib`` sets how much of the machine's memory pods may
-    share. 0 means no limit. A GPU in MIG mode is omitted, because no pod can get the whole GPU.
->>>>>>> w8
     """
     by_memory = bool(mode) and Mode(mode).shared
     left_out = by_memory and not shared_mib
