@@ -28,7 +28,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.api.wording import shortened
-from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, model_label_value
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, MOST_REPLICAS, model_label_value
 from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
@@ -146,10 +146,10 @@ def parse_request(
             raise RequestError(
                 f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})"
             )
-        # Several pods may share a whole GPU by time-slicing, but never a set of GPUs by topology.
-        group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        several = containers if kind is RequestKind.WHOLE and len(containers) > 1 else ()
-        isolated = _is_isolated(pod)
+        # Pods and containers may share whole GPUs by time-slicing, but never a set by topology.
+        whole, isolated = kind is RequestKind.WHOLE, _is_isolated(pod)
+        group = trust_group(pod) if whole else ""
+        several = containers if whole and 1 < len(containers) <= MOST_REPLICAS else ()
         shape = Shape(
             kind, gpus, trust_group=group, containers=several, models=models, isolated=isolated
         )

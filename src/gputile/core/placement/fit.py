@@ -166,17 +166,16 @@ def _too_few_slices(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
     if assign_whole(shape.containers, left) is not None:
         return None
     need = f"the pod needs {shape.gpus}"
-    most = max(container.gpus for container in shape.containers)
-    if most > 1:
+    if (most := max(container.gpus for container in shape.containers)) > 1:
         need += f", and different GPUs for the {most} of one container"
     usable = [gpu for gpu in node.gpus if gpu.gpu.healthy and is_of_model(gpu, shape)]
     total = len(usable) * node.info.replicas
-    if (
-        assign_whole(shape.containers, dict.fromkeys(range(len(usable)), node.info.replicas))
-        is None
-    ):
+    slices = dict.fromkeys(range(len(usable)), node.info.replicas)
+    if assign_whole(shape.containers, slices) is None:
         text = f"it has {total} time slices on {_gpus(len(usable))} that the pod can use; {need}"
         return Refusal(FitRule.TOO_FEW, text, wanted=shape.gpus, there=total)
+    if not left:
+        return _shortage(usable, shape, node.info)
     there = sum(left.values())
     text = f"{there} of the {total} time slices of its GPUs {_are(there)} left for it; {need}"
     return Refusal(FitRule.GPUS_TAKEN, text, wanted=shape.gpus, there=there)

@@ -170,7 +170,7 @@ def _check(
     state: AllocationState, caller: Caller, row: PodDevices, devices: ContainerDevices
 ) -> None:
     pod = caller.pod
-    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 0
+    gpus = pod.request.shape.gpus if pod is not None and pod.request is not None else 1
     if state.unread or _inherits(state, row, devices, gpus):
         gpus = 0
     rules_of(state).check(row, devices, gpus)

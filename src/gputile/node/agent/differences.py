@@ -134,7 +134,11 @@ def _corrected(
     truth = allocation_of(pod, pod_devices, state, now_ns)
     if truth is None:
         return []
-    if pod.allocation is not None and pod.allocation.containers == truth.containers:
+    if (
+        pod.allocation is not None
+        and pod.allocation.containers == truth.containers
+        and len(pod.allocation.gpus) == len(truth.gpus)
+    ):
         # Existing tools read this annotation (B9).
         if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
             return [Correction(pod, {GPUSHARE_ASSIGNED: "true"})]

@@ -200,7 +200,9 @@ def _pod(booking: Booking, index_of: dict[str, int], *, sliced: bool) -> PodSumm
         whole=booking.whole,
         asked_mib=booking.asked_mib,
         problem=problem,
-        slices=Counter(share.index for share in booking.gpus) if sliced else {},
+        slices=Counter(
+            index_of[share.uuid] for share in booking.gpus if sliced and share.uuid in index_of
+        ),
     )
 
 

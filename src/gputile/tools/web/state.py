@@ -28,6 +28,7 @@ class PageState:
         # The GPUs of nodes that gputile does not serve. Pods there are shown on GPUs that are read
         # from annotations of other systems, or assumed.
         self._adopted: dict[str, Inventory] = {}
+        self._with_gpus: dict[str, Pod] = {}  # copies of these pods with allocations, by UID
         self._pods: dict[str, Pod] = {}
         # Maps nodes to their pods with MIG instances, by UID.
         self._on_instances: dict[str, dict[str, Pod]] = {}
@@ -46,16 +47,17 @@ class PageState:
             return
         self._touch(uid, pod)
         self._instances_freed(self._pods.get(uid))
-        pod = self._pods[uid] = self._with_allocation(pod)
+        self._pods[uid] = pod
         if pod.spec.node_name and not pod.finished and instances_of_pod(pod):
             self._on_instances.setdefault(pod.spec.node_name, {})[uid] = pod
             self._touched_nodes.add(pod.spec.node_name)
-        self._ledger.apply_pod(pod)
+        self._apply_to_ledger(pod)
         self._touch(uid, pod)
 
     def pod_deleted(self, uid: str) -> None:
         self._instances_freed(self._pods.get(uid))
         self._touch(uid, self._pods.pop(uid, None))
+        self._with_gpus.pop(uid, None)
         self._ledger.remove_pod(uid)
 
     def pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str] = frozenset()) -> None:
@@ -111,7 +113,7 @@ class PageState:
 
     @property
     def pods(self) -> list[Pod]:
-        return list(self._pods.values())
+        return [self._with_gpus.get(uid, pod) for uid, pod in self._pods.items()]
 
     @property
     def claims(self) -> list[ResourceClaim]:
@@ -169,8 +171,15 @@ class PageState:
         for uid, pod in self._pods.items() if nodes else ():
             if pod.spec.node_name in nodes:
                 self._touch(uid, pod)
-                self._pods[uid] = self._with_allocation(pod)
-                self._ledger.apply_pod(self._pods[uid])
+                self._apply_to_ledger(pod)
+
+    def _apply_to_ledger(self, pod: Pod) -> None:
+        shown = self._with_allocation(pod)
+        if shown is not pod:
+            self._with_gpus[pod.metadata.uid] = shown
+        else:
+            self._with_gpus.pop(pod.metadata.uid, None)
+        self._ledger.apply_pod(shown)
 
     def _with_allocation(self, pod: Pod) -> Pod:
         inventory = self._adopted.get(pod.spec.node_name)

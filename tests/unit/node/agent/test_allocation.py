@@ -238,12 +238,6 @@ def test_a_container_on_two_gpus_that_asks_for_one_does_not_start() -> None:
         here.starts(GPU_MEMORY, TWO)
 
 
-def test_a_pod_that_nobody_knows_may_have_two_gpus() -> None:
-    here = Here(Mode.CGPU)
-    here.answers(GPU_MEMORY, (*TWO, "GPU-1::0", "GPU-1::1"))
-    assert here.held().keys() == here.state.records.keys()
-
-
 def test_a_finished_pod_is_read_after_pods_that_are_not_known() -> None:
     """Kubelets before 1.34 list finished pods, and few pods are read in one call."""
     here = Here(Mode.CGPU, *(known(f"a{i}", container(mem=2), phase="Succeeded") for i in range(9)))

@@ -155,6 +155,12 @@ def test_gpus_of_another_system_are_shown_and_pods_stay_where_they_were_assumed(
     state.next_difference()
     (block,) = state.page.nodes["n"].pods
     assert (block.name, block.shares) == ("b", (TileShare(1, 15360, 100),))
+    meta = msgspec.structs.replace(
+        node.metadata, resource_version="2", labels={**labels, "nvidia.com/gpu.memory": "9000"}
+    )
+    state.node_applied(msgspec.structs.replace(node, metadata=meta))
+    state.next_difference()
+    assert [each.shares for each in state.page.nodes["n"].pods] == [(TileShare(1, 9000, 100),)]
 
 
 def test_pending_pods_say_what_for_and_why_they_wait() -> None:
