@@ -153,7 +153,9 @@ def devices(
         ids = [gpu.uuid]
         if resource == GPU_MEMORY:
             more, mib = expected.get(gpu.uuid, NONE)
-            held, used = device_table.ids(resource, gpu.uuid), device_table.mib(gpu.uuid) + mib
+            held, used = device_table.ids(resource, gpu.uuid), mib
+            for pod in device_table.on(gpu.uuid):
+                used += len(pod.ids_by_gpu.get(resource, EMPTY).get(gpu.uuid, ())) * pod.unit_mib
             free = free_units(gpu.mib, node_config.effective_mode.unit_mib, used) + more
             ids = _numbered(gpu, len(held) + free)
             if not held.issubset(ids):
