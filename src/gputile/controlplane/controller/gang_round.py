@@ -106,7 +106,10 @@ class RoundBuilder:
         self._add(writes)
 
     def renew(self, gang: Gang) -> None:
-        """Extend the reservations of ``gang.ending``, which end soon or implausibly late."""
+        """Set a new end for the reservations of ``gang.ending``.
+
+        These reservations end soon, or so late that a wrong clock must have set their end.
+        """
         reservations = [
             (pod, reservation)
             for pod in gang.ending

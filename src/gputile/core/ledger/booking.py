@@ -101,8 +101,8 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     def amounts(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
         """Return the MiB and percent of compute that ``share`` uses of a GPU with ``total_mib``.
 
-        A pod with whole GPUs uses all of each GPU, whatever its share states. If ``replicas`` pods
-        share each whole GPU by time-slicing, each time slice is an equal part.
+        For a pod with whole GPUs, the result is the whole GPU, and the amounts in ``share`` do not
+        matter. If ``replicas`` pods share each whole GPU by time-slicing, it is an equal part.
         """
         if replicas and self.whole:
             return total_mib // replicas, 100 // replicas

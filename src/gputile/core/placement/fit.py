@@ -147,7 +147,7 @@ def refusal(node: NodeState, shape: Shape) -> Refusal[FitRule] | None:
 
 
 def _too_large(healthy: list[GpuState], small: list[GpuState], shape: Shape) -> Refusal[FitRule]:
-    """Refuse with the largest GPU that is too small, and how many GPUs are large enough."""
+    """Return a refusal that names the largest of the ``small`` GPUs."""
     large, largest = len(healthy) - len(small), max(small, key=lambda gpu: gpu.total)
     has = memory_text(largest.total)
     need = f"the pod needs {memory_text(shape.mib)} {_on_gpus(shape)}"

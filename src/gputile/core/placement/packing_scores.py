@@ -379,8 +379,8 @@ def value_keys(value: Float64, free: Int64, later: Int64) -> Float64:
     """Return a sort key for each GPU in ``free``.
 
     The GPU whose value decreases least comes first. Of equal GPUs, the fullest comes first.
-    ``free`` and ``later`` are the free thousandths now and with the pod. If ``later`` is negative,
-    the pod cannot use the GPU, and the key is infinity.
+    ``free`` is how much of each GPU is free, in thousandths. ``later`` is how much would be free
+    with the pod. If ``later`` is negative, the pod cannot use the GPU, and the key is infinity.
     """
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)

@@ -81,14 +81,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices by which placements are scored. All values are in GPUs."""
+    """The prices by which placements are scored. A value of 1 is the value of a whole free GPU."""
 
     value: Float64
-    """The most that a remnant can earn, by its thousandths: from 0 to at least 1, shape [1001]."""
+    """The value of a remnant of a GPU, by the remnant's size in thousandths. Shape [1001]."""
     density: Float64
-    """The milli-CPU that pods need for each GPU's worth of price, ascending: shape [kinds]."""
+    """The milli-CPU that each kind of pod needs for a value of 1, ascending. Shape [kinds]."""
     portion: Float64
-    """The share of the GPU demand with each density, with the sum 1: shape [kinds]."""
+    """The part of the demand for GPUs that each kind of pod has. The sum is 1. Shape [kinds]."""
     least_cpu: float
     """The milli-CPU below which hardly any GPU pod fits."""
     idle_cpu: Float64

@@ -144,7 +144,7 @@ class VictimSearch:
         ), whole
 
     def _gang_group(self, name: GangName) -> tuple[int, VictimGroup | None]:
-        """Return how many pods of a gang may leave alone, and the group of all its pods.
+        """Return how many pods may leave without the rest of their gang, and the group of all pods.
 
         The group is None if the gang as a whole may not leave.
         """

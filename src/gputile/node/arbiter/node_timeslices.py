@@ -217,7 +217,7 @@ class NodeTimeSlices:
         return [(uuid, gpu, gpu.accounts[container]) for uuid, gpu in gpus]
 
     def _owned(self, container: str) -> list[str]:
-        """Return the GPUs of a container's set on which the container has the turn."""
+        """Return those GPUs of the container on which it has the turn."""
         return [uuid for uuid, gpu, account in self._accounts(container) if gpu.owner is account]
 
     def _update_requests(self, sets: list[str], now: int) -> None:

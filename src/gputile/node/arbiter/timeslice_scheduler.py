@@ -214,7 +214,8 @@ class TimeSliceScheduler:
     def free_at(self, now: int) -> int:
         """Return when the GPU is expected to be free.
 
-        A turn that is late by ``spare`` or more is expected to last for the same time again.
+        A turn that is overdue by at least ``spare`` is expected to be overdue for twice as long in
+        the end.
         """
         turn = self.turn
         if turn is None:

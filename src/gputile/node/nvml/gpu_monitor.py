@@ -35,7 +35,7 @@ NO_INVENTORY: Final = Inventory(gpus=())
 class Observation:
     """The machine and the health of its GPUs.
 
-    While ``machine.down`` is set, the GPUs that were known before remain listed as unhealthy.
+    While ``machine.down`` is set, the GPUs that were known before are listed, and are unhealthy.
     """
 
     machine: ProbedMachine

@@ -158,7 +158,7 @@ class NvmlSession:
         return tuple(tuple(row) for row in rows)
 
     def _listen(self) -> None:
-        """Subscribe to the XIDs of all GPUs that answer. GPUs without XID events are ignored."""
+        """Subscribe to the XIDs of all GPUs that answer and support XIDs."""
         self._stop_listening()
         try:
             self._events = pynvml.nvmlEventSetCreate()

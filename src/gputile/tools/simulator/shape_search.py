@@ -60,7 +60,7 @@ _NAMES: Final = ("name", "groupName")  # fields that name an entry of a list
 class Group:
     """The pods of the template at the path ``steps``.
 
-    ``description`` is for the user. ``rule`` is their entry in the table of kinds, if any.
+    ``description`` is for the user. ``rule`` is the entry of these pods in the table of kinds.
     """
 
     steps: tuple[Step, ...]

@@ -378,7 +378,7 @@ class Simulation:
         return PodOutcome(pod, decision.node, decision.allocation, text)
 
     def _observe_demand(self, pod: Pod, request: Request | None) -> None:
-        """Record a request for the packing policy, if used. Update its prices if needed."""
+        """Record a request for the policy ``packing``, if it is in use, and update the prices."""
         demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)

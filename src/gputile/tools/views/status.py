@@ -261,7 +261,7 @@ def table(installation: Installation, width: int | None = None) -> str:
 
 
 def _trace_lines(installation: Installation) -> list[str]:
-    """Return the lines on signs of gputile, for an installation without components."""
+    """Return what remains of gputile in a cluster without its components, a line each."""
     found = ["its configuration exists"] if installation.unit_mib else []
     if count := len(installation.nodes):
         found.append(
