@@ -214,8 +214,7 @@ class TimeSliceScheduler:
     def free_at(self, now: int) -> int:
         """Return when the GPU is expected to be free.
 
-        A turn that is overdue by at least ``spare`` is expected to be overdue for twice as long in
-        the end.
+        A turn that is overdue by ``spare`` or more is expected to become overdue twice as long.
         """
         turn = self.turn
         if turn is None:
