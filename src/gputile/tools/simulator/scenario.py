@@ -59,6 +59,8 @@ class Scenario:
     pending: list[Pod] = field(default_factory=list)  # pods that the simulation decides
     # Other pending pods. The simulation does not decide them, but their reservations count.
     waiting: list[Pod] = field(default_factory=list)
+    # Bound pods by UID, without changes for GPUs that gputile does not serve.
+    originals: dict[str, Pod] = field(default_factory=dict)
     groups: PodGroups = field(default_factory=PodGroups)
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
     claims: KnownClaims = field(default_factory=KnownClaims)
