@@ -34,12 +34,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import first_of
-from gputile.core.devices.allocation import (
-    Allocation,
-    GpuShare,
-    allocate,
-    encode_allocation,
-)
+from gputile.core.devices.allocation import Allocation, GpuShare, allocate, encode_allocation
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_REPLICAS,

@@ -29,6 +29,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.api.wording import shown
+from gputile.core.devices.request import PERCENT_STEP
 from gputile.tools.simulator.fields import Broken, Json, with_containers
 
 _GANG: Final = (
@@ -168,6 +169,8 @@ def foreign_notes(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterat
                 count = int(parse_quantity(amount))
             except QuantityError:
                 continue
+            if FOREIGN_RESOURCES[name] is ForeignAmount.PERCENT_OF_COMPUTE:
+                count = -(-count // PERCENT_STEP) * PERCENT_STEP
             remedy = FOREIGN_RESOURCES[name].format(
                 count=count, units=-(-count // unit_mib), unit=unit_mib
             )
@@ -276,10 +279,7 @@ def with_gpus(pod: Pod, wanted: dict[str, Any]) -> Pod:
 
 
 def with_whole_gpus(pod: Pod, resource: str, kept: str = "") -> Pod:
-    """Replace each container's request for whole or time-sliced GPUs with one for ``resource``.
-
-    Requests for ``kept`` remain.
-    """
+    """Replace requests for whole or time-sliced GPUs, except for ``kept``, with ``resource``."""
 
     def changed(container: Container) -> Container:
         counts = (count_of(container.resources.limits, name) for name in _WHOLE)
