@@ -252,6 +252,8 @@ def _make_pods(
     if live is not None:
         match_live_pods(scenario, live.pods, expansion)
         scenario.budgets += live.budgets
+    if options.mode is None:
+        scenario.originals = {pod.metadata.uid: pod for pod in scenario.bound}
     unit_mib = intake.admission.configuration.unit_mib
     found = adopted_cluster(scenario.nodes, scenario.bound, unit_mib, scenario.pending)
     scenario.nodes, scenario.bound = found.nodes, found.pods

@@ -51,6 +51,7 @@ _VOLCANO: Final = "batch.volcano.sh"
 _GANG_MAKERS: Final = ("kai-scheduler", "runai-scheduler")
 _OWN_GROUPS: Final = ("", "apps", "batch")
 _ALL: Final = 100  # percent of a GPU
+_TOGETHER: Final = ("koordinator.sh/gpu.shared", "koordinator.sh/gpu-shared")
 _MEMORY_UNKNOWN: Final = "; or state the memory of the whole GPU with --gpu-memory"
 # By default, KAI_FRACTION and KAI_MEMORY request a part of one GPU for the first container. These
 # annotations change that.
@@ -224,16 +225,15 @@ class _Conversion:
         except QuantityError:
             return None
         mib = amounts.get(ForeignAmount.MIB, 0)
+        # Koordinator's percentages are of all GPUs together.
+        together = max(gpus, 1) if any(name in bounds for name in _TOGETHER) else 1
         part = amounts.get(ForeignAmount.PERCENT_OF_MEMORY, 0)
-        if not mib and part < _ALL and self.gpu_mib:
-            mib = self.gpu_mib * part // 100
-        if amounts.keys() == {ForeignAmount.GPUS} or part == _ALL:
+        if not mib and part < _ALL * together and self.gpu_mib:
+            mib = self.gpu_mib * part // (_ALL * together)
+        if amounts.keys() == {ForeignAmount.GPUS} or part == _ALL * together:
             return _Amounts(gpus)
-        return (
-            _Amounts(gpus, mib, amounts.get(ForeignAmount.PERCENT_OF_COMPUTE, 0))
-            if mib and gpus > 0
-            else None
-        )
+        percent = -(-amounts.get(ForeignAmount.PERCENT_OF_COMPUTE, 0) // together)
+        return _Amounts(gpus, mib, percent) if mib and gpus > 0 else None
 
     def _replace_resources(self, container: Object, amounts: _Amounts) -> None:
         """Replace a container's resources for another system with ``amounts``."""

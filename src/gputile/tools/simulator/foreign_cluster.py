@@ -11,18 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, repeat
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from gputile.api.core import Container, Node, Pod, ResourceRequirements
+from gputile.api.core import Node, Pod
 from gputile.api.quantity import QuantityError, count_of, parse_mib
 from gputile.api.well_known import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
-    GPU_CORE,
     GPU_COUNT,
-    GPU_COUNT_LABEL,
     GPU_MEMORY,
     GPUSHARE_INDEX,
     INVENTORY_ANNOTATION,
@@ -36,13 +34,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.api.wording import first_of
-from gputile.core.devices.allocation import (
-    Allocation,
-    GpuShare,
-    allocate,
-    assign_whole,
-    encode_allocation,
-)
+from gputile.core.devices.allocation import Allocation, GpuShare, allocate, encode_allocation
 from gputile.core.devices.inventory import (
     MOST_GPUS,
     MOST_REPLICAS,
@@ -54,8 +46,13 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.tools.simulator.described_nodes import usual_mib
-from gputile.tools.simulator.fields import with_containers
-from gputile.tools.simulator.foreign_words import GPU_COUNTERS, GPU_NAMES, SHARED_GPU, gpu_field
+from gputile.tools.simulator.foreign_words import (
+    GPU_COUNTERS,
+    SHARED_GPU,
+    gpu_field,
+    with_shares,
+    with_whole_gpus,
+)
 from gputile.tools.simulator.manifests import Note, make_gpu_uuid
 
 # Marks in-memory Node objects whose GPUs other systems serve. It is never written to the cluster.
@@ -128,8 +125,8 @@ def adopted_cluster(
         )
     if unknown:
         text = (
-            "its GPUs are not shown: no label states their memory, another system shares them, or "
-            "MIG splits them"
+            "its GPUs are not shown: no label states their memory (install GPU Feature Discovery, "
+            "or describe the node), another system shares them, or MIG splits them"
         )
         found.notes.append(Note(f"node {first_of(unknown, 3)}: {text}"))
     holders = {name: Counter[str]() for name in known}
@@ -285,7 +282,9 @@ def with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_
         shared = with_shares(pod, len(shares), max(1, least // unit_mib), 0)
         allocation = Allocation(shares, {}, unit_mib, mode=inventory.mode)
         return _annotated(shared, ALLOCATION_ANNOTATION, encode_allocation(allocation))
-    pod = _with_whole_gpus(pod)
+    if any(SHARED_GPU in each.resources.limits for each in pod.spec.containers):
+        # The old request remains, because the kubelet counts it like any extended resource.
+        pod = with_whole_gpus(pod, WHOLE_GPU, SHARED_GPU)
     try:
         request = parse_request(pod, unit_mib)
     except RequestError:
@@ -295,7 +294,7 @@ def with_allocation(pod: Pod, inventory: Inventory, holders: Counter[str], unit_
     by_pods = sorted(inventory.gpus, key=lambda gpu: (holders[gpu.uuid], gpu.index))
     slices = max(inventory.replicas, 1)
     chosen = list(islice(chain.from_iterable(repeat(by_pods, slices)), request.shape.gpus))
-    if assign_whole(request.containers, Counter(chosen)) is None:
+    if len(chosen) < request.shape.gpus:
         return pod
     holders.update(gpu.uuid for gpu in chosen)
     allocation = allocate(request, chosen, inventory.mode, 1)
@@ -337,52 +336,6 @@ def _annotated_amounts(pod: Pod, inventory: Inventory) -> dict[int, tuple[int, i
     elif index.isdecimal() and requested:
         add(int(index), requested * unit)
     return amounts
-
-
-def with_shares(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
-    """Replace a pod's GPU request with a request for a share of each of ``gpus`` GPUs.
-
-    Each share has ``units`` of memory and ``percent`` of compute.
-    """
-    wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | (
-        {GPU_CORE: gpus * percent} if percent else {}
-    )
-    changed = with_gpus(pod, wanted)
-    labels = {key: text for key, text in pod.metadata.labels.items() if key != GPU_COUNT_LABEL}
-    if gpus > 1:
-        labels[GPU_COUNT_LABEL] = str(gpus)
-    return msgspec.structs.replace(
-        changed, metadata=msgspec.structs.replace(changed.metadata, labels=labels)
-    )
-
-
-def with_gpus(pod: Pod, wanted: dict[str, Any]) -> Pod:
-    """Replace all GPU requests of a pod with ``wanted``.
-
-    The first container that requests GPUs gets ``wanted``. If there is none, nothing changes.
-    """
-    left = [wanted]
-
-    def changed(container: Container) -> Container:
-        resources = container.resources
-        if not any(name in GPU_NAMES for name in (*resources.limits, *resources.requests)):
-            return container
-        more = left.pop() if left else {}
-        limits, requests = (
-            {name: amount for name, amount in each.items() if name not in GPU_NAMES} | more
-            for each in (resources.limits, resources.requests)
-        )
-        return msgspec.structs.replace(
-            container, resources=ResourceRequirements(limits=limits, requests=requests)
-        )
-
-    return with_containers(pod, changed)
-
-
-def _with_whole_gpus(pod: Pod) -> Pod:
-    """Return a pod that requests ``nvidia.com/gpu`` in place of ``nvidia.com/gpu.shared``."""
-    count = sum(count_of(each.resources.limits, SHARED_GPU) for each in pod.spec.containers)
-    return with_gpus(pod, {WHOLE_GPU: count}) if count else pod
 
 
 def with_inventory(node: Node, inventory: Inventory) -> Node:

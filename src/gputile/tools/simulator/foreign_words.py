@@ -1,4 +1,4 @@
-"""Recognizes fields for HAMi, KAI, Koordinator, Run:ai and Volcano, which gputile ignores.
+"""Recognizes fields for HAMi, KAI, Koordinator, Run:ai and Volcano, and replaces GPU requests.
 
 A pod must not request a GPU only by such fields, because gputile would place it without a GPU.
 For fields that only choose the GPU or the start time, a note says what to write for gputile.
@@ -9,22 +9,28 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
-from gputile.api.core import Pod
-from gputile.api.quantity import QuantityError, parse_quantity
+import msgspec
+
+from gputile.api.core import Container, Pod, ResourceRequirements
+from gputile.api.quantity import QuantityError, count_of, parse_quantity
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_NAME_LABEL,
     GANG_SIZE_LABEL,
     GPU_CORE,
+    GPU_COUNT_LABEL,
     GPU_MEMORY,
     GPU_MODEL,
     GPU_RESOURCES,
+    LEGACY_GPU,
     MODEL_LABEL,
     PLACEMENT_LABEL,
+    TOPOLOGY_GPU,
     WHOLE_GPU,
 )
 from gputile.api.wording import shown
-from gputile.tools.simulator.fields import Broken, Json
+from gputile.core.devices.request import PERCENT_STEP
+from gputile.tools.simulator.fields import Broken, Json, with_containers
 
 _GANG: Final = (
     f"for all or none give the pods the labels {GANG_NAME_LABEL}: {{0}} and "
@@ -76,6 +82,7 @@ FOREIGN_RESOURCES: Final = {
     "koordinator.sh/gpu.shared": ForeignAmount.GPUS,
 }
 SHARED_GPU: Final = "nvidia.com/gpu.shared"  # NVIDIA's other name for time-sliced GPUs
+_WHOLE: Final = (WHOLE_GPU, LEGACY_GPU, TOPOLOGY_GPU, SHARED_GPU)
 # Node resources that count GPUs. Names of GPUs for virtual machines start with a capital letter.
 GPU_COUNTERS: Final = re.compile(r"nvidia\.com/(gpu|mig-|[A-Z])|(koordinator|volcano)\.sh/v?gpu")
 # Resources that request GPUs on nodes of gputile, NVIDIA's device plugin and HAMi.
@@ -162,6 +169,8 @@ def foreign_notes(path: str, pod: Json, unit_mib: int, more: str = "") -> Iterat
                 count = int(parse_quantity(amount))
             except QuantityError:
                 continue
+            if FOREIGN_RESOURCES[name] is ForeignAmount.PERCENT_OF_COMPUTE:
+                count = -(-count // PERCENT_STEP) * PERCENT_STEP
             remedy = FOREIGN_RESOURCES[name].format(
                 count=count, units=-(-count // unit_mib), unit=unit_mib
             )
@@ -226,3 +235,55 @@ def uncounted_quota(body: Json) -> Iterator[str]:
                 f"spec.hard[{shown(name)}] never counts anything: Kubernetes counts this "
                 f"resource as {right}"
             )
+
+
+def with_shares(pod: Pod, gpus: int, units: int, percent: int) -> Pod:
+    """Replace a pod's GPU request with a request for a share of each of ``gpus`` GPUs.
+
+    Each share has ``units`` of memory and ``percent`` of compute.
+    """
+    wanted: dict[str, Any] = {GPU_MEMORY: gpus * units} | (
+        {GPU_CORE: gpus * percent} if percent else {}
+    )
+    changed = with_gpus(pod, wanted)
+    labels = {key: text for key, text in pod.metadata.labels.items() if key != GPU_COUNT_LABEL}
+    if gpus > 1:
+        labels[GPU_COUNT_LABEL] = str(gpus)
+    return msgspec.structs.replace(
+        changed, metadata=msgspec.structs.replace(changed.metadata, labels=labels)
+    )
+
+
+def _with_amounts(container: Container, wanted: dict[str, Any], kept: str = "") -> Container:
+    limits, requests = (
+        {name: each[name] for name in each if name not in GPU_NAMES or name == kept} | wanted
+        for each in (container.resources.limits, container.resources.requests)
+    )
+    return msgspec.structs.replace(container, resources=ResourceRequirements(limits, requests))
+
+
+def with_gpus(pod: Pod, wanted: dict[str, Any]) -> Pod:
+    """Replace all GPU requests of a pod with ``wanted``.
+
+    The first container that requests GPUs gets ``wanted``. If there is none, nothing changes.
+    """
+    left = [wanted]
+
+    def changed(container: Container) -> Container:
+        resources = container.resources
+        if GPU_NAMES.isdisjoint((*resources.limits, *resources.requests)):
+            return container
+        return _with_amounts(container, left.pop() if left else {})
+
+    return with_containers(pod, changed)
+
+
+def with_whole_gpus(pod: Pod, resource: str, kept: str = "") -> Pod:
+    """Replace requests for whole or time-sliced GPUs, except for ``kept``, with ``resource``."""
+
+    def changed(container: Container) -> Container:
+        counts = (count_of(container.resources.limits, name) for name in _WHOLE)
+        count = next(filter(None, counts), 0)
+        return _with_amounts(container, {resource: count}, kept) if count else container
+
+    return with_containers(pod, changed)

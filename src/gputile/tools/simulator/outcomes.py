@@ -1,7 +1,7 @@
 """Summarizes a simulation by workload and reason, and finds remedies for pods without a node."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,7 +15,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.node_reports import Subject, gates_text
 from gputile.tools.simulator.remedies import Remedy, remedies
-from gputile.tools.simulator.scenario import Scenario, owners_of
+from gputile.tools.simulator.scenario import Scenario, demand, owners_of
 from gputile.tools.simulator.simulation import PodOutcome, Simulation
 from gputile.tools.simulator.workloads import Owner
 
@@ -132,6 +132,11 @@ def advice(
     pods_now = pods_after(scenario, outcomes, simulation)
     created = Counter(workload_of(each.pod) for each in outcomes)
     placed = Counter(workload_of(each.pod) for each in outcomes if each.node is not None)
+    fitting, refused = set[tuple[Owner, Hashable]](), set[tuple[Owner, Hashable]]()
+    for each in outcomes:
+        demands = refused if each.node is None else fitting
+        demands.add((workload_of(each.pod), demand(each.pod)))
+    unlike = {owner for owner, _ in refused - fitting}  # no pod like a refused one fits
     advised: dict[str, Advice] = {}
     subject: Subject | None = None
     for pod in pods:
@@ -156,7 +161,7 @@ def advice(
         for report in reports:
             nodes.setdefault(report.text, []).append(report.name)
         changes, owner = remedies(subject, reports), workload_of(pod)
-        if placed[owner]:
+        if placed[owner] and owner not in unlike:
             text = f"{workload_name(owner)} makes {placed[owner]} pods instead of {created[owner]}"
             changes.append(Remedy(text, []))
         advised[pod.metadata.uid] = Advice(nodes, changes)

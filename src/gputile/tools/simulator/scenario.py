@@ -59,6 +59,8 @@ class Scenario:
     pending: list[Pod] = field(default_factory=list)  # pods that the simulation decides
     # Other pending pods. The simulation does not decide them, but their reservations count.
     waiting: list[Pod] = field(default_factory=list)
+    # Bound pods by UID, without changes for GPUs that gputile does not serve.
+    originals: dict[str, Pod] = field(default_factory=dict)
     groups: PodGroups = field(default_factory=PodGroups)
     budgets: list[PodDisruptionBudget] = field(default_factory=list)
     claims: KnownClaims = field(default_factory=KnownClaims)
@@ -288,9 +290,9 @@ def _unmatched_pods(
     A Job creates ``completions`` pods in total.
     """
     fixed = owner[:2] in (_POD, _JOB)  # the requests of these pods cannot be changed
-    demands = set(map(_demand, new_pods))
+    demands = set(map(demand, new_pods))
     alive = [pod for pod in live if not pod.finished]
-    remaining = [pod for pod in alive if fixed or _demand(pod) in demands]
+    remaining = [pod for pod in alive if fixed or demand(pod) in demands]
     names, new_names = {pod.key for pod in remaining}, {pod.key for pod in new_pods}
     unnamed = [pod for pod in remaining if pod.key not in new_names]
     missing = [pod for pod in new_pods if pod.key not in names]
@@ -304,7 +306,7 @@ def _unmatched_pods(
                 Note(f"{owner}: {ended} of its pods have ended, and are not started again")
             )
     else:
-        missing = _without_demands(missing, Counter(map(_demand, unnamed)))
+        missing = _without_demands(missing, Counter(map(demand, unnamed)))
     running = [pod for pod in remaining if pod.spec.node_name]
     scenario.bound += running
     if alive:
@@ -321,9 +323,8 @@ def _without_demands(pods: Sequence[Pod], counts: Counter[Hashable]) -> list[Pod
     """Return ``pods`` without the first ``counts[demand]`` pods with each demand."""
     left = []
     for pod in pods:
-        demand = _demand(pod)
-        if counts[demand] > 0:
-            counts[demand] -= 1
+        if counts[demanded := demand(pod)] > 0:
+            counts[demanded] -= 1
         else:
             left.append(pod)
     return left
@@ -361,7 +362,7 @@ def owners_of(pod: Pod) -> Iterable[Owner]:
             yield Owner("batch", "CronJob", owner.namespace, base)
 
 
-def _demand(pod: Pod) -> Hashable:
+def demand(pod: Pod) -> Hashable:
     """Return a key that is equal for pods that demand the same resources and nodes."""
     spec = pod.spec
     affinity = msgspec.json.encode(spec.affinity) if spec.affinity is not None else b""

@@ -14,7 +14,6 @@ from gputile.api.well_known import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
     GPU_MEMORY,
-    GPU_RESOURCES,
     GPUSHARE_PREFIX,
     MEMORY_UNIT_ANNOTATION,
     MODE_LABEL,
@@ -32,8 +31,14 @@ from gputile.core.devices.request import PERCENT_STEP
 from gputile.core.kube_predicates.node_fit import selects
 from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.tools.simulator.described_nodes import inventory_of
-from gputile.tools.simulator.foreign_cluster import with_gpus, with_inventory, with_shares
-from gputile.tools.simulator.foreign_words import SHARED_GPU
+from gputile.tools.simulator.foreign_cluster import with_inventory
+from gputile.tools.simulator.foreign_words import (
+    GPU_NAMES,
+    SHARED_GPU,
+    with_gpus,
+    with_shares,
+    with_whole_gpus,
+)
 from gputile.tools.simulator.manifests import make_uid
 from gputile.tools.simulator.outcomes import workload_name
 from gputile.tools.simulator.scenario import Scenario
@@ -77,7 +82,7 @@ def without_nodes(scenario: Scenario, removed: Collection[str]) -> None:
         raise UnknownNode(f"there is no node {missing[0] or shown(missing[0])}", missing[0])
     scenario.nodes = [node for node in scenario.nodes if node.metadata.name not in removed]
     displaced = [
-        pod
+        scenario.originals.get(pod.metadata.uid, pod)
         for pod in scenario.bound
         if pod.spec.node_name in removed and not pod.finished and not _ends_with_node(pod)
     ]
@@ -172,12 +177,17 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
         if inventory is not None and not inventory.claims
     }
     converted, unchanged = list[Pod](), list[Pod]()
+    waiting = [*scenario.pending, *scenario.waiting]
     for pod in scenario.bound:
         inventory = None if pod.finished else known.get(pod.spec.node_name)
-        moved = _in_mode(pod, inventory, mode, unit_mib, needs) if inventory is not None else None
-        (unchanged if moved is None else converted).append(pod if moved is None else moved)
+        allocation = _allocation_of(pod)
+        if inventory is not None and allocation is not None:
+            converted.append(_in_mode(pod, allocation, inventory, mode, unit_mib, needs))
+        elif inventory is not None and not GPU_NAMES.isdisjoint(pod_requests(pod.spec)):
+            waiting.append(_unbound(pod))  # its GPUs are unknown
+        else:
+            unchanged.append(pod)
     kinds = {(gpu.mib, max(each.replicas, 1)) for each in known.values() for gpu in each.gpus}
-    waiting = [*scenario.pending, *scenario.waiting]
     converted += (_pending_in_mode(pod, kinds, mode, unit_mib, needs) for pod in waiting)
     scenario.bound, scenario.pending, scenario.waiting = unchanged, converted, []
     scenario.nodes = [
@@ -189,16 +199,20 @@ def with_mode(scenario: Scenario, mode: Mode, unit_mib: int, needs: MemoryNeeds)
 
 
 def _in_mode(
-    pod: Pod, inventory: Inventory, mode: Mode, unit_mib: int, needs: MemoryNeeds
-) -> Pod | None:
-    """Return an unbound copy that requests GPUs in ``mode``, or None if the pod has no GPUs."""
-    allocation = _allocation_of(pod)
-    if allocation is None:
-        return None
+    pod: Pod,
+    allocation: Allocation,
+    inventory: Inventory,
+    mode: Mode,
+    unit_mib: int,
+    needs: MemoryNeeds,
+) -> Pod:
+    """Return an unbound copy that requests GPUs in ``mode``."""
     total_of = {gpu.uuid: gpu.mib for gpu in inventory.gpus}
     totals = [total_of.get(share.uuid, share.mib) for share in allocation.gpus]
     if not mode.shared:
         resource = TOPOLOGY_GPU if mode is Mode.TOPOLOGY else WHOLE_GPU
+        if allocation.whole:
+            return with_whole_gpus(_unbound(pod), resource)
         return with_gpus(_unbound(pod), {resource: len(allocation.gpus)})
     count = len({share.uuid for share in allocation.gpus})
     total, booked_mib = min(totals), max(share.mib for share in allocation.gpus)
@@ -239,9 +253,7 @@ def _node_in_mode(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -
         for name, count in resources_for_mode(mode, inventory.gpus, unit_mib).items()
     }
     others = {
-        name: amount
-        for name, amount in node.status.allocatable.items()
-        if name not in GPU_RESOURCES
+        name: amount for name, amount in node.status.allocatable.items() if name not in GPU_NAMES
     }
     meta = node.metadata
     labels = {**meta.labels, MODE_LABEL: mode.value}

@@ -358,7 +358,9 @@ class _Expander:
 def _may_be_custom(manifest: Manifest) -> bool:
     """Return whether an unknown kind may be a custom resource, judging by its API group."""
     group = manifest.group
-    if "." not in group or group in (POD_GROUP_API, KUSTOMIZE_GROUP, "gputile.io"):
+    if group == POD_GROUP_API:
+        return manifest.kind == "ElasticQuota"
+    if "." not in group or group in (KUSTOMIZE_GROUP, "gputile.io"):
         return False
     return group not in {version.rpartition("/")[0] for version in kubernetes_kinds().kinds}
 

@@ -155,7 +155,7 @@ def test_a_pod_that_a_budget_guards_stays(files: dict[str, str], tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("text", "gpus"),
-    [("2x8xH100:cgpu", [81559] * 16), ("1x2xT4", [15360] * 2), ("1x1xFoo=48GiB:share", [49152])],
+    [("2x8xH100:cgpu", [81559] * 16), ("1x2xA100-80GiB", [81920] * 2), ("1x1xFoo=48GiB:share", [49152])],
 )
 def test_nodes_that_come(files: dict[str, str], text: str, gpus: list[int]) -> None:
     nodes = simulated(files, "--with-node", text, "--fit", files["small"])["nodes"]

@@ -69,3 +69,11 @@ spec:
     changes = [remedy.change for remedy in found.remedies]
     assert not [each for each in changes if "ends" in each]
     assert changes[-1] == "deployment/d makes 2 pods instead of 3"
+
+
+def test_fewer_pods_are_no_remedy_if_the_others_are_of_another_kind(tmp_path: Path) -> None:
+    role = "{template: {spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 15}}}]}}}"
+    spec = f"{{pytorchReplicaSpecs: {{Master: {role.replace('15', '16')}, Worker: {role}}}}}"
+    text = f"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: j}}\nspec: {spec}"
+    (found,) = advised(tmp_path, text).values()
+    assert not [remedy for remedy in found.remedies if "instead of" in remedy.change]

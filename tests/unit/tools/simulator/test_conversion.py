@@ -52,6 +52,7 @@ def pod(limits: dict[str, Any], annotations: dict[str, str] | None = None, **spe
             ("--gpu-memory", "80GiB"),
             {"aliyun.com/gpu-mem": 40, "aliyun.com/gpu-core.percentage": 50},
         ),
+        ({"koordinator.sh/gpu.shared": 2, "koordinator.sh/gpu-memory-ratio": 200}, (), {"nvidia.com/gpu": 2}),
     ],
 )
 def test_amounts_of_others_become_gputiles(
@@ -102,7 +103,7 @@ def test_a_gang_of_others_gets_the_labels_of_a_gang(tmp_path: Path) -> None:
             {},
             "in memory units; or state the memory of the whole GPU with --gpu-memory",
         ),
-        ({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}, {}, "write aliyun.com/gpu-core.percentage: 30"),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 33}, {}, "write aliyun.com/gpu-core.percentage: 35"),
         ({}, {"gpu-fraction": "0.5"}, "--gpu-memory"),
     ],
 )

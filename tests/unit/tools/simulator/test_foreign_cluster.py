@@ -285,3 +285,23 @@ def test_pods_that_wait_are_placed_in_the_other_mode_too(
         each["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     answer = json.loads(simulated(tmp_path, [full, *waits], "--mode", "cgpu", *words, "-o", "json").stdout)
     assert [gpu["bookedMib"] // 1024 for gpu in answer["nodes"][0]["gpus"]] == booked
+
+
+SHARED = {"nvidia.com/gpu.shared": 1}
+SHARING = node(SLICED, {"nvidia.com/gpu.shared": "2"})
+GPUSHARE = node({}, {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"})
+WAITING = pod("w", SHARED) | {"spec": {"containers": pod("w", SHARED)["spec"]["containers"]}}
+
+
+@pytest.mark.parametrize(
+    ("objects", "words", "placed"),
+    [
+        ([SHARING, pod("a", SHARED), pod("b", SHARED), WAITING], "", 0),
+        ([SHARING, SHARING | {"metadata": {"name": "m", "labels": SLICED}}, pod("a", SHARED)], "--without-node n", 1),
+        ([node(SLICED, {"nvidia.com/gpu": "8"}), pod("a", {"nvidia.com/gpu": 3}), pod("b", WHOLE)], "--mode cgpu", 2),
+        ([GPUSHARE, pod("a", {"aliyun.com/gpu-mem": 2})], "--mode cgpu", 1),
+    ],
+)
+def test_pods_keep_what_the_kubelet_counts(tmp_path: Path, objects: list[Any], words: str, placed: int) -> None:
+    answer = json.loads(simulated(tmp_path, objects, *words.split(), "-o", "json").stdout)
+    assert len([each for each in answer["decisions"] if each["node"]]) == placed

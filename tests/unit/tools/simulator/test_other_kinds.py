@@ -102,10 +102,10 @@ def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
                     "parallelism": {"data": 16, "dataLocal": 8},
                     "template": TEMPLATE,
                     "worker": TEMPLATE,
-                    "prefill": {"replicas": 1, "template": TEMPLATE},
+                    "prefill": {"parallelism": {"pipeline": 2}, "template": TEMPLATE, "worker": TEMPLATE},
                 },
             ),
-            ["w-0", "w-1", "w-worker-0", "w-worker-1", "w-prefill-0"],
+            ["w-0", "w-1", "w-worker-0", "w-worker-1", "w-prefill-0", "w-prefill-worker-0"],
         ),
         (
             of_kind(
@@ -392,6 +392,7 @@ def told(expansion: Expansion) -> list[str]:
             [],
             id="a number beside resources",
         ),
+        ("scheduling.x-k8s.io/v1alpha1/ElasticQuota", "{max: {nvidia.com/gpu: 8}}", [], ["has no template of pods"]),
         pytest.param(
             "karpenter.sh/v1/NodeClaim",
             "{resources: {requests: {nvidia.com/gpu: 8}}, a: {nvidia.com/gpu: 8}}",
