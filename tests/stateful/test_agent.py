@@ -156,7 +156,7 @@ class Node(RuleBasedStateMachine):
 
     def units(self, pod: Pod) -> int:
         request = parse_request(pod, 1024, self.node.cluster.configuration.trust_group)
-        return request.shape.mib // 1024 if request else 0
+        return request.shape.mib * request.shape.gpus // 1024 if request else 0
 
     @rule(name=st.sampled_from(NAMES), shape=st.sampled_from(SHAPES))
     def create_static(self, name: str, shape: Shape) -> None:
