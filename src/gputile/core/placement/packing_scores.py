@@ -54,15 +54,15 @@ class PackingState:
     needs: tuple[tuple[Need, float], ...]
     """The needs with scarce capacity, and the worth of this capacity per GPU."""
     hosts: Bool
-    """Which nodes have a model for each scarce need: shape [needs, nodes]."""
+    """Whether each node has a suitable model for each scarce need. Shape [needs, nodes]."""
     finish: float
     """The worth of using the last CPU of a finished node."""
     spare_cpu: float
     """The milli-CPU that the last pod on a node is assumed to leave unused."""
     served: Float64
-    """At n, the part of the demand in the n kinds that need the least CPU: shape [kinds + 1]."""
+    """By n, the part of the demand from the n kinds that need the least CPU. Shape [kinds + 1]."""
     hungry: Float64
-    """At n, what a milli-CPU earns from all other kinds together: shape [kinds + 1]."""
+    """By n, the value of a milli-CPU for all other kinds together. Shape [kinds + 1]."""
 
 
 def packing_state(

@@ -108,7 +108,7 @@ class Prices:
     cpu_asked: Int64
     """The distinct CPU requests of pods with one GPU, in milli-CPU, ascending."""
     unused: Float64
-    """The part of a remnant's value that hardly any pod will use: shape [len(cpu_asked) + 1, 1001].
+    """The part of a remnant's value that hardly any pod will use. Shape [len(cpu_asked) + 1, 1001].
 
     The first index is how many of ``cpu_asked`` do not exceed the node's free CPU. The second index
     is the remnant."""

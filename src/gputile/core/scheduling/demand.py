@@ -92,7 +92,7 @@ class DemandEstimator:
 
 
 FIRST_DUE, GROWTH, MOST_BETWEEN = 3, 1.15, 500
-"""Prices are due after 3 pods, since a small cluster is soon full, then at growing intervals."""
+"""Prices are due after 3 pods, since a small cluster is soon full, and then ever less often."""
 _SEEN = 65_536
 _AT_ONCE = 500
 # A pod that names more models counts as accepting all, since kinds are stored for a long time.

@@ -43,7 +43,7 @@ class ModeDecision:
 
 
 ExpectedMemory = Mapping[str, tuple[int, int]]
-"""The memory that pods will be allocated, by GPU: the number of IDs, and their total MiB."""
+"""The memory that pods still need on each GPU: the number of IDs, and their total MiB."""
 
 
 @dataclass(frozen=True, slots=True)
