@@ -81,7 +81,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices by which placements are scored. A value of 1 is the value of a whole free GPU."""
+    """The prices by which placements are scored. The value of a whole free GPU is at least 1."""
 
     value: Float64
     """The value of a remnant of a GPU, by the remnant's size in thousandths. Shape [1001]."""

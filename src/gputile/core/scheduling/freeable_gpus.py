@@ -143,10 +143,10 @@ def freeable_gpus(
             on_gpu.setdefault(uuid, []).append(booking)
     containers = request.shape.containers if state.info.sliced else ()
     # Containers with one GPU each may have time slices of the same GPU.
-    slices = len(containers) if all(each.gpus == 1 for each in containers) else 1
+    slices = len(containers) if containers and all(each.gpus == 1 for each in containers) else 1
     found = (
         _gpu(state, each, request, on_gpu.get(each.gpu.uuid, ()), groups, nth)
-        for nth in range(1, max(1, slices) + 1)
+        for nth in range(1, slices + 1)
         for each in state.gpus
         if each.gpu.healthy and (not only_gpus or each.gpu.uuid in only_gpus)
     )

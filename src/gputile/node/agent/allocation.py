@@ -181,7 +181,8 @@ def _inherits(
 ) -> bool:
     """Return whether the GPUs result from IDs that the kubelet handed on from an init container.
 
-    A container of one GPU gets such IDs either for all or for none of ``devices``.
+    The kubelet hands such IDs on in any order. If the container asks for one GPU, additional IDs
+    must be on the GPU of these IDs. So the result is then True only if all IDs were handed on.
     """
 
     def handed_on(own: ContainerDevices) -> set[str]:

@@ -154,6 +154,7 @@ def devices(
         if resource == GPU_MEMORY:
             more, mib = expected.get(gpu.uuid, NONE)
             held, used = device_table.ids(resource, gpu.uuid), mib
+            # The kubelet counts IDs, so only IDs count here (not ``device_table.mib``).
             for pod in device_table.on(gpu.uuid):
                 used += len(pod.ids_by_gpu.get(resource, EMPTY).get(gpu.uuid, ())) * pod.unit_mib
             free = free_units(gpu.mib, node_config.effective_mode.unit_mib, used) + more

@@ -76,7 +76,7 @@ class KnownPod:
 
     @property
     def own_unit_mib(self) -> int:
-        """The memory unit that admission has set in the pod, or 0 if the unit is not set."""
+        """The memory unit in MiB that the pod's annotation states, or 0 without the annotation."""
         stamped = MEMORY_UNIT_ANNOTATION in self.pod.metadata.annotations
         return self.request.unit_mib if stamped and self.request is not None else 0
 

@@ -17,6 +17,8 @@ from gputile.tools.simulator.foreign_cluster import adopted_node, with_allocatio
 from gputile.tools.web.records import Difference, NodeTile, PageContent, PendingPod
 from gputile.tools.web.tiles import instances_of_pod, node_tile, pending_pod
 
+_OWN_FIRST = 1000  # more than the pods on a GPU, so that the pod's own GPUs come first
+
 
 class PageState:
     """The cluster's objects and the resulting page. Not thread-safe: one event loop owns it."""
@@ -189,7 +191,7 @@ class PageState:
         for booking in self._ledger.on_node(pod.spec.node_name):
             own = booking.uid == pod.metadata.uid  # a pod stays on the GPUs that were assumed
             for share in booking.gpus:
-                holders[share.uuid] += -1000 if own else 1
+                holders[share.uuid] += -_OWN_FIRST if own else 1
         return with_allocation(pod, inventory, holders, self.configuration.unit_mib)
 
     def _touch(self, uid: str, pod: Pod | None) -> None:
