@@ -1,13 +1,9 @@
-"""Sets up logging and metric registries, and measures the lag of the event loop."""
+"""Defines registries of metrics, and measures the lag of the event loop."""
 
 import asyncio
-import logging
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import StrEnum
 from typing import NoReturn
 
-import msgspec
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -90,46 +86,3 @@ class LoopLag:
             due = loop.time() + self._every
             await asyncio.sleep(self._every)
             self.seconds.observe(max(0.0, loop.time() - due))
-
-
-class LogFormat(StrEnum):
-    JSON = "json"
-    TEXT = "text"
-
-
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {
-    "message",
-    "asctime",
-    "color_message",
-    "taskName",
-}
-
-
-class _JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "ts": round(record.created, 6),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "msg": record.getMessage(),
-            **{key: value for key, value in vars(record).items() if key not in _ORDINARY},
-        }
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=repr).decode()
-
-
-class _TextFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        # The fields are read first, because formatting adds attributes to the record.
-        fields = [f"{key}={value}" for key, value in vars(record).items() if key not in _ORDINARY]
-        return " ".join([super().format(record), *fields])
-
-
-def set_up_logging(log_format: LogFormat, verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else text)
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True
-    )

@@ -225,7 +225,7 @@ def web(options: WebOptions) -> None:
     from gputile.kube.config import load_access
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.support.listening import PortError, UnusableTls
-    from gputile.support.telemetry import LogFormat, set_up_logging
+    from gputile.support.log_format import LogFormat, set_up_logging
     from gputile.tools.web.server import LoginSettings, WebSettings, serve
 
     live = read_cluster(options, read_given(options.config), options.installed_in)

@@ -15,7 +15,7 @@ from gputile.api.well_known import CONTROLLER_LEASE
 from gputile.cli.configuration import read_configuration
 from gputile.cli.options import Context, namespace, option, takes
 from gputile.cli.terminal import fail
-from gputile.support.telemetry import LogFormat, set_up_logging
+from gputile.support.log_format import LogFormat, set_up_logging
 
 if TYPE_CHECKING:
     from gputile.kube.config import Access

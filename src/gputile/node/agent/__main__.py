@@ -19,8 +19,6 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import uvloop
-
 from gputile.api.config.section import ConfigurationError
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.conversion import ConversionError, decode
@@ -46,7 +44,7 @@ from gputile.node.nvml.gpu_monitor import NO_INVENTORY, GpuMonitor
 from gputile.node.nvml.nvml_probe import NvmlSession
 from gputile.support.config_file import ConfigFile, read
 from gputile.support.listening import PortError
-from gputile.support.telemetry import set_up_logging
+from gputile.support.log_format import set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +168,7 @@ def main() -> None:
     except (ConfigurationError, ConfigError) as error:
         sys.exit(f"error: {error}")
     try:
-        status = uvloop.run(serve(access, settings, configuration, NvmlSession, link, token))
+        status = asyncio.run(serve(access, settings, configuration, NvmlSession, link, token))
     except (PortError, StateError) as error:
         sys.exit(f"error: {error}")
     sys.exit(status)

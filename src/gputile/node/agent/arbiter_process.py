@@ -90,7 +90,6 @@ class ArbiterProcess:
 
     def _send(self) -> None:
         stdin = self.process.stdin if self.process is not None else None
-        # Under uvloop, writing to a closed pipe raises RuntimeError.
         if stdin is not None and not stdin.is_closing():
             stdin.write(encode_line(self._assignment))
 

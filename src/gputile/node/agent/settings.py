@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from gputile.api.core import Node
-from gputile.support.telemetry import LogFormat
+from gputile.support.log_format import LogFormat
 
 MPS_DIRECTORY = "mps"
 NODE = msgspec.json.Decoder(Node)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from gputile.node.gateway.gateway import Gateway
 from gputile.node.gateway.link import LINK, NodeLock
+from gputile.support.log_format import LogFormat, set_up_logging
 from gputile.support.process_supervision import Restarts, end, reap_orphans
-from gputile.support.telemetry import LogFormat, set_up_logging
 
 log = logging.getLogger("gputile.node.gateway")
 
