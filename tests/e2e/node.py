@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import yaml
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, HANDOVER_ANNOTATION
 from gputile.core.devices.allocation import AllocationError, decode_allocation
@@ -222,8 +223,8 @@ def gpu_node(
 ) -> Iterator[GpuNode]:
     """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it.
 
-    With ``cdi`` containers get their devices by CDI too, from the specifications in the node's ``cdi``. ``places`` is
-    how many containers have a file system of their own for what they write.
+    With ``cdi`` containers get their devices by CDI too, from a specification like NVIDIA's in the node's ``cdi``.
+    ``places`` is how many containers have a file system of their own for what they write.
     """
     settings = {"gpuMemoryUnit": "1GiB", **(settings or {})}
     with ExitStack() as stack:
@@ -241,7 +242,21 @@ def gpu_node(
         )
         stack.enter_context(scheduler)
         agent.process.wait_ready(agent.is_ready)
+        if cdi:
+            describe_gpus(node.directory / "cdi", agent.machine)
         yield GpuNode(plane, node, agent, extender.name, url)
+
+
+def describe_gpus(directory: Path, machine: nvml.FakeMachine) -> None:
+    """Write what NVIDIA's toolkit does for containerd; this machine has no device files of the GPUs."""
+    devices = [
+        {"containerEdits": {"env": [f"CARD_BY_CDI={gpu.uuid}"]}, "name": name}
+        for index, gpu in enumerate(machine.gpus)
+        for name in (str(index), gpu.uuid)
+    ]
+    spec = {"cdiVersion": "0.5.0", "devices": devices, "kind": "nvidia.com/gpu"}
+    directory.mkdir(exist_ok=True)
+    (directory / "nvidia.yaml").write_text(f"---\n{yaml.safe_dump(spec)}")
 
 
 def probe_container(

@@ -1,6 +1,5 @@
 """GPUs by claims on a real kubelet and containerd: the right GPU and its limits, whoever dies meanwhile."""
 
-import json
 import os
 import random
 import subprocess
@@ -49,23 +48,10 @@ def node(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterato
     control_plane.kubectl("apply", "-f", CLASSES)
     try:
         with gpu_node(control_plane, node_programs, "claims", LABELS, {"maxPodsPerGpu": 64}, "t4", cdi=True) as here:
-            describe_gpus(here)
             here.plane.wait(lambda: bool(slices(here)), "the node's slice")
             yield here
     finally:
         control_plane.kubectl("delete", "-f", CLASSES)
-
-
-def describe_gpus(here: GpuNode) -> None:
-    """Describe the GPUs to the container runtime as NVIDIA's toolkit does: this machine has no device files of them."""
-    devices = [
-        {"name": gpu.uuid, "containerEdits": {"env": [f"CARD_BY_CDI={gpu.uuid}"]}} for gpu in here.agent.machine.gpus
-    ]
-    spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
-    (here.node.directory / "cdi" / "nvidia.json").write_text(json.dumps(spec))
-    agents = here.agent.pids()
-    here.agent.kill_agent()  # the next one reads it
-    here.plane.wait(lambda: here.agent.pids() != agents and here.agent.is_ready(), "the next agent")
 
 
 def slices(here: GpuNode) -> list[dict[str, Any]]:
@@ -296,7 +282,6 @@ def test_without_its_feature_gate_shares_are_refused_and_whole_gpus_given(
         plane.kubectl("apply", "-f", CLASSES)
         namespace = plane.create_namespace("older")
         with gpu_node(plane, node_programs, "older", LABELS, kind="t4", cdi=True) as here:
-            describe_gpus(here)
             plane.wait(lambda: here.condition("gputile.io/ClaimsRefused").get("status") == "True", "the refusal")
             assert "DRAConsumableCapacity" in here.condition("gputile.io/ClaimsRefused")["message"]
             assert slices(here) == []

@@ -38,13 +38,12 @@ def pod_resources(pods: Iterable[Pod], manager: DeviceManager) -> pb.ListPodReso
 
 @dataclass
 class Running:
-    """A container that was started: with which environment, mounts and devices."""
+    """A container that was started: with which environment, mounts and device IDs."""
 
     environment: dict[str, str]
     mounts: dict[str, str]
     ids: dict[str, frozenset[str]]
     phase: str
-    cdi: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -267,8 +266,7 @@ class Kubelet:
             environment |= dict(gave.answer.envs)
             mounts |= {mount.container_path: mount.host_path for mount in gave.answer.mounts}
         ids = {resource: gave.ids for resource, gave in given.items()}
-        cdi = frozenset(device.name for gave in given.values() for device in gave.answer.cdi_devices)
-        seen.containers[container.name] = Running(environment, mounts, ids, phase, cdi)
+        seen.containers[container.name] = Running(environment, mounts, ids, phase)
 
     # -- v1beta1.Registration
 

@@ -5,7 +5,7 @@
  *
  *   driver <version> | cuda <integer> | init <code>          init: what every call answers, 0 for success
  *   gpu <i> uuid|name|bus <text>
- *   gpu <i> memory|minor|numa|architecture|error <integer>   memory in bytes; error: what every call on it answers
+ *   gpu <i> memory|numa|architecture|error <integer>         memory in bytes; error: what every call on it answers
  *   gpu <i> used|busy|celsius|milliwatts <integer>           what it measures: bytes, percent; -1: it does not know
  *   gpu <i> ecc <corrected> <uncorrected>
  *   gpu <i> capability|pcie|mig|rows <integer> <integer>     pcie: generation, width; mig: current, pending
@@ -60,7 +60,7 @@ typedef struct {
     char uuid[96], name[96], bus[32];
     ulong64 memory;
     long long used, busy, celsius, milliwatts, ecc[2];
-    int minor, numa, architecture, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
+    int numa, architecture, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
     Link links[MOST_LINKS];
     Instance instance[MOST_INSTANCES];
 } Gpu;
@@ -138,7 +138,6 @@ static void take_gpu(char **w, int n) {
     else if (!strcmp(key, "busy")) c->busy = atoll(w[3]);
     else if (!strcmp(key, "celsius")) c->celsius = atoll(w[3]);
     else if (!strcmp(key, "milliwatts")) c->milliwatts = atoll(w[3]);
-    else if (!strcmp(key, "minor")) c->minor = atoi(w[3]);
     else if (!strcmp(key, "numa")) c->numa = atoi(w[3]);
     else if (!strcmp(key, "architecture")) c->architecture = atoi(w[3]);
     else if (!strcmp(key, "error")) c->error = atoi(w[3]);
@@ -336,11 +335,6 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
     if (!total) return leave(NOT_SUPPORTED);
     ulong64 used = m ? 0 : (ulong64)c->used;
     *memory = (Memory){total, total - used, used};
-    return leave(OK);
-}
-int nvmlDeviceGetMinorNumber(void *device, uint *minor) {
-    GPU(device);
-    *minor = (uint)c->minor;
     return leave(OK);
 }
 int nvmlDeviceGetArchitecture(void *device, uint *architecture) {

@@ -79,7 +79,6 @@ class FakeGpu:
     name: str
     mib: int
     bus: str
-    minor: int = 0
     numa: int = -1
     architecture: int = 0
     capability: tuple[int, int] = (7, 0)
@@ -102,7 +101,6 @@ class FakeGpu:
         yield *gpu, "name", self.name
         yield *gpu, "bus", self.bus
         yield *gpu, "memory", self.mib * _MIB
-        yield *gpu, "minor", self.minor
         yield *gpu, "numa", self.numa
         yield *gpu, "architecture", self.architecture
         yield *gpu, "error", self.error
@@ -277,7 +275,6 @@ def _gpus(
             name=name,
             mib=mib,
             bus=f"00000000:{7 + 8 * i:02X}:00.0",
-            minor=i,
             numa=int(i >= first + count // 2),
             capability=capability,
             pcie=pcie,

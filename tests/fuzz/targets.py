@@ -379,6 +379,5 @@ TARGETS: Mapping[str, Target] = {
         lambda text: decode(text, CHECKPOINT), (ConversionError,), (b"null", _json({"mode": "share", "unit_mib": 1024}))
     ),
     "kubelet-checkpoint": Target(read_checkpoint, (ConversionError,), (_KUBELET,)),
-    "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
-    "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
+    "cdi": Target(cdi.nvidia_devices, (), (b"devices:\n- name: GPU-a\nkind: nvidia.com/gpu\n",)),
 }

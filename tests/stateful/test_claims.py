@@ -116,8 +116,7 @@ class ClaimingNode(RuleBasedStateMachine):
         self.state.records, self.state.started = self.store.records(), self.store.started()
         self.state.answered = self.state.records.keys() - self.state.started
         self.state.saved_mode = self.state.node_config.effective_mode
-        cdi = CdiFiles(self.directory / "cdi", self.directory)
-        cdi.refresh(there)
+        cdi = CdiFiles(self.directory / "cdi")
         arbiter = ArbiterProcess(self.store, lambda _: TimeShares(Assignment(), {}, {}))
         daemons = RunningDaemons(self.paths.state / "mps", "none")
         self.preparation = preparation = ContainerPreparation(self.store, daemons, cdi, arbiter)

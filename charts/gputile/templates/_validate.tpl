@@ -107,7 +107,7 @@
 {{- end }}
 {{- end }}
 {{- $taken := list }}
-{{- range list "/tmp" "/etc/gputile" "/proc" "/sys" "/host" "/usr/local/nvidia" "/var/lib/kubelet/device-plugins" (printf "%s/pod-resources" .kubeletDir) }}
+{{- range list "/tmp" "/etc/gputile" "/proc" "/sys" "/usr/local/nvidia" "/var/lib/kubelet/device-plugins" (printf "%s/pod-resources" .kubeletDir) }}
 {{- $taken = append $taken (dict "path" (clean .) "said" (printf "the agent has a place of its own at %s" .)) }}
 {{- end }}
 {{- range $name := list "stateDir" "usageDir" "cdiDir" }}

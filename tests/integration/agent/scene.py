@@ -74,7 +74,6 @@ def machine(sizes: Sequence[int], mig: Mapping[int, Sequence[MigInstance]] | Non
                 "Tesla T4",
                 mib,
                 f"0000:{index:02x}:00.0",
-                minor=index,
                 mig=state,
                 instances=instances,
             )

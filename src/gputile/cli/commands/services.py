@@ -115,12 +115,10 @@ class AgentOptions:
         Path | None,
         option(
             "DIR",
-            "Pass devices by CDI too, with specifications in DIR. Most runtimes use /var/run/cdi.",
+            "Pass devices by CDI too, if NVIDIA's toolkit has described the GPUs in DIR. Most "
+            "runtimes use /var/run/cdi.",
         ),
     ] = None
-    host_root: Annotated[
-        Path, option("DIR", "The directory with the host's /usr and /proc/driver, for CDI.")
-    ] = Path("/")
     machine_root: Annotated[
         Path, option("DIR", "The directory with the /sys, /proc and /dev that show the GPUs.")
     ] = Path("/")
@@ -155,7 +153,6 @@ def agent(options: AgentOptions) -> None:
         options.pod_resources_socket,
         options.state_dir,
         options.cdi_dir,
-        options.host_root,
         options.usage_dir,
     )
     settings = AgentSettings(

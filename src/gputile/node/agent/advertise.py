@@ -4,14 +4,12 @@ import asyncio
 import logging
 from collections.abc import Container
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import encode_inventory
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeups
-from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.device_lists import devices, expected_memory
 from gputile.node.agent.device_table import Listing
 from gputile.node.agent.files.allocation_files import Records
@@ -40,16 +38,12 @@ CLOSED_FOR_S = 2.0
 
 @dataclass(frozen=True)
 class Host:
-    """The machine as the agent sees it: GPUs, other device plugins, MPS and CDI."""
+    """The machine as the agent sees it: GPUs, other device plugins and MPS."""
 
     node_name: str
     paths: HostPaths
     monitor: GpuMonitor
     mps: MpsDaemons
-
-    @cached_property
-    def cdi(self) -> CdiFiles | None:
-        return CdiFiles(self.paths.cdi, self.paths.root) if self.paths.cdi is not None else None
 
     def machine(self) -> Observation:
         """Return the latest observation of the GPUs.
@@ -77,7 +71,7 @@ class Host:
 
 @dataclass
 class Advertiser:
-    """Publishes what the node offers to the kubelet, the container runtime and the MPS daemons.
+    """Advertises the node's devices to the kubelet, and starts the MPS daemons that they need.
 
     Before the mode changes, the node is closed to new pods for ``closed_for`` seconds.
     """
@@ -117,8 +111,8 @@ class Advertiser:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
 
         The kubelet may allocate devices as soon as they are advertised. So the MPS daemons are
-        started and the CDI specification is written first. The agent's checkpoint is written last,
-        so that a full disk does not prevent the other steps.
+        started first. The agent's checkpoint is written last, so that a full disk does not prevent
+        the other steps.
         """
         host, seen = self.host, self.host.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
@@ -136,8 +130,6 @@ class Advertiser:
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
         if changed:
-            if host.cdi is not None:
-                host.cdi.refresh(seen.machine)
             state.unsaved = True
         if changed or resources != state.resources or expected_memory(state) != state.expected:
             state.resources = resources

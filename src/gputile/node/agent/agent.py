@@ -14,6 +14,7 @@ from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise import CLOSED_FOR_S, Advertiser, Host
 from gputile.node.agent.api_server import NodeApi, NodeInformer, Wakeups
 from gputile.node.agent.arbiter_process import ArbiterProcess
+from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import ClaimsDriver
 from gputile.node.agent.claims.publisher import SlicePublisher
 from gputile.node.agent.container_start import ContainerPreparation
@@ -85,7 +86,8 @@ class Agent:
         self.advertiser = advertiser = Advertiser(
             state, host, self.kubelet, self.records, cluster, self.wakeups, closed_for
         )
-        preparation = ContainerPreparation(store, host.mps, host.cdi, arbiter)
+        cdi = CdiFiles(paths.cdi) if paths.cdi is not None else None
+        preparation = ContainerPreparation(store, host.mps, cdi, arbiter)
         self.handler = AllocationHandler(advertiser, preparation, self.metrics)
         self.claims = ClaimsDriver(
             host.node_name, state, preparation, cluster, self.wakeups.compare

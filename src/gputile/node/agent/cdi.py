@@ -1,86 +1,33 @@
-"""Describes the GPUs as CDI devices, for container runtimes with the Container Device Interface.
+"""Passes GPUs and claims to container runtimes with the Container Device Interface (CDI).
 
-A runtime with CDI needs no NVIDIA runtime class. It does not trust the environment variables of an
-image, so a container gets exactly the devices that the kubelet has allocated. NVIDIA's own
-specification (``nvidia-ctk cdi generate --format=json``) covers more of the driver, and takes
-precedence. The format is that of the CDI specification 0.5.0.
+NVIDIA's container toolkit describes the GPUs in a specification of the kind ``nvidia.com/gpu``. The
+service ``nvidia-cdi-refresh`` or ``nvidia-ctk cdi generate`` writes this file. The agent only looks
+up the names of the GPUs in it. A container whose runtime cannot resolve a device name is never
+created, so the agent returns no name in case of doubt. The container then gets its GPUs by
+``NVIDIA_VISIBLE_DEVICES``.
+
+The agent writes one CDI file for each prepared claim. Its format is that of the CDI specification
+0.5.0.
 """
 
 import contextlib
-import logging
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from gputile.api.quantity import MIB
 from gputile.node.gateway import kubelet_pb2 as pb
-from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
 from gputile.support.files import read_whole, write_whole
+from gputile.support.yaml_loader import DocumentError, load_document
 
-log = logging.getLogger(__name__)
-
-KIND: Final = "gputile.io/gpu"
 CLAIM_KIND: Final = "gputile.io/claim"
-NVIDIA_KIND: Final = "nvidia.com/gpu"  # nvidia-container-toolkit
-FILE_NAME: Final = "gputile.io-gpu.json"
+NVIDIA_KIND: Final = "nvidia.com/gpu"
 VERSION: Final = "0.5.0"
-MIG_MINORS: Final = "/proc/driver/nvidia-caps/mig-minors"
-SHARED_NODES: Final = (
-    "/dev/nvidiactl",
-    "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools",
-    "/dev/nvidia-modeset",
-)
-# The libraries of the driver that a CUDA program needs. Images contain other libraries.
-LIBRARIES: Final = (
-    "libcuda",
-    "libcudadebugger",
-    "libnvidia-ml",
-    "libnvidia-nvvm",
-    "libnvidia-ptxjitcompiler",
-    "libnvidia-gpucomp",
-    "libnvcuvid",
-    "libnvidia-encode",
-    "libnvidia-opencl",
-)
-
-# The names in CDI specification 0.5.0. Drivers before R470 have "/" in UUIDs of MIG instances.
-_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-
-
-def specification(
-    machine: ProbedMachine,
-    nodes: Iterable[str],
-    libraries: Sequence[str],
-    capabilities: Mapping[str, int],
-) -> dict[str, Any]:
-    """Return the CDI specification of the machine's GPUs and MIG instances.
-
-    ``nodes`` are the device nodes in ``SHARED_NODES`` that exist. ``libraries`` are the host's
-    paths of the driver's libraries. ``capabilities`` is the result of ``read_capabilities``.
-    """
-    edits: dict[str, Any] = {"deviceNodes": [{"path": node} for node in nodes]}
-    if libraries:
-        edits["mounts"] = [
-            {"hostPath": path, "containerPath": seen, "options": ["ro", "nosuid", "nodev", "bind"]}
-            for path in libraries
-            for seen in (path, _soname(path))
-        ]
-    return {
-        "cdiVersion": VERSION,
-        "kind": KIND,
-        "devices": [
-            device
-            for gpu in machine.gpus
-            if gpu.minor >= 0
-            for device in _devices(gpu, capabilities)
-        ],
-        "containerEdits": edits,
-    }
+_CLAIM_PREFIX: Final = "gputile.io-claim-"
+_MOST_BYTES = MIB  # of a file. NVIDIA's file for a machine with many GPUs has some 100 kB.
 
 
 class _Device(msgspec.Struct):
@@ -92,69 +39,16 @@ class _Spec(msgspec.Struct):
     devices: list[_Device]
 
 
-def names(text: bytes) -> frozenset[str]:
-    """Return the qualified names of the devices in a specification, or none if it is invalid."""
+def nvidia_devices(text: bytes) -> tuple[str, ...]:
+    """Return the device names in a specification of NVIDIA's kind, which is JSON or YAML.
+
+    The result is empty for other specifications and for invalid files.
+    """
     try:
-        spec = msgspec.json.decode(text, type=_Spec)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return frozenset()
-    return frozenset(f"{spec.kind}={device.name}" for device in spec.devices)
-
-
-def choose(uuids: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
-    """Return the qualified names of all devices, or () if a device has no known name.
-
-    NVIDIA's name of a device takes precedence.
-    """
-    found: list[str] = []
-    for uuid in uuids:
-        name = next((n for kind in (NVIDIA_KIND, KIND) if (n := f"{kind}={uuid}") in known), None)
-        if name is None:
-            return ()
-        found.append(name)
-    return tuple(found)
-
-
-def read_capabilities(text: str) -> dict[str, int]:
-    """Return the minor numbers of the MIG capabilities by name, such as ``gpu0/gi3/ci0/access``.
-
-    ``text`` is the content of ``/proc/driver/nvidia-caps/mig-minors``, which names a GPU by its
-    minor number (NVIDIA's MIG User Guide, "Device Nodes and Capabilities"). Other lines are
-    ignored.
-    """
-    found = {}
-    for line in text.splitlines():
-        name, _, minor = line.strip().rpartition(" ")
-        if name and minor.isascii() and minor.isdecimal():
-            found[name] = int(minor)
-    return found
-
-
-def _devices(gpu: ProbedGpu, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the device of the GPU, or the devices of its instances if the GPU is in MIG mode."""
-    node = f"/dev/nvidia{gpu.minor}"
-    if gpu.mig is not Mig.ON:
-        yield _device(gpu.uuid, node)
-    for instance in gpu.instances:
-        whole = f"gpu{gpu.minor}/gi{instance.gi}"
-        minors = [
-            capabilities.get(f"{place}/access") for place in (whole, f"{whole}/ci{instance.ci}")
-        ]
-        if None not in minors and _NAME.fullmatch(instance.uuid):
-            yield _device(
-                instance.uuid, node, *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors)
-            )
-
-
-def _device(name: str, *nodes: str) -> Mapping[str, Any]:
-    return {"name": name, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
-
-
-def _soname(path: str) -> str:
-    """Return the name that programs load: libcuda.so.1 for libcuda.so.570.133.20."""
-    directory, _, file = path.rpartition("/")
-    stem, _, _ = file.partition(".so.")
-    return f"{directory}/{stem}.so.1"
+        spec = msgspec.convert(load_document(text), _Spec)
+    except (DocumentError, msgspec.ValidationError):
+        return ()
+    return tuple(device.name for device in spec.devices) if spec.kind == NVIDIA_KIND else ()
 
 
 def cdi_name(uid: str) -> str:
@@ -179,73 +73,47 @@ def cdi_file(uid: str, response: pb.ContainerAllocateResponse) -> bytes:
     return msgspec.json.encode({"cdiVersion": VERSION, "kind": CLAIM_KIND, "devices": [device]})
 
 
-MOST_BYTES = 16 * MIB  # of a file. A machine with many GPUs needs some ten thousand bytes.
-READABLE: Final = 0o644
-LIBRARY_DIRECTORIES = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "usr/lib",
-)
-
-
-@dataclass
 class CdiFiles:
-    """A directory of CDI specifications.
+    """A directory of CDI specifications."""
 
-    ``root`` is the directory with the host's /usr and /proc/driver. ``nodes`` is the directory of
-    the device nodes, which is the agent's own /dev with the nodes of all GPUs.
-    """
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        # The names in each file, by the file's path, inode, modification time and size
+        self._read: dict[tuple[Path, int, int, int], tuple[str, ...]] = {}
 
-    directory: Path
-    root: Path = Path("/")
-    nodes: Path = Path("/dev")
-    _known: frozenset[str] = frozenset()
+    def devices(self, uuids: Collection[str]) -> tuple[str, ...]:
+        """Return the CDI names of GPUs or MIG instances, or () if one of them has no usable name.
 
-    def refresh(self, machine: ProbedMachine) -> None:
-        nodes = [node for node in SHARED_NODES if (self.nodes / Path(node).name).exists()]
-        capabilities = {}
+        Files that have not changed are not read again. A runtime ignores a device that several
+        files of a directory define.
+        """
+        read = {}
+        for path in (*self._directory.glob("*.json"), *self._directory.glob("*.yaml")):
+            if path.name.startswith(_CLAIM_PREFIX):
+                continue
+            with contextlib.suppress(OSError):  # a file of another program may be unreadable
+                found = path.stat()
+                key = (path, found.st_ino, found.st_mtime_ns, found.st_size)
+                if (names := self._read.get(key)) is None:
+                    names = nvidia_devices(read_whole(path, _MOST_BYTES))
+                read[key] = names
+        self._read = read
+        times = Counter(name for names in read.values() for name in names)
+        if any(times[uuid] != 1 for uuid in uuids):
+            return ()
+        return tuple(f"{NVIDIA_KIND}={uuid}" for uuid in uuids)
+
+    def write_claim(self, uid: str, response: pb.ContainerAllocateResponse) -> None:
+        """Write a claim's file, unless it is up to date. Raises OSError if this fails."""
+        path, content = self._claim_file(uid), cdi_file(uid, response)
         with contextlib.suppress(OSError):
-            text = (self.root / MIG_MINORS[1:]).read_text(errors="replace")
-            capabilities = read_capabilities(text)
-        libraries = self._libraries(machine.driver)
-        spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
-        found = frozenset[str]()
-        try:
-            write_changed(self.directory / FILE_NAME, spec, READABLE)
-            for file in sorted(self.directory.glob("*.json")):
-                with contextlib.suppress(OSError):  # a file of another program may be unreadable
-                    found |= names(read_whole(file, MOST_BYTES))
-        except OSError as error:
-            log.error(
-                "CDI directory %s: %s. Containers get their devices only by environment variables",
-                self.directory,
-                error,
-            )
-        self._known = found
+            if read_whole(path, _MOST_BYTES) == content:
+                return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
 
-    def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
-        """Return the qualified names of devices, or () if the runtime does not know one of them."""
-        return choose(uuids, self._known)
+    def remove_claim(self, uid: str) -> None:
+        self._claim_file(uid).unlink(missing_ok=True)
 
-    def claim_file(self, uid: str) -> Path:
-        return self.directory / f"gputile.io-claim-{uid}.json"
-
-    def _libraries(self, driver: str) -> list[str]:
-        """Return the driver's libraries on the host, each from the first directory that has it."""
-        found = []
-        for library in LIBRARIES:
-            paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)
-            path = next((p for p in paths if driver and (self.root / p).exists()), None)
-            if path is not None:
-                found.append(f"/{path}")
-        return found
-
-
-def write_changed(path: Path, content: bytes, mode: int) -> None:
-    """Write a file, unless it already has this content. Raises OSError if this fails."""
-    with contextlib.suppress(OSError):
-        if read_whole(path, MOST_BYTES) == content:
-            return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content, mode)
+    def _claim_file(self, uid: str) -> Path:
+        return self._directory / f"{_CLAIM_PREFIX}{uid}.json"

@@ -16,15 +16,13 @@ class HostPaths(msgspec.Struct, frozen=True):
 
     ``state`` and ``usage`` must have the same paths on the host, because containers mount files in
     them. Containers write only the files in ``usage`` (``usage_files``). If ``cdi`` is set,
-    containers also get their devices by CDI. ``root`` is the directory with the host's /usr and
-    /proc/driver.
+    containers also get their devices by CDI.
     """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     state: Path = Path("/var/lib/gputile")
     cdi: Path | None = None
-    root: Path = Path("/")
     usage: Path = Path("/run/gputile")
 
     @property

@@ -295,7 +295,6 @@ def _read_gpu(handle: Handle, index: int) -> ProbedGpu:
         mib=total // MIB,
         bus_id=pynvml.nvmlDeviceGetPciInfo(handle).busId.upper(),
         numa=_numa_node(handle),
-        minor=optional(-1, pynvml.nvmlDeviceGetMinorNumber, handle),
         mig=mig,
         instances=tuple(_instances(handle)) if mig is Mig.ON else (),
         unified=own < MIB,

@@ -51,7 +51,6 @@ class ProbedGpu:
     mib: int
     bus_id: str
     numa: int = -1  # NUMA node, or -1 if unknown
-    minor: int = -1  # N of /dev/nvidiaN, or -1 if unknown
     mig: Mig = Mig.INCAPABLE
     instances: tuple[MigInstance, ...] = ()
     unified: bool = False

@@ -41,7 +41,7 @@ class Recorder:
         self.calls: list[tuple[str, Any]] = []
         self.state = state
         self.sockets: tuple[str, ...] = ()
-        self.mps = self.cdi = self
+        self.mps = self
         self.without_daemon: dict[str, str] = {}
         self.advertiser = Advertiser(state, self, self, self, self, self)  # type: ignore[arg-type]
 
@@ -56,9 +56,6 @@ class Recorder:
 
     def want(self, sets: Any) -> None:
         self.calls.append(("daemons", sets))
-
-    def refresh(self, machine: Any) -> None:
-        self.calls.append(("CDI", machine))
 
     def advertise(self, devices: Any) -> None:
         self.calls.append(("devices", devices))
@@ -102,12 +99,12 @@ def held(name: str, unit_mib: int, *ids: str) -> PodDevices:
     return PodDevices(name, "default", name, unit_mib, "mps", "default", 0, (devices,))
 
 
-def test_daemons_run_and_the_runtime_knows_devices_before_the_kubelet_does() -> None:
+def test_daemons_run_before_the_kubelet_knows_devices() -> None:
     state = state_of(Mode.MPS)
     hold(state, held("a", 1024, "GPU-0::0", "GPU-1::0"))
     done = renewed(state)
-    assert kinds(done) == ["daemons", "CDI", "devices", "checkpoint"]
-    assert done[:2] == [("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")}), ("CDI", MACHINE)]
+    assert kinds(done) == ["daemons", "devices", "checkpoint"]
+    assert done[0] == ("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")})
     assert offered(done)[GPU_MEMORY] == 16
 
 

@@ -1,85 +1,82 @@
-"""The GPUs as CDI devices."""
+"""NVIDIA's specification of the GPUs, as the agent and the container runtime read it."""
 
-import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gputile.node.agent.cdi import CdiFiles, choose, read_capabilities, specification
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
+from gputile.node.agent.cdi import CdiFiles, nvidia_devices
 
-GPUS = tuple(ProbedGpu(i, f"GPU-{i}", "T4", 15360, f"0000:0{i}:00.0", minor=3 + i) for i in range(2))
-MACHINE = ProbedMachine(gpus=GPUS, driver="570.133.20")
+# As nvidia-ctk writes it
+YAML = b"""---
+cdiVersion: 0.5.0
+containerEdits:
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  mounts:
+  - {containerPath: /usr/lib/libcuda.so.1, hostPath: /usr/lib/libcuda.so.1, options: [ro, bind]}
+devices:
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: "0"
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+  name: GPU-0
+- containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia-caps/nvidia-cap21
+  name: MIG-a
+kind: nvidia.com/gpu
+"""
+JSON = b'{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "GPU-1", "containerEdits": {}}]}'
 
 
 @pytest.mark.requirement("G3")
-def test_a_split_gpu_is_reached_by_its_instances_alone() -> None:
-    """An instance needs the GPU's node and the capabilities of its GPU instance and its compute instance."""
-    instances = (MigInstance("MIG-a", "3g.20gb", 20096, 2, 0), MigInstance("MIG-b", "3g.20gb", 20096, 9, 0))
-    gpu = ProbedGpu(0, "GPU-0", "A100", 40960, "0000:01:00.0", minor=5, mig=Mig.ON, instances=instances)
-    text = "config 1\nmonitor 2\ngpu5/gi2/access 21\ngpu5/gi2/ci0/access 22\ngpu0/gi9/ci0/access 23\nwhat\n\xb2 \xb2\n"
-    spec = specification(ProbedMachine(gpus=(gpu,)), [], [], read_capabilities(text))
-    assert [device["name"] for device in spec["devices"]] == ["MIG-a"]
-    paths = [node["path"] for node in spec["devices"][0]["containerEdits"]["deviceNodes"]]
-    assert paths == ["/dev/nvidia5", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"]
+@pytest.mark.parametrize(("text", "names"), [(YAML, ("0", "GPU-0", "MIG-a")), (JSON, ("GPU-1",))])
+def test_only_a_file_that_the_runtime_can_read_names_devices(text: bytes, names: tuple[str, ...]) -> None:
+    assert nvidia_devices(text) == names
+    assert nvidia_devices(text.replace(b"nvidia.com/gpu", b"management.nvidia.com/gpu")) == ()
+    assert nvidia_devices(text.replace(b"GPU-", b"\xff")) == ()
+    for end in range(len(text) - 5):  # while it is written; the last key of the YAML is the kind
+        assert nvidia_devices(text[:end]) == ()
 
 
-@pytest.mark.requirement("G3")
-def test_an_instance_of_an_old_driver_is_no_device_and_leaves_the_others_readable() -> None:
-    """Drivers before R470 name it MIG-<GPU>/<instance>/<instance>; a name with "/" makes runtimes refuse the file."""
-    instances = tuple(MigInstance(uuid, "3g.20gb", 20096, 2, 0) for uuid in ("MIG-GPU-0/2/0", "MIG-a"))
-    gpu = ProbedGpu(0, "GPU-0", "A100", 40960, "0000:01:00.0", minor=5, mig=Mig.ON, instances=instances)
-    capabilities = read_capabilities("gpu5/gi2/access 21\ngpu5/gi2/ci0/access 22\n")
-    spec = specification(ProbedMachine(gpus=(gpu, GPUS[0])), [], [], capabilities)
-    assert [device["name"] for device in spec["devices"]] == ["MIG-a", "GPU-0"]
-
-
-@given(st.text())
-def test_whatever_the_driver_says_of_its_capabilities_can_be_read(text: str) -> None:
-    assert all(minor >= 0 for minor in read_capabilities(text).values())
-
-
-def test_nvidias_own_specification_goes_first_and_nothing_is_made_up() -> None:
-    known = frozenset({"nvidia.com/gpu=GPU-0", "gputile.io/gpu=GPU-0", "gputile.io/gpu=GPU-1"})
-    assert choose(["GPU-0", "GPU-1"], known) == ("nvidia.com/gpu=GPU-0", "gputile.io/gpu=GPU-1")
-    assert choose(["GPU-0", "GPU-2"], known) == ()
-
-
-def test_the_file_follows_the_machine(tmp_path: Path) -> None:
-    (tmp_path / "usr/lib64").mkdir(parents=True)
-    (tmp_path / "usr/lib64/libcuda.so.570.133.20").touch()
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/nvidia-uvm").touch()
-    (tmp_path / "proc/driver/nvidia-caps").mkdir(parents=True)
-    (tmp_path / "proc/driver/nvidia-caps/mig-minors").write_text("gpu3/gi1/access 30\ngpu3/gi1/ci0/access 31\n")
-    files = CdiFiles(tmp_path / "cdi", tmp_path, tmp_path / "dev")
-    files.refresh(MACHINE)
-    spec = json.loads((tmp_path / "cdi/gputile.io-gpu.json").read_text())
-    assert [node["path"] for node in spec["containerEdits"]["deviceNodes"]] == ["/dev/nvidia-uvm"]
-    assert spec["containerEdits"]["mounts"][0]["hostPath"] == "/usr/lib64/libcuda.so.570.133.20"
-    assert files.devices(["GPU-1"]) == ("gputile.io/gpu=GPU-1",)
-    assert files.devices(["GPU-7"]) == ()
-    split = replace(GPUS[0], mig=Mig.ON, instances=(MigInstance("MIG-a", "7g.40gb", 40192, 1, 0),))
-    files.refresh(ProbedMachine(gpus=(split,), driver="570.133.20"))
-    assert files.devices(["MIG-a"]) == ("gputile.io/gpu=MIG-a",)
+def test_the_names_follow_the_files(tmp_path: Path) -> None:
+    directory, file = tmp_path / "cdi", tmp_path / "cdi" / "nvidia.yaml"
+    files = CdiFiles(directory)
     assert files.devices(["GPU-0"]) == ()
-    files.refresh(ProbedMachine(gpus=GPUS[:1], driver="570.133.20"))
-    assert files.devices(["GPU-1"]) == ()
+    directory.mkdir()
+    file.write_bytes(YAML)
+    assert files.devices(["MIG-a", "GPU-0"]) == ("nvidia.com/gpu=MIG-a", "nvidia.com/gpu=GPU-0")
+    assert files.devices(["GPU-0", "GPU-1"]) == ()
+    (directory / "more.json").write_bytes(JSON)
+    assert files.devices(["GPU-0", "GPU-1"]) == ("nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1")
+    before = file.stat()
+    file.write_bytes(YAML.replace(b"GPU-0", b"GPU-2"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert files.devices(["GPU-0"]) == ("nvidia.com/gpu=GPU-0",), "a file without a change was read again"
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert (files.devices(["GPU-0"]), files.devices(["GPU-2"])) == ((), ("nvidia.com/gpu=GPU-2",))
+    file.unlink()
+    assert files.devices(["GPU-2"]) == ()
+
+
+def test_a_runtime_resolves_no_name_that_is_defined_twice(tmp_path: Path) -> None:
+    """An administrator's file beside the toolkit's own; the runtime then ignores the devices of both."""
+    (tmp_path / "nvidia.yaml").write_bytes(YAML)
+    (tmp_path / "nvidia.json").write_bytes(JSON.replace(b"GPU-1", b"GPU-0"))
+    assert CdiFiles(tmp_path).devices(["GPU-0"]) == ()
+    assert CdiFiles(tmp_path).devices(["MIG-a"]) == ("nvidia.com/gpu=MIG-a",)
 
 
 def test_what_others_left_beside_it_makes_no_difference(tmp_path: Path) -> None:
     """A link to nothing, a directory, and a pipe that nobody writes to, which would be read for ever."""
     (tmp_path / "absent.json").symlink_to(tmp_path / "nothing")
-    (tmp_path / "directory.json").mkdir()
+    (tmp_path / "directory.yaml").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
-    with (tmp_path / "long.json").open("wb") as file:
+    with (tmp_path / "long.yaml").open("wb") as file:
         file.truncate(1 << 40)
-    (tmp_path / "nvidia.json").write_text('{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-1"}]}')
-    files = CdiFiles(tmp_path, tmp_path)
-    files.refresh(MACHINE)
-    assert files.devices(["GPU-0"]) == ("gputile.io/gpu=GPU-0",)
-    assert files.devices(["GPU-1"]) == ("nvidia.com/gpu=GPU-1",)
+    (tmp_path / "nvidia.json").write_bytes(JSON)
+    assert CdiFiles(tmp_path).devices(["GPU-1"]) == ("nvidia.com/gpu=GPU-1",)

@@ -23,7 +23,7 @@ from gputile.api.well_known import EventReason, Mode
 from gputile.kube.errors import KubeError
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeup
-from gputile.node.agent.cdi import READABLE, cdi_file, cdi_name, write_changed
+from gputile.node.agent.cdi import cdi_name
 from gputile.node.agent.claims.prepare import (
     ClaimRefused,
     answer_of,
@@ -221,7 +221,7 @@ class ClaimsDriver:
             await self.preparation.start(claim.directory, limits, state)
         if self._cdi is None:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
-        write_changed(self._cdi.claim_file(claim.uid), cdi_file(claim.uid, response), READABLE)
+        self._cdi.write_claim(claim.uid, response)
 
     async def _release(self, uid: str) -> str:
         """Release a claim, which may be unknown. Return the error, or "" after a success."""
@@ -232,7 +232,7 @@ class ClaimsDriver:
                 mark = self._store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / BOOT_FILE
                 mark.unlink(missing_ok=True)
                 if self._cdi is not None:
-                    self._cdi.claim_file(uid).unlink(missing_ok=True)
+                    self._cdi.remove_claim(uid)
             except OSError as error:
                 return str(error)
             self._drop(uid)
