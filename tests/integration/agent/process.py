@@ -137,11 +137,13 @@ class ProcessScene(Scene):
             await process.wait()
             self.log.close()
 
-    def kill_agent(self) -> None:
-        """Kill the agent; its gateway starts another one."""
-        for pid in self.pids()[1:]:
+    def kill_agent(self) -> list[int]:
+        """Kill the agent; its gateway starts another one. Return its process ID, or none where it is being executed."""
+        killed = self.pids()[1:]
+        for pid in killed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        return killed
 
     def pids(self) -> list[int]:
         """Return the process IDs of the gateway and, behind it, the agent."""

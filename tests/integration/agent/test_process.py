@@ -48,8 +48,9 @@ async def test_no_pod_fails_while_agents_die(short: Path) -> None:
                 await here.until(lambda: len(pids := here.pids()) == 2 and pids[1] not in killed)
                 if i % 50 == 12:  # calls wait for 25 s in all: every other agent lives to answer one
                     await here.until(partial(answered_since, here, served))
-                killed.update(here.pids()[1:])
-                here.kill_agent()
+                while not (dead := here.kill_agent()):
+                    await asyncio.sleep(0.01)
+                killed.update(dead)
                 served = answers(here)
         await here.until_running(200 - len(here.cluster.waiting))
         assert here.failed == {}
