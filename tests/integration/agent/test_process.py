@@ -48,7 +48,7 @@ async def test_no_pod_fails_while_agents_die(short: Path) -> None:
                 await here.until(lambda: len(pids := here.pids()) == 2 and pids[1] not in killed)
                 if i % 50 == 12:  # calls wait for 25 s in all: every other agent lives to answer one
                     await here.until(partial(answered_since, here, served))
-                while not (dead := here.kill_agent()):
+                while not (dead := here.kill_agent()):  # no event tells of a new one  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 killed.update(dead)
                 served = answers(here)
