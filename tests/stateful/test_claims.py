@@ -31,11 +31,11 @@ from gputile.node.agent.arbiter_process import ArbiterProcess
 from gputile.node.agent.cdi import CdiFiles
 from gputile.node.agent.claims.driver import ClaimsDriver
 from gputile.node.agent.container_start import ContainerPreparation
-from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.device_table import CONTAINER_DIRECTORY, LIMITS_FILE, Limits, ListedPod
 from gputile.node.agent.files.allocation_files import NodeFiles
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import drop_removed
-from gputile.node.agent.known_pods import known_pod
+from gputile.node.agent.known_pods import known_pod, remove_pod
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.settings import HostPaths
 from gputile.node.agent.time_shares import TimeShares
@@ -362,14 +362,23 @@ def test_the_next_agent_holds_what_a_claim_has_unless_its_pod_is_gone(node: Clai
     node.start_agent()  # the kubelet does not call again, unless it or the machine starts anew
     assert node.state.claims == before
     node.each_prepared_claim_has_its_limits()
-    node.state.pods.listed = True
+    node.state.pods.listed = node.state.listing_complete = True
+    node.do(node.driver.release_ended())
+    assert node.state.claims == before, "the watch has not told of its pod yet"
+    pod, next_pod = claiming_pod("pod", {"main": ["c"]}), claiming_pod("next", {"main": ["c"]})
+    remove_pod(node.state.pods, pod)
     # The kubelet does not prepare a named claim again if its pod was deleted by force and another pod has it now.
-    next_pod = claiming_pod("next", {"main": ["c"]})
     node.state.pods[next_pod.key] = known_pod(next_pod, Configuration())
-    node.driver.restore()
+    node.do(node.driver.release_ended())
     assert node.state.claims == before
     del node.state.pods[next_pod.key]
-    node.driver.restore()
+    node.state.listing = {pod.key: ListedPod("default", "pod")}
+    node.do(node.driver.release_ended())
+    assert node.state.claims == before, "the kubelet still ends the pod"
+    node.state.listing = {}
+    node.known.clear()
+    node.prepared.clear()
+    node.do(node.driver.release_ended())
     assert node.state.claims == {}
 
 

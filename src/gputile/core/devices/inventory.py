@@ -65,6 +65,8 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)] = 0
     bandwidth: tuple[tuple[float, ...], ...] = ()
     claims: bool = False  # GPUs are offered by ResourceClaims, not by extended resources
+    mig: bool = False  # MIG instances are offered as resources of their own
+    shared_mib: Annotated[int, msgspec.Meta(ge=0)] = 0  # of each GPU for sharing, 0 for all memory
 
 
 def check_inventory(inventory: Inventory) -> Inventory:

@@ -12,13 +12,14 @@ from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.device_lists import devices, expected_memory
 from gputile.node.agent.device_table import Listing
-from gputile.node.agent.files.allocation_files import Records
+from gputile.node.agent.files.allocation_files import Records, published_before
 from gputile.node.agent.known_pods import answered_pod
 from gputile.node.agent.kubelet import KubeletLink
 from gputile.node.agent.mode import SOCKET_PATTERNS, decide_effective_mode, find_other_plugin
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.node_config import (
     MODE_RESOURCES,
+    EffectiveMode,
     NodeConfig,
     closed,
     is_served,
@@ -111,15 +112,19 @@ class Advertiser:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
 
         The kubelet may allocate devices as soon as they are advertised. So the MPS daemons are
-        started first. The agent's checkpoint is written last, so that a full disk does not prevent
-        the other steps.
+        started first. The previous mode stays in force while the agent's checkpoint cannot be
+        written, because the next agent would read the previous mode.
         """
         host, seen = self.host, self.host.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
         state, node, before = self.state, self.state.node, self.state.node_config
-        state.decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
+        if state.saved_mode is None and node is not None:
+            state.saved_mode = published_before(node, state.configuration.unit_mib)
+        decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
         if node is not None:
-            state.saved_mode = state.decided.effective_mode
+            written = self._write_checkpoint(decided.effective_mode)
+            if written or state.saved_mode in (None, decided.effective_mode):
+                state.saved_mode, state.decided = decided.effective_mode, decided
         state.other_plugin = find_other_plugin(state, host.other_plugins(), seen.machine)
         mode = state.decided.effective_mode
         problem = host.mps_problem(mode.mode)
@@ -129,16 +134,17 @@ class Advertiser:
             config = replace(config, withheld="the labels of the node are not known yet")
         state.node_config, state.labels = config, dict(node.metadata.labels) if node else {}
         changed, resources = config != before, _resources(state)
-        if changed:
-            state.unsaved = True
         if changed or resources != state.resources or expected_memory(state) != state.expected:
             state.resources = resources
             self.advertise()
-        if state.unsaved:
-            try:
-                self.records.save(state)
-            except OSError as error:
-                log.error("the agent's checkpoint cannot be written, and is retried: %s", error)
+
+    def _write_checkpoint(self, mode: EffectiveMode) -> bool:
+        try:
+            self.records.save(mode)
+        except OSError as error:
+            log.error("the agent's checkpoint cannot be written, and is retried: %s", error)
+            return False
+        return True
 
     def allocated(self) -> None:
         """Advertise again after an allocation, if pods have different memory units.
@@ -215,11 +221,18 @@ def _daemons(state: AllocationState, config: NodeConfig, without: Container[str]
     """Return the sets of GPUs that need an MPS control daemon.
 
     There is a set for each usable GPU, and a set for each pod with several GPUs. The GPUs in
-    ``without`` are unhealthy only because their daemon does not run, so they count as usable.
+    ``without`` are unhealthy only because their daemon does not run, so they count as usable. A GPU
+    that pods have keeps its daemon in any case, because the pods' processes would end with it.
     """
-    if config.mode is not Mode.MPS or state.other_plugin is not None:
+    if config.mode is not Mode.MPS:
         return set()
-    single = {(gpu.uuid,) for gpu in config.inventory.gpus if gpu.healthy or gpu.uuid in without}
+    used = {uuid for pod_devices in state.device_table for uuid in pod_devices.gpus}
+    offers = state.other_plugin is None
+    single = {
+        (gpu.uuid,)
+        for gpu in config.inventory.gpus
+        if gpu.uuid in used or (offers and (gpu.healthy or gpu.uuid in without))
+    }
     together = (config.gpus(pod_devices.gpus) for pod_devices in state.device_table)
     return single | {tuple(gpu.uuid for gpu in gpus) for gpus in together if len(gpus) > 1}
 

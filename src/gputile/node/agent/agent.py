@@ -186,6 +186,7 @@ class Agent:
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
                 again = await self.reconciler.round()
+                await self.claims.release_ended()
                 self._node_metrics.refresh(self.allocation_state)
         except TimeoutError as error:
             raise TimeoutError(
@@ -198,7 +199,8 @@ class Agent:
     async def _publish_status(self) -> None:
         await self.wakeups.publish.wait(PUBLISH_EVERY_S)
         state, node = self.allocation_state, self.allocation_state.node
-        if node is None or not self.records.store.mine:
+        # The inventory of the previous agent is overwritten only once it has been read.
+        if node is None or state.saved_mode is None or not self.records.store.mine:
             return
         left = self.hand_over.left(node)
         if left:

@@ -96,6 +96,8 @@ class AllocationState:
     of_other_plugins: Mapping[str, bytes] = field(default_factory=dict)  # IDs by resource, as JSON
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)  # prepared claims, by UID
     listing: Listing = field(init=False, default_factory=dict)  # the kubelet's latest list of pods
+    # the keys of the pods that this kubelet has listed since its start
+    once_listed: frozenset[str] = field(init=False, default=frozenset())
     # False while the kubelet does not answer, and for some time after its start, when it admits its
     # pods one by one
     listing_complete: bool = field(init=False, default=False)
@@ -110,7 +112,6 @@ class AllocationState:
     decided: ModeDecision = field(init=False)
     # the mode in the agent's checkpoint, which is None until the node's labels were read once
     saved_mode: EffectiveMode | None = field(init=False, default=None)
-    unsaved: bool = field(init=False, default=False)  # whether this checkpoint is out of date
     # the evidence that another plugin serves the node
     other_plugin: str | None = field(init=False, default=None)
     resources: tuple[str, ...] = field(init=False, default=())  # registered with the kubelet
@@ -139,10 +140,12 @@ class AllocationState:
         if self.kubelet_epoch not in (0.0, epoch):
             # The checkpoint contains all responses that the previous kubelet has not lost.
             self.answered.clear()
+            self.once_listed = frozenset()
         self.kubelet_epoch = epoch
         self.listing_complete = settled and listing is not None
         if listing is not None:
             self.listing = listing
+            self.once_listed = frozenset(self.once_listed & self.pods.keys() | listing.keys())
 
     def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod of a row, or None if it is unknown or a newer pod has its name."""

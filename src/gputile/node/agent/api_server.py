@@ -135,8 +135,9 @@ class NodeInformer:
                     return
             case Deleted(pod):
                 remove_pod(self.state.pods, pod)
-            case Replaced(pods):
-                replace_pods(self.state.pods, pods, self.state.configuration)
+            case Replaced(pods, unreadable):
+                uids = {each.uid for each in unreadable}
+                replace_pods(self.state.pods, pods, self.state.configuration, uids)
                 self.pods_listed.set()
             case _:
                 return

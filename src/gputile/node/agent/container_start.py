@@ -74,6 +74,8 @@ def prestart(
     Several containers have the same IDs if they inherit the IDs of an init container. Raises NotYet
     if the container cannot be identified with certainty, or must not start yet.
     """
+    if state.saved_mode is None:
+        raise NotYet("the mode of this node is not known from the API server yet")
     wanted = frozenset(ids)
     mounted = {e.directory for e in state.written if e.resource == resource and e.ids == wanted}
     found = [
@@ -157,19 +159,20 @@ def _limits(
     has_started = devices.directory in state.started
     if not has_started:
         _wait_for_others(state, held, lambda rules: rules.check_others(held))
-    own = state.pod_of(held)
-    if own is None and (state.node_config.mode.shared or not held.identified):
-        # The unit of the pod's IDs is unknown, and the pod's annotation may name other GPUs.
+    own, config = state.pod_of(held), state.node_config
+    if own is None and (config.mode.shared or config.replicated or not held.identified):
+        # The unit of the pod's IDs and its trust group are unknown, and the pod's annotation may
+        # name other GPUs.
         raise NotYet(
             f"the request of pod {held.key if held.identified else held.uid} is not known from the "
             f"API server yet"
         )
     uuids = state.gpus(held, devices.container, own)
-    if len(state.node_config.visible(devices.ids, uuids)) < len(uuids):
-        raise NotYet(f"{state.node_config.names(uuids)} cannot be found on this node")
-    apart = held.container_gpus[devices.container]
+    if gone := [uuid for uuid in sorted(uuids) if not config.visible((uuid,), (uuid,))]:
+        raise NotYet(f"{config.names(gone)} cannot be found on this node")
+    apart = held.container_gpus[devices.container] if config.mode.shared else ()
     if own is not None and own.shared_gpus == 1 and len(apart) > 1 and not has_started:
-        names = state.node_config.names(apart)
+        names = config.names(apart)
         raise NotYet(f"the kubelet chose {names}; the container asks for one GPU: {ANEW}")
     _wait_for_others(state, held, lambda rules: rules.check_trust_groups(held, uuids))
     before = state.records.get(devices.directory)
@@ -180,7 +183,7 @@ def _limits(
         pod=held.name,
         uid=held.uid,
         container=devices.container,
-        mode=state.node_config.mode,
+        mode=config.mode,
         unit_mib=held.unit_mib,
         gpus=state.shares(held, devices.container),
         devices=(before.devices if before is not None else {}) | {devices.resource: devices.ids},

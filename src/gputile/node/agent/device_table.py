@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from gputile.api.well_known import DRIVER, GPU_CORE, GPU_MEMORY
+from gputile.api.well_known import DRIVER, GPU_CORE, GPU_MEMORY, WHOLE_GPU
 from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 
@@ -220,6 +220,10 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
         """Return the MiB of the pod's memory units on a GPU, which is 0 for a whole GPU."""
         units = len(self.ids_by_gpu.get(GPU_MEMORY, EMPTY).get(gpu, ()))
         return max(units, self.least_units if gpu in self.gpus else 0) * self.unit_mib
+
+    def slices(self, gpu: str) -> int:
+        """Return the number of the pod's time slices of a GPU, or 1 for any other device."""
+        return len(self.ids_by_gpu.get(WHOLE_GPU, EMPTY).get(gpu, ())) or 1
 
     def percent(self, gpu: str) -> int:
         percent = len(self.ids_by_gpu.get(GPU_CORE, EMPTY).get(gpu, ()))

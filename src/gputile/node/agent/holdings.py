@@ -251,13 +251,13 @@ def _has_devices(
 
     It has them if the kubelet has not checkpointed the response yet, or has lost the devices of a
     running container. It does not have them if the kubelet has allocated other devices to it, or
-    does not list its pod.
+    no longer lists its pod. A kubelet that has just started may not know the pod yet.
     """
     if name not in state.started:
         return name in state.answered
     if pod is None:
         return bool(record.uid) and record.uid not in state.pods.gone and not state.pods.listed
-    left = state.listing_complete and pod.key not in state.listing
+    left = state.listing_complete and pod.key in state.once_listed - state.listing.keys()
     return pod.alive and not left and (pod.kubelet_uid, record.container) not in given
 
 

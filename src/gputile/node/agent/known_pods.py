@@ -5,7 +5,7 @@ cache must not replace a pod by an older version.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -180,10 +180,18 @@ def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
     _record_deleted(pod_cache, pod.metadata.uid)
 
 
-def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
+def replace_pods(
+    pod_cache: PodCache,
+    pods: Iterable[Pod],
+    configuration: Configuration,
+    unreadable: Container[str] = (),
+) -> None:
+    """Store a complete list of pods. Pods whose UIDs are in ``unreadable`` remain as they are."""
     listed = {pod.key: pod for pod in pods}
     uids = {pod.metadata.uid for pod in listed.values()}
     for key, known in list(pod_cache.items()):
+        if known.uid in unreadable:
+            continue
         if known.uid not in uids and known.uid not in pod_cache.ahead:
             _record_deleted(pod_cache, known.uid)
         if key not in listed:

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gputile.api.quantity import MIB
-from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, WHOLE_GPU
+from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX
 from gputile.api.workloads import ended_containers
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocation_state import AllocationState
@@ -306,7 +306,7 @@ def memory_and_compute(node_config: NodeConfig, held: PodDevices) -> dict[int, t
         if gpu.uuid in held.ids_by_gpu.get(GPU_MEMORY, EMPTY):
             found[gpu.index] = held.mib(gpu.uuid), held.percent(gpu.uuid)
         else:
-            slices = len(held.ids_by_gpu.get(WHOLE_GPU, EMPTY).get(gpu.uuid, ())) or 1
+            slices = held.slices(gpu.uuid)
             found[gpu.index] = slices * (gpu.mib // replicas), slices * (100 // replicas)
     for instance in instances_of_pod(node_config, held):
         found[instance.index] = found.get(instance.index, (0, 0))[0] + instance.mib, 0

@@ -127,10 +127,11 @@ def node_config_of(
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     mode, unit = effective_mode.mode, effective_mode.unit_mib
     inventory = inventory_of(machine, health, mode, unit, replicas, effective_mode.shared_mib)
-    inventory = msgspec.structs.replace(inventory, claims=effective_mode.claims)
-    instances = (
-        tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
+    mig = effective_mode.sharing is Sharing.MIG
+    inventory = msgspec.structs.replace(
+        inventory, claims=effective_mode.claims, mig=mig, shared_mib=effective_mode.shared_mib
     )
+    instances = tuple(instances_of(machine, health)) if mig else ()
     withheld = mps_problem
     if other_plugin is not None:
         withheld = f"another device plugin serves the GPUs of this node ({other_plugin})"
@@ -150,4 +151,4 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
 
 
 def closed(node_config: NodeConfig) -> Inventory:
-    return Inventory(gpus=(), mode=node_config.mode, unit_mib=node_config.effective_mode.unit_mib)
+    return msgspec.structs.replace(node_config.inventory, gpus=(), bandwidth=())

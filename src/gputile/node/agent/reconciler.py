@@ -70,7 +70,7 @@ class Reconciler:
         self._arbiter.refresh()
         advertiser.advertise()
         await advertiser.renew(listing)
-        if state.pods.listed and state.listing_complete:
+        if state.pods.listed and state.listing_complete and self._store.mine:
             # The containers of deleted pods cannot run any more. The watch may not have reported
             # a pod yet that the kubelet lists.
             listed = {name for name, record in state.records.items() if record.key in listing}

@@ -68,8 +68,11 @@ class AllocationRules:
         for uuid in sorted(held.gpus):
             others = list(self.device_table.on(uuid, held.uid))
             name = self.node_config.names([uuid])
-            if not self.node_config.mode.shared and not self.node_config.replicated and others:
-                raise Occupied(f"{name} is used by pod {others[0].key}")
+            slices = sum(each.slices(uuid) for each in (held, *others))
+            replicas = self.node_config.effective_mode.replicas
+            if not self.node_config.mode.shared and others and slices > replicas:
+                used_by = ", ".join(sorted(other.key for other in others))
+                raise Occupied(f"{name} is used by pod {used_by}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(
                     f"{name} holds {len(others)} pods, the most that a GPU may hold here"

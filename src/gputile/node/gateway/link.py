@@ -7,6 +7,7 @@ kubelet's own messages are relayed as protobuf bytes.
 
 import asyncio
 import contextlib
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -159,7 +160,13 @@ class NodeLock:
 
         Raises OSError if the lock file cannot be written.
         """
-        write_whole(self._file, self._token)
+        try:
+            write_whole(self._file, self._token)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            with self._file.open("r+b") as file:  # all tokens have the same size
+                file.write(self._token)
         self._held = True
 
     @property

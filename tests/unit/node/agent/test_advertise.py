@@ -13,7 +13,8 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise import Advertiser, empty_in, inventory_for_scheduler
 from gputile.node.agent.allocation_state import AllocationState
 from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices
-from gputile.node.agent.node_config import EffectiveMode, NodeConfig, closed
+from gputile.node.agent.files.allocation_files import published_before
+from gputile.node.agent.node_config import EffectiveMode, NodeConfig, Sharing, closed, node_config_of
 from gputile.node.nvml.gpu_health import Health
 from gputile.node.nvml.gpu_monitor import Observation
 from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
@@ -41,6 +42,7 @@ class Recorder:
         self.calls: list[tuple[str, Any]] = []
         self.state = state
         self.sockets: tuple[str, ...] = ()
+        self.full = False
         self.mps = self
         self.without_daemon: dict[str, str] = {}
         self.advertiser = Advertiser(state, self, self, self, self, self)  # type: ignore[arg-type]
@@ -60,9 +62,10 @@ class Recorder:
     def advertise(self, devices: Any) -> None:
         self.calls.append(("devices", devices))
 
-    def save(self, state: Any) -> None:
-        self.calls.append(("checkpoint", None))
-        state.unsaved = False
+    def save(self, mode: EffectiveMode) -> None:
+        if self.full:
+            raise OSError("No space left on device")
+        self.calls.append(("checkpoint", mode.mode))
 
     def renewed(self, *sockets: str) -> list[tuple[str, Any]]:
         """Return what is said once it is settled what is in force."""
@@ -103,8 +106,8 @@ def test_daemons_run_before_the_kubelet_knows_devices() -> None:
     state = state_of(Mode.MPS)
     hold(state, held("a", 1024, "GPU-0::0", "GPU-1::0"))
     done = renewed(state)
-    assert kinds(done) == ["daemons", "devices", "checkpoint"]
-    assert done[0] == ("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")})
+    assert kinds(done) == ["checkpoint", "daemons", "devices"]
+    assert done[1] == ("daemons", {("GPU-0",), ("GPU-1",), ("GPU-0", "GPU-1")})
     assert offered(done)[GPU_MEMORY] == 16
 
 
@@ -115,9 +118,50 @@ def test_nothing_is_offered_before_the_labels_are_known_once() -> None:
     state.node = state_of(Mode.CGPU).node
     assert offered(renewed(state))[GPU_MEMORY] == 16
     state.node = None  # the API server does not know it for a moment
-    state.unsaved = False
     assert renewed(state) == [("daemons", set())]
     assert state.node_config.mode is Mode.CGPU
+
+
+def test_a_mode_that_cannot_be_written_down_is_not_in_force() -> None:
+    """The next agent would read the former one, and give containers of both to one GPU."""
+    state = state_of(Mode.SHARE)
+    recorder = Recorder(state)
+    recorder.renewed()
+    state.node = state_of(Mode.CGPU).node
+    for recorder.full, mode in ((True, Mode.SHARE), (False, Mode.CGPU)):
+        recorder.advertiser.renew_now(free=True)
+        assert state.node_config.mode is mode
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        EffectiveMode(Mode.EXCLUSIVE, 512, Sharing.MIG),
+        EffectiveMode(Mode.EXCLUSIVE, 512, Sharing.TIME_SLICING, 4),
+        EffectiveMode(Mode.CGPU, 512, claims=True, shared_mib=4096),
+    ],
+    ids=["mig", "slices", "claims"],
+)
+def test_an_agent_without_its_checkpoint_goes_on_as_the_former_one(mode: EffectiveMode) -> None:
+    state = state_of(Mode.SHARE)
+    config = node_config_of(MACHINE, Health(), mode, None, None)
+    for inventory in (config.inventory, closed(config)):
+        annotations = {INVENTORY_ANNOTATION: encode_inventory(inventory)}
+        state.saved_mode, state.node = None, Node(metadata=ObjectMeta(name="n", annotations=annotations))
+        assert published_before(state.node, 1) == mode
+        hold(state, held("a", 512, "GPU-0::0"))
+        renewed(state)
+        assert state.node_config.effective_mode.mode is mode.mode
+        assert state.node_config.effective_mode.sharing is mode.sharing
+
+
+@pytest.mark.parametrize("rival", [False, True])
+def test_a_daemon_stays_while_pods_use_its_gpu(rival: bool) -> None:
+    state = state_of(Mode.MPS)
+    hold(state, held("a", 1024, "GPU-0::0"))
+    assert ("daemons", {("GPU-0",)} if rival else {("GPU-0",), ("GPU-1",)}) in renewed(
+        state, *["nvidia.sock"][: int(rival)]
+    )
 
 
 @pytest.mark.requirement("G6")

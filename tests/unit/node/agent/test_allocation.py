@@ -18,7 +18,7 @@ from gputile.node.agent.files.allocation_files import NodeFiles, Records
 from gputile.node.agent.files.usage_files import UsageFiles
 from gputile.node.agent.holdings import UNKNOWN_FOR_NS, derive, forget_unwritten, record_start
 from gputile.node.agent.known_pods import KnownPod, known_pod, remove_pod
-from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig
+from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig, Sharing
 from gputile.node.agent.rules import AllocationConflict
 from gputile.node.gateway.link import NodeLock
 from tests.fakes.agentcluster import simple_pod
@@ -50,6 +50,7 @@ class Here:
     def __init__(self, mode: Mode, *pods: KnownPod) -> None:
         config = NodeConfig(Inventory(GPUS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024), INSTANCES)
         self.state = AllocationState(Configuration(), config)
+        self.state.saved_mode = config.effective_mode
         self.records: Records | None = None
         self.now = 0
         self.know(*pods)
@@ -153,6 +154,29 @@ def test_a_gpu_that_was_given_twice_has_one_user_at_a_time(resource: str, free: 
     remove_pod(here.state.pods, a.pod)
     here.lists({"b": {"main": {resource: ids}}})
     assert [started for started, _ in here.starts(resource, ids)] == [directory]
+
+
+def test_a_container_may_have_several_mig_instances() -> None:
+    pod = known("a", container(asks={MIG: 2}))
+    here = Here(Mode.EXCLUSIVE, pod)
+    here.gives(pod, "main", ("MIG-0", "MIG-1"), MIG)
+    assert here.starts(MIG, ("MIG-0", "MIG-1"))
+    config = here.state.node_config
+    here.state.node_config = NodeConfig(config.inventory, config.effective_mode, INSTANCES[:1])
+    with pytest.raises(NotYet, match="MIG-1 cannot be found"):
+        here.starts(MIG, ("MIG-0", "MIG-1"))
+
+
+def test_a_gpu_has_no_more_users_than_time_slices() -> None:
+    pods = [known(name, container(asks={WHOLE_GPU: 1})) for name in ("a", "b", "c")]
+    here = Here(Mode.EXCLUSIVE, *pods)
+    sliced = EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.TIME_SLICING, 2)
+    here.state.node_config = NodeConfig(Inventory(GPUS[:1], mode="default", unit_mib=1024, replicas=2), sliced)
+    for pod, ids in zip(pods, (("GPU-0::0",), ("GPU-0::1",), ("GPU-0::1",)), strict=True):
+        here.gives(pod, "main", ids, WHOLE_GPU)
+    here.starts(WHOLE_GPU, ("GPU-0::0",))
+    with pytest.raises(NotYet, match="GPU 0 is used by pod default/a, default/b"):
+        here.starts(WHOLE_GPU, ("GPU-0::1",))
 
 
 def test_pods_with_the_same_ids_that_have_no_room_beside_each_other_say_so() -> None:
@@ -267,6 +291,30 @@ def test_a_container_does_not_start_while_its_gpu_is_not_found() -> None:
         here.starts(GPU_MEMORY, TWO)
 
 
+@pytest.mark.parametrize("sharing", [Sharing.NONE, Sharing.TIME_SLICING])
+def test_a_guessed_pod_does_not_start_before_the_api_server_names_it(sharing: Sharing) -> None:
+    """Its amounts, and its trust group, may be another's."""
+    mode, resource, ids = (
+        (Mode.CGPU, GPU_MEMORY, TWO) if sharing is Sharing.NONE else (Mode.EXCLUSIVE, WHOLE_GPU, TWO[:1])
+    )
+    here = Here(mode, known("guessed", container(asks={resource: len(ids)})))
+    config = here.state.node_config
+    here.state.node_config = NodeConfig(config.inventory, EffectiveMode(mode, 1024, sharing, 2))
+    here.lists({"guessed": {"main": {}}})
+    here.writes("another", "main", resource, ids, here.answers(resource, ids))
+    with pytest.raises(NotYet, match="not known from the API server"):
+        here.starts(resource, ids)
+
+
+def test_no_container_starts_in_a_mode_that_is_not_known() -> None:
+    pod = known("a", container(mem=2))
+    here = Here(Mode.CGPU, pod)
+    here.gives(pod, "main", TWO)
+    here.state.saved_mode = None
+    with pytest.raises(NotYet, match="the mode of this node is not known"):
+        here.starts(GPU_MEMORY, TWO)
+
+
 def test_the_other_resource_of_nobody_known_comes_from_the_same_gpu() -> None:
     here, core = Here(Mode.CORE_MEM), tuple(part_id("GPU-1", slot) for slot in range(10))
     here.answers(GPU_CORE, core)
@@ -290,6 +338,18 @@ def test_devices_are_kept_until_kubelet_and_api_server_have_let_go() -> None:
     assert here.held(), "a kubelet that has just started lists its pods one after the other"
     here.lists({})
     assert here.held() == {}
+
+
+def test_a_kubelet_that_has_lost_its_checkpoint_has_lost_no_pod_that_it_has_not_listed() -> None:
+    """It needs longer than usual to hear of its pods, for example because the API server is away."""
+    pod = known("a", container(mem=2), phase="Running")
+    here = Here(Mode.CGPU, pod)
+    here.gives(pod, "main", TWO)
+    here.starts(GPU_MEMORY, TWO)
+    here.state.written, here.state.kubelet_epoch = (), 0.5  # another kubelet comes
+    for names, holds in (([], True), (["a"], True), ([], False)):
+        here.lists({name: {"main": {}} for name in names})
+        assert bool(here.held()) is holds
 
 
 def test_where_the_kubelets_checkpoint_cannot_be_read_its_list_tells_who_starts(tmp_path: Path) -> None:

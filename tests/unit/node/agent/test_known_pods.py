@@ -70,6 +70,8 @@ def test_another_configuration_judges_pods_that_have_not_changed(book: PodCache)
 
 def test_a_list_replaces_and_a_deletion_takes_only_its_own(book: PodCache) -> None:
     other = version(simple_pod("q", container(mem=1)), 9)
+    replace_pods(book, [other], CONFIGURATION, {POD.metadata.uid})
+    assert book.keys() == {other.key, POD.key}, "it could not be read, but it is there"
     replace_pods(book, [other], CONFIGURATION)
     assert book.keys() == {other.key}
     remove_pod(book, version(other, 10, uid="another"))

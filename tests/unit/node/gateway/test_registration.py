@@ -1,6 +1,7 @@
 """Sockets that appear are seen at once, what is offered is served, and one of two gateways serves the node."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -129,3 +130,12 @@ def test_a_gateway_that_is_alone_goes_on_without_the_file(tmp_path: Path) -> Non
     lock.acquire()
     (tmp_path / "owner").unlink()
     assert lock.is_held
+
+
+@pytest.mark.requirement("B1")
+def test_a_full_disk_keeps_the_node_from_nobody(tmp_path: Path) -> None:
+    first, second = (NodeLock(tmp_path / "owner", token) for token in ("token 1", "token 2"))
+    first.acquire()
+    (tmp_path / f".owner.{os.getpid()}").symlink_to("/dev/full")
+    second.acquire()
+    assert (first.is_held, second.is_held) == (False, True)

@@ -101,25 +101,34 @@ class ClaimsDriver:
         and allocates its memory to no other claim.
         """
         state, found = self.state, {}
-        alive = {pod.uid for pod in state.pods.values()}
-        # The kubelet does not request to prepare a claim again for another pod (``claimInfo``).
+        for path in self._store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
+            limits = self._store.limits(path.name) if (path / BOOT_FILE).exists() else None
+            if limits is not None:
+                uid = path.name.removeprefix(CLAIM_DIRECTORY_PREFIX)
+                found[uid] = claim_of(state, uid, limits)
+        replace_prepared_claims(state, found)
+
+    async def release_ended(self) -> None:
+        """Release the claims of pods that have ended, because the kubelet has lost these claims.
+
+        A claim that another pod uses remains, because the kubelet does not request to prepare it
+        again for that pod (``claimInfo``). Raises KubeError if a pod cannot be read.
+        """
+        state, pods = self.state, self.state.pods
+        if not pods.listed or not state.listing_complete or not self._store.mine:
+            return
         named = {
             (pod.pod.metadata.namespace, name)
-            for pod in state.pods.values()
+            for pod in pods.values()
             if pod.alive
             for _, _, names in containers_of(pod.pod)
             for name in names
         }
-        for path in self._store.allocations.glob(f"{CLAIM_DIRECTORY_PREFIX}*"):
-            limits = self._store.limits(path.name) if (path / BOOT_FILE).exists() else None
-            if limits is not None and (
-                limits.uid in alive
-                or (limits.namespace, limits.claim) in named
-                or not state.pods.listed
-            ):
-                uid = path.name.removeprefix(CLAIM_DIRECTORY_PREFIX)
-                found[uid] = claim_of(state, uid, limits)
-        replace_prepared_claims(state, found)
+        for claim in tuple(state.claims.values()):
+            if claim.key not in state.listing and (claim.namespace, claim.claim) not in named:
+                pod = None if claim.owner in pods.gone else await self._pod_of(claim)
+                if pod is None or pod.metadata.uid != claim.owner or pod.finished:
+                    await self._release(claim.uid)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:

@@ -69,8 +69,7 @@ _PRIVATE = 0o600
 _MOST_BYTES = 64 * MIB
 _MOST_KEPT = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# None is the content before the node's labels were read for the first time.
-CHECKPOINT: msgspec.json.Decoder[EffectiveMode | None] = msgspec.json.Decoder(EffectiveMode | None)
+CHECKPOINT = msgspec.json.Decoder(EffectiveMode)
 
 
 class StateError(Exception):
@@ -114,7 +113,7 @@ class NodeFiles:
             log.error("reading the mode from the node object: %s: %s", self._file, error)
             return None
 
-    def save(self, effective_mode: EffectiveMode | None) -> None:
+    def save(self, effective_mode: EffectiveMode) -> None:
         """Write the checkpoint, unless another agent has taken over the node.
 
         Raises OSError if the checkpoint cannot be written.
@@ -283,6 +282,7 @@ class Records:
         self._kubelets = device_plugins / KUBELET_FILE
         # The version of the kubelet's checkpoint that was last read
         self._version: tuple[int, int, int] | None = None
+        self._saved: EffectiveMode | None = None
 
     def starting_state(self, seen: Observation, configuration: Configuration) -> AllocationState:
         """Return the initial state of an agent, from the files of the previous agent."""
@@ -293,22 +293,21 @@ class Records:
         self.take_over(state)
         return state
 
-    def save(self, state: AllocationState) -> None:
-        """Write the agent's checkpoint. Raises OSError if it cannot be written."""
-        self.store.save(state.saved_mode)
-        state.unsaved = False
+    def save(self, mode: EffectiveMode) -> None:
+        """Write the agent's checkpoint if ``mode`` has changed. Raises OSError if this fails."""
+        if mode != self._saved:
+            self.store.save(mode)
+            self._saved = mode
 
     def take_over(self, state: AllocationState) -> None:
         """Read the files that the previous agent wrote until it released the node.
 
-        The kubelet's checkpoint may not contain that agent's last responses yet. If the agent's
-        checkpoint is lost, the mode in the node object's inventory is in force.
+        The kubelet's checkpoint may not contain that agent's last responses yet.
         """
         state.records, state.started = self.store.records(), self.store.started()
         state.answered = state.records.keys() - state.started
-        state.saved_mode = self.store.load() or state.saved_mode
-        if state.saved_mode is None and state.node is not None:
-            state.saved_mode = published_before(state.node, state.configuration.unit_mib)
+        self._saved = self.store.load()
+        state.saved_mode = self._saved or state.saved_mode
 
     def read(self, state: AllocationState, now_ns: int) -> None:
         """Read the kubelet's checkpoint if it has changed, and derive the device table."""
@@ -340,10 +339,14 @@ def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
     """
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
-        sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
-        mode = Mode(inventory.mode)
-        unit = inventory.unit_mib or unit_mib
-        replicas = inventory.replicas or 1
-        return EffectiveMode(mode, unit, sliced, replicas, claims=inventory.claims)
+        sharing = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
+        return EffectiveMode(
+            Mode(inventory.mode),
+            inventory.unit_mib or unit_mib,
+            Sharing.MIG if inventory.mig else sharing,
+            inventory.replicas or 1,
+            inventory.claims,
+            inventory.shared_mib,
+        )
     except (KeyError, ValueError):
         return None

@@ -47,13 +47,13 @@ def test_nobody_else_on_the_node_reads_the_checkpoint(tmp_path: Path) -> None:
     """It names pods, and other users may pass through the directory."""
     files = files_in(tmp_path)
     (tmp_path / "state" / "checkpoint.json").touch(0o644)
-    files.save(None)
+    files.save(EffectiveMode(Mode.SHARE, 1024))
     assert (tmp_path / "state" / "checkpoint.json").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("mode", [None, EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.TIME_SLICING, 4)])
-def test_the_mode_is_read_as_it_was_written_or_not_at_all(tmp_path: Path, mode: EffectiveMode | None) -> None:
+def test_the_mode_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
     files, path = files_in(tmp_path), tmp_path / "state" / "checkpoint.json"
+    mode = EffectiveMode(Mode.EXCLUSIVE, 1024, Sharing.TIME_SLICING, 4)
     assert files.load() is None
     files.save(mode)
     assert files.load() == mode
