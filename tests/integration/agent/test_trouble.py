@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION
+from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU, ConditionType
 from gputile.core.devices.allocation import decode_allocation, encode_allocation
 from gputile.node.agent import agent
 from gputile.node.nvml.gpu_health import Health, HealthState
@@ -70,20 +70,21 @@ async def test_a_hand_over_that_nobody_ends_is_ended(short: Path) -> None:
 @pytest.mark.anyio
 @pytest.mark.requirement("B6")
 async def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -> None:
-    """An unhealthy GPU leaves all the same, and what was not written down is written later."""
+    """An unhealthy GPU leaves all the same. A mode that is not written down yet waits."""
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
-        checkpoint = here.host_paths.state / "checkpoint.json"
-        in_the_way = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
+        in_the_way = here.host_paths.state / f".checkpoint.json.{os.getpid()}"
         in_the_way.mkdir()
-        before = checkpoint.stat().st_ino if checkpoint.exists() else 0
         well = here.monitor.seen
         unhealthy = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
         here.monitor.seen, here.monitor.changed = Observation(well.machine, unhealthy), True
         await here.until_offered(GPU_MEMORY, 45)
+        here.cluster.relabel({MODE_LABEL: "default"})
+        await here.until(lambda: here.cluster.condition(ConditionType.MODE_PENDING).reason == "Closing")
+        await asyncio.sleep(1.0)  # longer than the node is closed for
+        assert here.kubelet.manager.allocatable().get(GPU_MEMORY) == 45
         in_the_way.rmdir()
-        here.cluster.label(**{"some/label": "that changes"})
-        await here.until(lambda: checkpoint.exists() and checkpoint.stat().st_ino != before)
+        await here.until_offered(WHOLE_GPU, 3)
 
 
 @pytest.mark.anyio
