@@ -376,7 +376,7 @@ TARGETS: Mapping[str, Target] = {
         (encode_line(Assignment({"/d/a": {"GPU-a": Share(1, 0, 100, 0)}}, 30, 1000)),),
     ),
     "checkpoint": Target(
-        lambda text: decode(text, CHECKPOINT), (ConversionError,), (b"null", _json({"mode": "share", "unit_mib": 1024}))
+        lambda text: decode(text, CHECKPOINT), (ConversionError,), (_json({"mode": "share", "unit_mib": 1024}),)
     ),
     "kubelet-checkpoint": Target(read_checkpoint, (ConversionError,), (_KUBELET,)),
     "cdi": Target(cdi.nvidia_devices, (), (b"devices:\n- name: GPU-a\nkind: nvidia.com/gpu\n",)),
