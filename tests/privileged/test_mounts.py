@@ -3,11 +3,14 @@
 import ctypes
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gputile.node.agent.files import node_mounts
 from gputile.node.agent.files.node_mounts import (
     BIND,
     LIBRARY_DIRECTORY,
@@ -17,6 +20,7 @@ from gputile.node.agent.files.node_mounts import (
     is_ours,
     mount,
     mount_library,
+    mount_small,
     mount_usage,
     mounts,
 )
@@ -89,6 +93,20 @@ def test_the_next_version_of_the_agent_mounts_nothing_more(host: Path, volume: P
         mount_library(volume)
     assert [each.place for each in mounts()].count(str(volume / LIBRARY_DIRECTORY)) == 1
     assert (host / LIBRARY_DIRECTORY / "kept").exists()
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_nobody_follows_a_link_among_the_pipes_of_mps(host: Path, volume: Path, upgraded: bool) -> None:
+    """Also where an earlier version has mounted, and in the mounts of the host and of later containers."""
+    if upgraded:
+        mount_small(volume / "mps", 1)
+    for _ in range(2):
+        arguments = map(str, (1, volume / "usage", volume, volume / "mps"))
+        subprocess.run([sys.executable, "-m", node_mounts.__name__, *arguments], check=True)
+    assert [each.place for each in mounts()].count(str(host / "mps")) == 1 + upgraded
+    for path, followed in (("usage/link", True), ("mps/link", False)):
+        (volume / path).symlink_to(__file__)
+        assert [(each / path).is_file() for each in (host, volume)] == [followed] * 2
 
 
 @pytest.fixture

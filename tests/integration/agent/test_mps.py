@@ -152,13 +152,35 @@ async def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_d
 
 @pytest.mark.anyio
 @pytest.mark.requirement("M7")
-async def test_where_sockets_would_have_names_that_are_too_long_the_node_says_so(short: Path) -> None:
-    """NVIDIA's daemon ends with status 1 there, and says nothing."""
-    program = short / "mps-control"
-    program.write_text("#!/bin/sh\nexec sleep 3600\n")
+async def test_what_a_container_leaves_among_the_pipes_is_gone_before_a_daemon_starts(short: Path) -> None:
+    """Root in a container may replace a pipe by a link, through which the daemon would write as the node's root."""
+    program, text = short / "mps", '#!/bin/sh\necho 1 > "$CUDA_MPS_PIPE_DIRECTORY/control.pid"; exec sleep 999\n'
+    program.write_text(text)
     program.chmod(0o755)
+    directory, gpus = nosuid_directory() / "mps", ("GPU-0",)
+    first, second = (mps.MpsDaemons(directory, str(program)) for _ in range(2))
+    (first.pipes(gpus) / "nested" / "deep").mkdir(parents=True)
+    (first.pipes(gpus) / "control.pid").symlink_to(program)
+    (first.pipes(gpus) / "directory").symlink_to(short)
+    try:
+        for each in (first, second):  # the second finds the daemon of the first, and its pipes
+            each.want([gpus])
+            with anyio.fail_after(30):
+                await each.until_up(gpus)
+                while [path.name for path in each.pipes(gpus).iterdir()] != ["control.pid"]:  # noqa: ASYNC110
+                    await anyio.sleep(0.02)
+        assert program.read_text() == text
+    finally:
+        await first.stop()
+        await second.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M7")
+async def test_where_sockets_would_have_names_that_are_too_long_the_node_says_so() -> None:
+    """NVIDIA's daemon ends with status 1 there, and says nothing."""
     deep = nosuid_directory() / ("x" * 100) / "mps"
-    daemons = mps.MpsDaemons(deep, str(program))
+    daemons = mps.MpsDaemons(deep, "sh")
     daemons.want([("GPU-0",)])
     try:
         with anyio.fail_after(30):

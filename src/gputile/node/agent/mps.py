@@ -12,9 +12,9 @@ process of each daemon in a file, by which the next agent finds the daemon. The 
 start time of the process, because the process ID may be used again.
 
 Containers mount the pipe directory and must be able to write there. So it is on a file system that
-is mounted ``nosuid`` (``usage_files``). Its mode lets other users pass through it, because a daemon
-runs its servers as the users of its clients. Source: NVIDIA's "Multi-Process Service", chapters
-"Environment Variables" and "Device Memory Limit".
+is mounted ``nosuid`` (``usage_files``), and is emptied before a daemon starts. Its mode lets other
+users pass through it, because a daemon runs its servers as the users of its clients. Source:
+NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
 """
 
 import asyncio
@@ -161,6 +161,15 @@ def cut_back(directory: Path, most: int) -> None:
                 log.info("truncated %s, which had more than %d bytes", path, most)
 
 
+def empty(directory: Path) -> None:
+    """Remove everything in ``directory`` that can be removed, without following symbolic links."""
+    for path in directory.iterdir():
+        with contextlib.suppress(OSError, RecursionError):  # directories may be nested deeply
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+
+
 class MpsDaemons:
     """Runs the daemons of the wanted GPUs, and restarts each daemon that ends."""
 
@@ -243,6 +252,7 @@ class MpsDaemons:
         }
         daemon = DaemonProcess.left(file)
         if daemon is None:
+            empty(self.pipes(gpus))
             command = (shutil.which(self._program) or self._program, "-f")
             daemon = await DaemonProcess.start(command, environment, file)
         else:

@@ -16,6 +16,9 @@ root by a program that a container stored there. The agent sees a directory of t
 mount in its own container. The flags of the two mounts may differ, because runc 1.2 and later sets
 the flags that the pod requests, and a pod cannot request ``nosuid``. So the agent recognizes a file
 system of gputile, which is always mounted ``nosuid``, by its source (``SOURCE``).
+
+The file systems for ``PIPES`` are also mounted ``nosymfollow``, so that an MPS daemon, which runs
+as root, follows no symbolic link of a container.
 """
 
 import ctypes
@@ -31,6 +34,7 @@ NOSUID: Final = 2  # linux/mount.h
 NODEV: Final = 4
 NOEXEC: Final = 8
 REMOUNT: Final = 32
+NOSYMFOLLOW: Final = 256  # ignored before Linux 5.10
 BIND: Final = 4096
 SOURCE: Final = "gputile-usage"
 LIBRARY_DIRECTORY: Final = "library"  # in the agent's state directory
@@ -122,7 +126,7 @@ def mount_places(directory: Path, count: int) -> None:
             _mount(place, f"size={PLACE_BYTES},nr_inodes={_PLACE_INODES},mode=0700")
 
 
-def mount_small(directory: Path, mib: int) -> None:
+def mount_small(directory: Path, mib: int, flags: int = 0) -> None:
     """Mount a file system of ``mib`` MiB in memory at ``directory``, or resize an existing one.
 
     Raises OSError if this process may not mount, if more than ``mib`` MiB are in use, or if the
@@ -130,14 +134,18 @@ def mount_small(directory: Path, mib: int) -> None:
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_ours(directory):
-        _mount(directory, f"size={mib}m,mode=0700", REMOUNT)
+        before = os.statvfs(directory).f_flag
+        _mount(directory, f"size={mib}m,mode=0700", REMOUNT | flags)
+        if os.statvfs(directory).f_flag != before:
+            # Remounting changes the flags only in this container. A new mount reaches the host.
+            mount(directory, directory, "none", BIND)
         return
     if others := [path for path in directory.iterdir() if not path.name.startswith(_OWN)]:
         raise OSError(
             f"{directory} also contains {others[0].name}, which is not gputile's: set a directory "
             f"that only gputile uses"
         )
-    _mount(directory, f"size={mib}m,nr_inodes={_INODES_A_MIB * mib},mode=0700")
+    _mount(directory, f"size={mib}m,nr_inodes={_INODES_A_MIB * mib},mode=0700", flags)
 
 
 def _mount(directory: Path, options: str, flags: int = 0) -> None:
@@ -167,6 +175,6 @@ if __name__ == "__main__":
         mount_usage(Path(sys.argv[2]), int(sys.argv[1]))
         mount_library(Path(sys.argv[3]))
         for each in sys.argv[4:]:
-            mount_small(Path(each), int(sys.argv[1]))
+            mount_small(Path(each), int(sys.argv[1]), NOSYMFOLLOW)
     except OSError as error:
         sys.exit(f"error: {error}")
