@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import shutil
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -51,8 +52,12 @@ class FixedMonitor(GpuMonitor):
         self.readings: tuple[GpuReading, ...] = ()
         self.xids: Mapping[tuple[str, int], int] = {}
         self.changed = False
+        self.hangs = threading.Lock()  # locked while the driver hangs
+        self._clock = time.monotonic
 
     def step(self, seconds: float) -> bool:
+        with self.hangs:
+            pass
         changed, self.changed = self.changed, False
         if not changed:
             time.sleep(min(seconds, 0.02))  # as the real ones, which wait and burn no processor

@@ -88,6 +88,25 @@ async def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -
 
 
 @pytest.mark.anyio
+async def test_a_driver_that_hangs_takes_its_gpus_from_new_pods(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls do not return, and nothing can end them; an agent that starts meanwhile says so too."""
+    monkeypatch.setattr(agent, "PROBE_HANGS_S", 0.2)
+    async with scene(short, "cgpu") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        well = here.monitor.seen
+        with here.monitor.hangs:
+            await here.until_offered(GPU_MEMORY, 0)
+            await here.stop_agent()
+            here.monitor.seen = well
+            await here.start_agent()
+            await here.until(lambda: here.agent.not_ready() is None)
+            assert "not answered for 0.2 s" in here.cluster.condition(ConditionType.DRIVER_PROBLEM).message
+            await here.until_offered(GPU_MEMORY, 0)
+        here.monitor.seen, here.monitor.changed = well, True
+        await here.until_offered(GPU_MEMORY, 60)
+
+
+@pytest.mark.anyio
 async def test_a_round_that_takes_for_ever_is_given_up(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway ends an agent that asks it nothing for 90 s, however well it is."""
     monkeypatch.setattr(agent, "RECONCILE_EVERY_S", 0.1)

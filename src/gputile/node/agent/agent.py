@@ -47,6 +47,7 @@ RECONCILE_APART_S = 0.3
 ROUND_WITHIN_S = 40.0  # less than the 90 s of silence after which the gateway ends an agent
 AGAIN_S = 1.0  # the pause before a retry if a pod changed while it was corrected
 PROBE_STEP_S = 5.0
+PROBE_HANGS_S = 60.0  # initializing many GPUs may take half a minute
 LAG_EVERY_S = 1.0  # four measurements a second would use a quarter of an idle agent's CPU time
 PUBLISH_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
@@ -99,6 +100,7 @@ class Agent:
         self._lag = LoopLag("agent", every=LAG_EVERY_S)
         self.metrics.registry.register(self._lag.seconds)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
+        self._probe: asyncio.Future[bool] | None = None
         self._compared = time.monotonic()
         self._published = False
 
@@ -172,9 +174,14 @@ class Agent:
                 await asyncio.sleep(1.0)
 
     async def _probe_machine(self, seconds: float) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._worker, self.host.monitor.step, seconds
-        )
+        """Return whether the machine may have changed. After a hang, await the same step again."""
+        loop, step = asyncio.get_running_loop(), self.host.monitor.step
+        self._probe = probe = self._probe or loop.run_in_executor(self._worker, step, seconds)
+        if not (await asyncio.wait((probe,), timeout=PROBE_HANGS_S))[0]:
+            self.host.monitor.report_hang(PROBE_HANGS_S)
+            return True
+        self._probe = None
+        return probe.result()
 
     async def _watch_machine(self) -> None:
         if await self._probe_machine(PROBE_STEP_S):

@@ -85,7 +85,7 @@ class GpuMonitor:
                 time.sleep(wait_s)
                 return False
             self._apply(self._session.watch_health(wait_s))
-            if self._clock() >= self._read_at_s:
+            if self._clock() >= self._read_at_s or self.seen.machine.down is not None:
                 self._read_at_s = self._clock() + READ_EVERY_S
                 self._apply(self._read(self._session.inventory()))
             if self._clock() >= self._examine_at_s:
@@ -107,6 +107,21 @@ class GpuMonitor:
         self.close()
         self._read_at_s = self._examine_at_s = inf
         self._retry_later()
+        self._report_down(problem)
+
+    def report_hang(self, seconds: float) -> None:
+        """Report all GPUs as unhealthy, because ``step`` has not returned for ``seconds``.
+
+        Another thread calls this during the step. If the step sets ``seen`` at the same moment, one
+        value is lost. After a hang the next step reads the inventory, which corrects ``seen``.
+        """
+        text = (
+            f"the NVIDIA driver has not answered for {seconds:g} s: look in the kernel's log for "
+            "messages with XID or GSP, and reboot the node if the driver does not recover"
+        )
+        self._report_down(Problem(ConditionReason.DRIVER_ERROR, text))
+
+    def _report_down(self, problem: Problem) -> None:
         self.readings = ()
         machine = replace(self.seen.machine, down=problem, problems=())
         signs = [Examined(uuid, problem.message) for uuid in _uuids(machine)]

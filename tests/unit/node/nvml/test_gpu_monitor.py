@@ -199,6 +199,18 @@ def test_a_driver_that_goes_away_makes_known_gpus_unhealthy_until_it_is_back(wat
     assert (w.down, w.indices, w.unhealthy) == ("", before, set())
 
 
+def test_a_driver_that_hangs_makes_known_gpus_unhealthy_until_it_answers(watched: Watch) -> None:
+    w = watched("mig")
+    w.look()
+    before = w.indices
+    w.monitor.report_hang(60.0)
+    assert (w.down, w.indices, w.unhealthy, w.monitor.readings) == ("DriverError", before, {0, 1}, ())
+    assert w.look(1)
+    assert (w.down, w.indices, w.unhealthy) == ("", before, {0, 1})
+    w.pass_time(FIRST_QUIET_S + EXAMINE_EVERY_S)
+    assert (w.unhealthy, w.opened) == (set(), 1)
+
+
 def test_instances_that_were_destroyed_are_forgotten(watched: Watch) -> None:
     w = watched("mig")
     w.look()
