@@ -134,11 +134,7 @@ def mount_small(directory: Path, mib: int, flags: int = 0) -> None:
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if is_ours(directory):
-        before = os.statvfs(directory).f_flag
         _mount(directory, f"size={mib}m,mode=0700", REMOUNT | flags)
-        if os.statvfs(directory).f_flag != before:
-            # Remounting changes the flags only in this container. A new mount reaches the host.
-            mount(directory, directory, "none", BIND)
         return
     if others := [path for path in directory.iterdir() if not path.name.startswith(_OWN)]:
         raise OSError(
