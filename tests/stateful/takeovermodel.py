@@ -127,6 +127,12 @@ class ModelServer(FakeApiServer):
         """Forget requests that have been under way for too long."""
         self.held = [each for each in self.held if self.loop.time() - each.since < self.gives_up_s]
 
+    def may_bind(self, held: Held) -> bool:
+        """Return whether a request is a Binding of the version that its pod has."""
+        known = held.request.json()["metadata"] if held.kind is Kind.BINDING else {"name": ""}
+        pod = self.store[PODS].get(known["name"])
+        return pod is not None and pod["metadata"]["resourceVersion"] == known["resourceVersion"]
+
     def no_gpu_has_more_than_it_may(self) -> None:
         used = mib_on_gpus(self.pods().values())
         assert all(mib <= GPU_MIB for mib in used.values()), used

@@ -35,9 +35,9 @@ FIRST_POD_S = 2.5
 # arrives in time, ``_resolve`` finds out the result.
 BIND_SECONDS = 15.0
 POD_SECONDS = 5.0
-# The API server aborts a request after 60 s (--request-timeout). Waiting is less certain than a
-# fence, because an API server that hung may read the request later. So waiting is used only for
-# pods that cannot be written to.
+# The API server aborts a request 60 s after it has read the request (--request-timeout). Waiting
+# is less certain than a fence, because another API server may hang with the request for longer. So
+# waiting is used only for pods that cannot be written to.
 ANSWER_LOST_FOR_GOOD_S = 75.0
 
 
@@ -278,28 +278,26 @@ class Binder:
         Raises:
             BindError: the result is not known yet. The GPUs stay booked.
         """
-        meta, may_end = binding.pod.metadata, False
+        meta = binding.pod.metadata
+        refused: ApiError | None = None
         before = self._ledger.booking(meta.uid)
         try:
-            found = await self._pod_api.fence(meta.namespace, meta.name)
-        except ApiError as refused:
-            # The pod cannot be written to. Its version, or the time since the Binding, shows the
-            # result.
             try:
+                found = await self._pod_api.fence(meta.namespace, meta.name)
+            except ApiError as error:
+                # The pod cannot be written to. Its version, or the time for which the API server
+                # has refused all writes, shows the result.
+                refused = error
                 found = await self._pod_api.pod(meta.namespace, meta.name)
-            except KubeError as error:
-                why = (
-                    f"it is not known yet whether pod {binding.pod.key} is bound: {refused}; "
-                    f"{error}"
-                )
-                raise BindError(why) from error
-            # After a temporary failure, the API server may execute the Binding at any later time.
-            lost_for_s = self._monotonic() - binding.lost_at
-            may_end = refused.refused_for_good and lost_for_s >= ANSWER_LOST_FOR_GOOD_S
         except KubeError as error:
+            binding.lost_at = self._monotonic()
+            why = f"{refused}; {error}" if refused else str(error)
             raise BindError(
-                f"it is not known yet whether pod {binding.pod.key} is bound: {error}"
+                f"it is not known yet whether pod {binding.pod.key} is bound: {why}"
             ) from error
+        if refused is None or not refused.refused_for_good:
+            binding.lost_at = self._monotonic()
+        may_end = self._monotonic() - binding.lost_at >= ANSWER_LOST_FOR_GOOD_S
         if self._unconfirmed.get(meta.uid) is not binding:
             return False  # another call has resolved the Binding and updated the ledger
         if not binding.is_unbound(found):
