@@ -363,6 +363,7 @@ def test_the_next_agent_holds_what_a_claim_has_unless_its_pod_is_gone(node: Clai
     assert node.state.claims == before
     node.each_prepared_claim_has_its_limits()
     node.state.pods.listed = node.state.listing_complete = True
+    node.state.kubelet_epoch = time.monotonic()  # another kubelet has come
     node.do(node.driver.release_ended())
     assert node.state.claims == before, "the watch has not told of its pod yet"
     pod, next_pod = claiming_pod("pod", {"main": ["c"]}), claiming_pod("next", {"main": ["c"]})
@@ -375,7 +376,10 @@ def test_the_next_agent_holds_what_a_claim_has_unless_its_pod_is_gone(node: Clai
     node.state.listing = {pod.key: ListedPod("default", "pod")}
     node.do(node.driver.release_ended())
     assert node.state.claims == before, "the kubelet still ends the pod"
-    node.state.listing = {}
+    node.state.listing, node.state.kubelet_epoch = {}, 0.0
+    node.do(node.driver.release_ended())
+    assert node.state.claims == before, "this kubelet has prepared the claim, and will release it"
+    node.state.kubelet_epoch = time.monotonic()
     node.known.clear()
     node.prepared.clear()
     node.do(node.driver.release_ended())

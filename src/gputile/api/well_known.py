@@ -308,6 +308,7 @@ class ConditionReason(StrEnum):
     FEATURE_DISABLED = "FeatureDisabled"
     PODS_ON_NODE = "PodsOnNode"
     CLOSING = "Closing"
+    CHECKPOINT_NOT_WRITTEN = "CheckpointNotWritten"
     MODE_IN_FORCE = "ModeInForce"
     TOO_MANY_DEVICES = "TooManyDevices"
     UNIT_IN_FORCE = "UnitInForce"

@@ -5,10 +5,17 @@ import logging
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
+from gputile.api.core import node_condition
+from gputile.api.well_known import (
+    INVENTORY_ANNOTATION,
+    WHOLE_GPU,
+    ConditionReason,
+    ConditionType,
+    Mode,
+)
 from gputile.core.devices.inventory import encode_inventory
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocation_state import AllocationState
+from gputile.node.agent.allocation_state import AllocationState, ModeDecision
 from gputile.node.agent.api_server import NodeApi, Wakeups
 from gputile.node.agent.device_lists import devices, expected_memory
 from gputile.node.agent.device_table import Listing
@@ -19,7 +26,6 @@ from gputile.node.agent.mode import SOCKET_PATTERNS, decide_effective_mode, find
 from gputile.node.agent.mps import GpuUuids, MpsDaemons
 from gputile.node.agent.node_config import (
     MODE_RESOURCES,
-    EffectiveMode,
     NodeConfig,
     closed,
     is_served,
@@ -112,8 +118,7 @@ class Advertiser:
         """Decide on the mode in force (``decide_effective_mode``), and advertise its devices.
 
         The kubelet may allocate devices as soon as they are advertised. So the MPS daemons are
-        started first. The previous mode stays in force while the agent's checkpoint cannot be
-        written, because the next agent would read the previous mode.
+        started first.
         """
         host, seen = self.host, self.host.machine()
         gpus = inventory_of(seen.machine, seen.health).gpus
@@ -122,9 +127,8 @@ class Advertiser:
             state.saved_mode = published_before(node, state.configuration.unit_mib)
         decided = decide_effective_mode(state, gpus, free=free, keep_unit=keep_unit)
         if node is not None:
-            written = self._write_checkpoint(decided.effective_mode)
-            if written or state.saved_mode in (None, decided.effective_mode):
-                state.saved_mode, state.decided = decided.effective_mode, decided
+            state.decided = self._written(decided)
+            state.saved_mode = state.decided.effective_mode
         state.other_plugin = find_other_plugin(state, host.other_plugins(), seen.machine)
         mode = state.decided.effective_mode
         problem = host.mps_problem(mode.mode)
@@ -138,13 +142,27 @@ class Advertiser:
             state.resources = resources
             self.advertise()
 
-    def _write_checkpoint(self, mode: EffectiveMode) -> bool:
+    def _written(self, decided: ModeDecision) -> ModeDecision:
+        """Write the agent's checkpoint, and return the decision that is in force then.
+
+        If the checkpoint cannot be written, the previous mode stays in force, because the next
+        agent would read it. For the same reason, the node is not closed before a change.
+        """
+        before, mode = self.state.saved_mode, decided.effective_mode
         try:
-            self.records.save(mode)
+            self.records.save(mode, again=decided.closing)
         except OSError as error:
-            log.error("the agent's checkpoint cannot be written, and is retried: %s", error)
-            return False
-        return True
+            text = f"the agent's checkpoint cannot be written, and is retried: {error}"
+            log.error("%s", text)
+            if before is None or (before == mode and not decided.closing):
+                return decided
+            kind, reason = ConditionType.MODE_PENDING, ConditionReason.CHECKPOINT_NOT_WRITTEN
+            others = [each for each in decided.conditions if each.type != kind]
+            told = node_condition(
+                kind, "True", reason, f"{text}. Until then the mode stays as it is"
+            )
+            return ModeDecision(before, (told, *others))
+        return decided
 
     def allocated(self) -> None:
         """Advertise again after an allocation, if pods have different memory units.

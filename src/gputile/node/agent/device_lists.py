@@ -153,14 +153,17 @@ def devices(
         ids = [gpu.uuid]
         if resource == GPU_MEMORY:
             more, mib = expected.get(gpu.uuid, NONE)
-            held, used = device_table.ids(resource, gpu.uuid), mib
-            # The kubelet counts IDs, so only IDs count here (not ``device_table.mib``).
+            # The kubelet counts IDs, so each ID counts once here (not ``device_table.mib``). The
+            # kubelet may have allocated IDs again whose former pod the agent does not know as gone.
+            held: dict[str, int] = {}
             for pod in device_table.on(gpu.uuid):
-                used += len(pod.ids_by_gpu.get(resource, EMPTY).get(gpu.uuid, ())) * pod.unit_mib
+                for device_id in pod.ids_by_gpu.get(resource, EMPTY).get(gpu.uuid, ()):
+                    held[device_id] = max(held.get(device_id, 0), pod.unit_mib)
+            used = mib + sum(held.values())
             free = free_units(gpu.mib, node_config.effective_mode.unit_mib, used) + more
             ids = _numbered(gpu, len(held) + free)
-            if not held.issubset(ids):
-                ids = in_order(held.union(free_ids(gpu.uuid, held, free)))
+            if not held.keys() <= set(ids):
+                ids = in_order(held.keys() | set(free_ids(gpu.uuid, held.keys(), free)))
         elif resource == GPU_CORE:
             ids = _numbered(gpu, CORE_PERCENT)
         elif node_config.replicated:

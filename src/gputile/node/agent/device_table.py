@@ -283,6 +283,9 @@ class PreparedClaim(PodDevices, frozen=True, dict=True):
     def mib(self, gpu: str) -> int:
         return sum(share.mib for share in self.shares if share.uuid == gpu)
 
+    def slices(self, gpu: str) -> int:
+        return sum(share.uuid == gpu for share in self.shares)
+
     def percent(self, gpu: str) -> int:
         return sum(share.percent for share in self.shares if share.uuid == gpu)
 
@@ -330,9 +333,6 @@ class DeviceTable:
     def on(self, gpu: str, without: str = "") -> Iterator[PodDevices]:
         """Yield the rows of the pods on a GPU, except the row with the UID ``without``."""
         return (held for held in self if gpu in held.gpus and held.uid != without)
-
-    def ids(self, resource: str, gpu: str) -> set[str]:
-        return {each for held in self for each in held.ids_by_gpu.get(resource, EMPTY).get(gpu, ())}
 
     def mib(self, gpu: str, without: str = "") -> int:
         """Return the MiB of all pods' memory units on a GPU."""

@@ -188,7 +188,7 @@ class MpsDaemons:
         """
         if (unable := self._unable()) is not None:
             return unable
-        if self._down and not any(up.is_set() for up in self._up.values()):
+        if self._down and self._tasks.keys() <= self._down.keys():
             gpus, why = next(iter(self._down.items()))
             return f"the MPS control daemon of {', '.join(gpus)} does not run: {why}"
         return None

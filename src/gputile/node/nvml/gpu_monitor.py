@@ -124,7 +124,9 @@ class GpuMonitor:
     def _report_down(self, problem: Problem) -> None:
         self.readings = ()
         machine = replace(self.seen.machine, down=problem, problems=())
-        signs = [Examined(uuid, problem.message) for uuid in _uuids(machine)]
+        # The GPUs in the previous agent's inventory count too, if none was read yet.
+        uuids = _uuids(machine) or self._index
+        signs = [Examined(uuid, problem.message) for uuid in uuids]
         self.seen = Observation(machine, self.seen.health.after(signs, self._clock()))
 
     def _retry_later(self) -> None:

@@ -62,7 +62,7 @@ class Recorder:
     def advertise(self, devices: Any) -> None:
         self.calls.append(("devices", devices))
 
-    def save(self, mode: EffectiveMode) -> None:
+    def save(self, mode: EffectiveMode, *, again: bool) -> None:
         if self.full:
             raise OSError("No space left on device")
         self.calls.append(("checkpoint", mode.mode))
@@ -129,6 +129,8 @@ def test_a_mode_that_cannot_be_written_down_is_not_in_force() -> None:
     recorder.renewed()
     state.node = state_of(Mode.CGPU).node
     for recorder.full, mode in ((True, Mode.SHARE), (False, Mode.CGPU)):
+        recorder.advertiser.renew_now(free=False)
+        assert state.decided.closing is not recorder.full, "the node is not closed in vain"
         recorder.advertiser.renew_now(free=True)
         assert state.node_config.mode is mode
 

@@ -111,8 +111,9 @@ class ClaimsDriver:
     async def release_ended(self) -> None:
         """Release the claims of pods that have ended, because the kubelet has lost these claims.
 
-        A claim that another pod uses remains, because the kubelet does not request to prepare it
-        again for that pod (``claimInfo``). Raises KubeError if a pod cannot be read.
+        The kubelet can lose only claims that were prepared before its start. A claim that another
+        pod uses remains, because the kubelet does not request to prepare it again for that pod
+        (``claimInfo``). Raises KubeError if a pod cannot be read.
         """
         state, pods = self.state, self.state.pods
         if not pods.listed or not state.listing_complete or not self._store.mine:
@@ -124,11 +125,19 @@ class ClaimsDriver:
             for _, _, names in containers_of(pod.pod)
             for name in names
         }
+        since_s = time.monotonic() - state.kubelet_epoch
+        kubelet_start_ns = time.time_ns() - int(since_s * 1e9)
         for claim in tuple(state.claims.values()):
-            if claim.key not in state.listing and (claim.namespace, claim.claim) not in named:
+            known = pods.get(claim.key)
+            listed = claim.key in state.listing and (known is None or known.uid == claim.owner)
+            if (
+                claim.since_ns < kubelet_start_ns
+                and not listed
+                and (claim.namespace, claim.claim) not in named
+            ):
                 pod = None if claim.owner in pods.gone else await self._pod_of(claim)
                 if pod is None or pod.metadata.uid != claim.owner or pod.finished:
-                    await self._release(claim.uid)
+                    await self._release(claim.uid, claim)
 
     async def _prepare_answer(self, asked: dra.Claim) -> dra.NodePrepareResourceResponse:
         try:
@@ -232,11 +241,16 @@ class ClaimsDriver:
             raise FileNotFoundError("the agent has no directory for CDI files (--cdi-dir)")
         self._cdi.write_claim(claim.uid, response)
 
-    async def _release(self, uid: str) -> str:
-        """Release a claim, which may be unknown. Return the error, or "" after a success."""
+    async def _release(self, uid: str, row: PreparedClaim | None = None) -> str:
+        """Release a claim, which may be unknown. Return the error, or "" after a success.
+
+        With ``row``, the claim is released only if it has not been prepared again.
+        """
         if not uid.replace("-", "").isalnum():
             return ""
         async with self._busy.setdefault(uid, asyncio.Lock()):
+            if row is not None and self.state.claims.get(uid) is not row:
+                return ""
             try:
                 mark = self._store.allocations / f"{CLAIM_DIRECTORY_PREFIX}{uid}" / BOOT_FILE
                 mark.unlink(missing_ok=True)

@@ -293,9 +293,12 @@ class Records:
         self.take_over(state)
         return state
 
-    def save(self, mode: EffectiveMode) -> None:
-        """Write the agent's checkpoint if ``mode`` has changed. Raises OSError if this fails."""
-        if mode != self._saved:
+    def save(self, mode: EffectiveMode, *, again: bool) -> None:
+        """Write the agent's checkpoint if ``mode`` has changed, or if it shall be written ``again``.
+
+        Raises OSError if this fails.
+        """
+        if again or mode != self._saved:
             self.store.save(mode)
             self._saved = mode
 
