@@ -11,11 +11,10 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.core.devices.allocation import reservation_of
 from gputile.kube.objects import Applied, Replaced
-from tests.fakes.corebuilders import GIB15, gpu_node, pod
+from tests.fakes.corebuilders import GIB15, bound, gpu_node, pod
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.preemptinggangs import PreemptingBench
 from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, node, placed
-from tests.unit.controlplane.controller.test_node_request_planner import runs
 from tests.unit.controlplane.test_evictable_pods import budget
 
 pytestmark = pytest.mark.requirement("B5", "M13")
@@ -156,7 +155,7 @@ def test_gpus_are_reserved_while_a_victim_leaves_that_only_has_cpus(victim_has_g
     offers = {"cpu": "8", "pods": "99", "aliyun.com/gpu-mem": "30"}
     at_once(state.node_event(Replaced([gpu_node("n", mode="cgpu", sizes=[GIB15] * 2, allocatable=offers)])))
     state.budget_event(Replaced([]))
-    others = [runs(f"low-{i}", "n", i, 7) for i in range(2 if victim_has_gpus else 1)]
+    others = [bound(f"low-{i}", "n", i, 7) for i in range(2 if victim_has_gpus else 1)]
     leaving = [pod("cpus", asks={"cpu": "8"}, node="n"), *others[1:]]
     for each in leaving:
         meta = msgspec.structs.replace(each.metadata, deletion_timestamp=BORN)

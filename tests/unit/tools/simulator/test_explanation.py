@@ -7,9 +7,9 @@ import pytest
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod, Taint
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.tools.simulator.explanation import explain_pod
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import bound, gpu_node
 
 pytestmark = pytest.mark.requirement("B4", "B7")
 
@@ -20,11 +20,6 @@ def machine(name: str, taints: tuple[Taint, ...] = ()) -> Node:
     room = {"aliyun.com/gpu-mem": "60", "pods": "110"}
     node = gpu_node(name, mode="cgpu", unit_mib=GIB, allocatable=room)
     return msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, taints=taints))
-
-
-def bound(name: str, node: str, gib: int, gpu: int = 0) -> Pod:
-    held = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-{node}-{gpu}", gib * GIB))}
-    return pod(name, node=node, mem=gib, annotations=held)
 
 
 def said(
@@ -40,35 +35,34 @@ def said(
 
 
 def test_the_policy_puts_its_node_first_or_another_one() -> None:
-    nodes, other = [machine("a"), machine("b")], bound("other", "b", 4)
-    assert said(bound("p", "b", 4), nodes, other) == (
+    nodes, other = [machine("a"), machine("b")], bound("other", "b")
+    assert said(bound("p", "b"), nodes, other) == (
         "2 of 2 node(s) would take the pod now, and binpack puts this one first."
     )
     assert (
-        said(bound("p", "a", 4), nodes, other)
-        == "2 of 2 node(s) would take the pod now, and binpack would put b first."
+        said(bound("p", "a"), nodes, other) == "2 of 2 node(s) would take the pod now, and binpack would put b first."
     )
-    assert said(bound("p", "a", 4), nodes, other, placement="spread") == (
+    assert said(bound("p", "a"), nodes, other, placement="spread") == (
         "2 of 2 node(s) would take the pod now, and spread puts this one first."
     )
 
 
 def test_a_node_that_has_no_rival() -> None:
     closed = machine("b", (Taint(key="dedicated", value="x", effect="NoSchedule"),))
-    assert said(bound("p", "a", 4), [machine("a"), closed]) == "No other node would take the pod now."
+    assert said(bound("p", "a"), [machine("a"), closed]) == "No other node would take the pod now."
 
 
 def test_a_node_that_would_not_take_it_any_more_says_why() -> None:
     closed = machine("b", (Taint(key="dedicated", value="x", effect="NoSchedule"),))
-    assert said(bound("p", "b", 4), [machine("a"), closed]).startswith("It would not be placed there now: ")
-    full = [bound(f"full-{gpu}", "b", 14, gpu) for gpu in range(4)]
-    text = said(bound("p", "b", 4), [machine("a"), machine("b")], *full)
+    assert said(bound("p", "b"), [machine("a"), closed]).startswith("It would not be placed there now: ")
+    full = [bound(f"full-{gpu}", "b", gpu, 14) for gpu in range(4)]
+    text = said(bound("p", "b"), [machine("a"), machine("b")], *full)
     assert text.startswith("It would not be placed there now: ")
     assert "the pod needs 4 GiB on one GPU" in text
 
 
 def test_a_gang_is_placed_together() -> None:
-    found = bound("p", "a", 4)
+    found = bound("p", "a")
     found.metadata.labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "3"}
     nodes = [machine("a"), machine("b")]
     assert said(found, nodes, gangs=True) == "The pods of its gang train were placed together."
