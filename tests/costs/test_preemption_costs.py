@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.controlplane.evictable_pods import EvictablePods
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
@@ -14,7 +14,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.victim_choice import Preemptor, VictimSearch
 from gputile.kube.objects import Replaced
 from tests.costs.calls import calls
-from tests.fakes.corebuilders import allocation_text, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import bound, gpu_node, ledger_of, pod, request_of
 from tests.unit.controlplane.test_evictable_pods import budget
 
 pytestmark = pytest.mark.requirement("B5")
@@ -27,8 +27,7 @@ def choosing(pods: int, limits: str) -> int:
     ledger = ledger_of(gpu_node("n", mode="cgpu", sizes=[SIZE] * GPUS))
     held: dict[str, Pod] = {}
     for number in range(GPUS * pods):
-        text = allocation_text(share(f"GPU-n-{number % GPUS}", SIZE // pods))
-        each = pod(f"v{number}", mem=SIZE // pods // 1024, node="n", annotations={ALLOCATION_ANNOTATION: text})
+        each = bound(f"v{number}", "n", number % GPUS, SIZE // pods // 1024)
         each.spec.priority = number * 31 % 97
         if limits == "gangs":
             each.metadata.labels = {GANG_NAME_LABEL: f"g{number * 7 % 11}", GANG_SIZE_LABEL: "2"}

@@ -15,11 +15,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gputile.api.kubernetes import kubernetes_kinds
+from gputile.kube.client import Attempts, Backoff, Connection
 from gputile.kube.config import Access
 from gputile.kube.credentials import FixedCredentials
 from tests.conftest import HANGS_S
 
 Object = dict[str, Any]
+QUICK = Backoff(first=0.001, longest=0.004)
 _VERSION = re.compile(r"/(?:api|apis(?=/.*/))/([a-z0-9./-]*v[0-9][a-z0-9]*)")
 _WITHOUT = re.compile("Namespace|Node|Cluster.*|.*Class|PersistentVolume|CustomResourceDefinition")
 _POD = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<name>[^/]+)(?P<what>/[a-z]+)?")
@@ -200,6 +202,12 @@ class FakeApiServer:
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
             await server.wait_closed()
+
+    @asynccontextmanager
+    async def connected(self, attempts: int = 4, within: float = HANGS_S) -> AsyncIterator[Connection]:
+        """Run, and yield a connection that tries again at once."""
+        async with self.running(), Connection(self.access(), attempts=Attempts(attempts, QUICK), within=within) as it:
+            yield it
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -133,6 +133,12 @@ def allocation_text(*shares: GpuShare, whole: bool = False) -> str:
     return encode_allocation(Allocation(shares, {"main": shares}, 1024, whole=whole))
 
 
+def bound(name: str, node: str, gpu: int = 0, gib: int = 4, namespace: str = "default") -> Pod:
+    """A pod that has memory of one GPU of the node."""
+    held = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-{node}-{gpu}", gib * 1024))}
+    return pod(name, namespace=namespace, node=node, mem=gib, annotations=held)
+
+
 def mib_on_gpus(pods: Iterable[Pod]) -> dict[str, int]:
     """Return how many MiB of each GPU bound pods have that have not finished."""
     held: dict[str, int] = {}

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from gputile.api.core import Node, OwnerReference, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import bound, gpu_node
 
 GIB = 1024
 
@@ -96,8 +95,7 @@ def machine(name: str = "n", mode: str = "share") -> Node:
 
 def held(name: str, gpu: int, gib: int, namespace: str = "default") -> Pod:
     """Return a pod of a Deployment's ReplicaSet that has memory of a GPU of node n."""
-    text = allocation_text(share(f"GPU-n-{gpu}", gib * GIB))
-    found = pod(name, mem=gib, node="n", namespace=namespace, annotations={ALLOCATION_ANNOTATION: text})
+    found = bound(name, "n", gpu, gib, namespace)
     owner = OwnerReference(api_version="apps/v1", kind="ReplicaSet", name="web-5d4f", uid="u", controller=True)
     labels = {"pod-template-hash": "5d4f"}
     meta = msgspec.structs.replace(found.metadata, owner_references=(owner,), labels=labels)

@@ -165,7 +165,7 @@ def test_a_context_that_has_no_room_is_not_made_even_for_a_moment(
     container = on_gpu(2048)
     container.hold(FILLS)
     before, most, asked = used_now(nvml), 0, 0
-    tries = container.start([sys.executable, "-c", f"from tests.native.client import *\n{TRIES}"])
+    tries = container.begin(TRIES)
     while tries.poll() is None:
         most, asked = max(most, used_now(nvml)), asked + 1
     out, err = tries.communicate()

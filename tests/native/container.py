@@ -78,6 +78,13 @@ class Gpus(Protocol):
     def environment(self) -> Mapping[str, str]: ...
 
 
+def _printed(process: Program) -> tuple[str, str]:
+    """Wait for a program, which must succeed; return what it printed, and what on stderr."""
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
+    return out, err
+
+
 class IsolatedContainer:
     """An allocation on ``gpus``: ``mib`` of memory by the position of a GPU."""
 
@@ -113,29 +120,25 @@ class IsolatedContainer:
 
     def run(self, command: Sequence[str | Path], **variables: str) -> str:
         """Run a program, which must succeed; return what it printed."""
-        process = self.start(command, **variables)
-        out, err = process.communicate(timeout=180)
-        assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
-        return out
+        return _printed(self.start(command, **variables))[0]
+
+    def begin(self, code: str, **variables: str) -> Program:
+        """Start Python code with everything of ``client`` in it."""
+        return self.start([sys.executable, "-c", f"from tests.native.client import *\n{code}"], **variables)
 
     def python(self, code: str, **variables: str) -> str:
-        """Run Python code with everything of ``client`` in it; return what it printed."""
-        prelude = "from tests.native.client import *\n"
-        return self.run([sys.executable, "-c", prelude + code], **variables)
+        """Run Python code, which must succeed; return what it printed."""
+        return _printed(self.begin(code, **variables))[0]
 
     def hold(self, code: str) -> Program:
         """Start Python code that prints a line when it has what it holds, and goes on until its input ends."""
-        process = self.start([sys.executable, "-c", f"from tests.native.client import *\n{code}"])
+        process = self.begin(code)
         assert process.line(), process.communicate()[1]
         return process
 
     def messages(self, code: str, **variables: str) -> str:
         """Run Python code, which must succeed; return what is on stderr."""
-        prelude = "from tests.native.client import *\n"
-        process = self.start([sys.executable, "-c", prelude + code], **variables)
-        out, err = process.communicate(timeout=180)
-        assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
-        return err
+        return _printed(self.begin(code, **variables))[1]
 
 
 class Container(IsolatedContainer):

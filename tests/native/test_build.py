@@ -3,7 +3,6 @@
 import ctypes
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -144,13 +143,12 @@ def test_a_newer_library_beside_an_older_one(one_gpu: Callable[..., Container], 
     copy.write_bytes(library().read_bytes())
     container = one_gpu(256)
     code = """
-from tests.native.client import *
 cuda = Cuda()
 print(cuda.linear(100), flush=True)
 input()
 print(cuda.info()[0])
 """
-    process = container.start([sys.executable, "-c", code], LD_PRELOAD=str(copy))
+    process = container.begin(code, LD_PRELOAD=str(copy))
     assert process.line() == "0"
     newer = copy.with_suffix(".new")
     newer.write_bytes(library().read_bytes())

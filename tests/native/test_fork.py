@@ -1,6 +1,5 @@
 """Processes that fork: all that an allocation's processes hold is counted, once, and nobody waits for a lost lock."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,6 @@ from tests.native.container import Container, program
 
 Maker = Callable[..., Container]
 MIB = 1 << 20
-PRELUDE = "import os\nfrom tests.native.client import *\n"
 
 
 @pytest.fixture
@@ -58,7 +56,8 @@ def test_a_fork_while_threads_wait_for_turns(one_gpu: Maker, stack: ExitStack, t
 def test_a_parents_end_does_not_free_its_childs_memory(one_gpu: Maker) -> None:
     """The driver frees what a process had when the last child that was forked from it has gone, and so do we."""
     container = one_gpu(256)
-    code = f"""{PRELUDE}
+    code = """
+import os
 cuda = Cuda()
 assert cuda.linear(100) == OK
 if os.fork() == 0:
@@ -69,7 +68,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    parent = container.start([sys.executable, "-c", code])
+    parent = container.begin(code)
     assert parent.line() == "0 2"
     parent.kill()
     parent.wait()
@@ -103,7 +102,8 @@ def test_a_child_outlives_its_parent_with_turns(one_gpu: Maker, stack: ExitStack
     share_time(container, stack, tmp_path)
     launch = 'assert cuda("cuLaunchKernel", None, 1, 1, 1, 1, 1, 1, 0, None, kernel, None) == OK'
     work = "ns = c_uint64(100000); kernel = (c_void_p * 1)(ctypes.cast(byref(ns), c_void_p))"
-    code = f"""{PRELUDE}
+    code = f"""
+import os
 cuda = Cuda()
 {work}
 {launch}
@@ -121,7 +121,7 @@ if os.fork() == 0:
 while True:
     {launch}
 """
-    parent = container.start([sys.executable, "-c", code])
+    parent = container.begin(code)
     assert parent.line() == "child"
     parent.kill()
     parent.wait()

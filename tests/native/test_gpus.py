@@ -1,6 +1,5 @@
 """Several GPUs with limits of their own, in whatever order a process sees them, and NVML's view of them."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,13 +49,8 @@ print(cuda("cuMemCreate", byref(c_uint64()), 2 * MIB, byref(AllocationProp(1, 0,
 @pytest.mark.requirement("M4")
 def test_nvml_shows_the_limit(two_of_three: Container) -> None:
     """What nvidia-smi and monitors read is the container's part; a GPU that is not its own is as it is."""
-    out = two_of_three.run(
-        [
-            sys.executable,
-            "-c",
-            """
+    out = two_of_three.python("""
 import pynvml
-from tests.native.client import *
 cuda = Cuda()
 cuda.linear(90)
 pynvml.nvmlInit()
@@ -64,9 +58,7 @@ for i in range(3):
     memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(i))
     newer = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(i), version=pynvml.nvmlMemory_v2)
     print([x >> 20 for x in (memory.total, memory.free, memory.used, newer.total, newer.free, newer.used)])
-""",
-        ]
-    )
+""")
     assert out.splitlines() == [
         "[300, 210, 90, 300, 210, 90]",
         "[512, 512, 0, 512, 512, 0]",
@@ -80,13 +72,7 @@ def test_free_is_never_more_than_the_gpu_has(tmp_path: Path) -> None:
     gpus = FakeGpus(tmp_path, [256])
     first = Container(tmp_path / "a", gpus, {0: 200})
     second = Container(tmp_path / "b", gpus, {0: 200})
-    process = first.start(
-        [
-            sys.executable,
-            "-c",
-            "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.linear(200), flush=True)\ninput()",
-        ]
-    )
+    process = first.begin("cuda = Cuda()\nprint(cuda.linear(200), flush=True)\ninput()")
     assert process.line() == "0"
     assert second.python("cuda = Cuda(); print(cuda.info(), cuda.linear(100), cuda.linear(50))") == "(56, 200) 2 0\n"
     process.end()

@@ -53,12 +53,11 @@ def test_linear_memory_is_exact_under_concurrency(one_gpu: Maker) -> None:
     """Reservation and limit are one atomic step: 16 processes that ask at the same time get what there is."""
     container = one_gpu(100)
     code = """
-from tests.native.client import *
 cuda = Cuda()
 print("started", flush=True); input()
 print(sum(cuda.linear(2) == OK for _ in range(20)), flush=True); input()
 """
-    running = [started(container.start([sys.executable, "-c", code])) for _ in range(16)]
+    running = [started(container.begin(code)) for _ in range(16)]
     for process in running:
         process.go_on()
     assert sum(int(process.line()) for process in running) == 50
@@ -72,13 +71,12 @@ def test_a_killed_process_gives_back(one_gpu: Maker) -> None:
     """What a killed process held is there for the next, at once, and also while it is a zombie."""
     container = one_gpu(256)
     code = """
-from tests.native.client import *
 cuda = Cuda()
 assert cuda.linear(250) == OK
 print("started", flush=True)
 input()
 """
-    process = started(container.start([sys.executable, "-c", code]))
+    process = started(container.begin(code))
     assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(10))") == "6 2\n"
     process.kill()
     while process.stdout is not None and process.stdout.read(1):
@@ -92,7 +90,6 @@ def test_a_process_that_closes_all_descriptors(one_gpu: Maker) -> None:
     """A daemon that closes what it does not know still counts, before and after it allocates again."""
     container = one_gpu(256)
     code = """
-from tests.native.client import *
 import os
 cuda = Cuda()
 assert cuda.linear(100) == OK
@@ -105,7 +102,7 @@ input()
 print(cuda.linear(100), cuda.linear(100), flush=True)
 input()
 """
-    process = started(container.start([sys.executable, "-c", code]))
+    process = started(container.begin(code))
     assert process.line() == "2"
     assert container.python("print(Cuda().info()[0])") == "156\n"
     process.go_on()
@@ -161,7 +158,6 @@ def test_a_process_whose_first_thread_has_ended(one_gpu: Maker) -> None:
     """A zombie by its first thread, its lock gone; while another thread is there, the driver's memory is."""
     container = one_gpu(256)
     code = """
-from tests.native.client import *
 import ctypes, os, sys, threading
 cuda = Cuda()
 assert cuda.linear(100) == OK
@@ -180,14 +176,13 @@ def last():
 threading.Thread(target=last).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
-    process = started(container.start([sys.executable, "-c", code]))
+    process = started(container.begin(code))
     assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(200))") == "156 2\n"
     process.end()
     assert container.python("print(Cuda().info()[0])") == "256\n"
 
 
 TRAINER = """
-from tests.native.client import *
 import os, signal, subprocess
 cuda = Cuda()
 assert cuda.linear(200) == OK
@@ -203,7 +198,7 @@ input()
 
 def worker_of_a_dead_trainer(container: Container) -> int:
     """Return the process ID of a forked worker whose parent was killed with 200 MiB; a program by exec is left too."""
-    process = started(container.start([sys.executable, "-c", TRAINER], PYTHONUNBUFFERED="1"))
+    process = started(container.begin(TRAINER, PYTHONUNBUFFERED="1"))
     child = int(process.line())
     process.kill()
     process.wait()
@@ -226,7 +221,6 @@ def test_the_last_to_have_a_dead_process_memory(one_gpu: Maker) -> None:
     """What a worker keeps of its dead trainer is given to others after the driver has freed it, never before."""
     container = one_gpu(256)
     next_one = """
-from tests.native.client import *
 cuda = Cuda()
 print("started", flush=True)
 while cuda.linear(200) != OK:
@@ -235,7 +229,7 @@ print("done", flush=True)
 """
     for _ in range(10):
         child = worker_of_a_dead_trainer(container)
-        waiting = started(container.start([sys.executable, "-c", next_one]))
+        waiting = started(container.begin(next_one))
         os.kill(child, signal.SIGKILL)
         assert waiting.communicate()[0] == "done\n"
     assert container.gpus.gpus()[0].peak == 200 * MIB
@@ -246,7 +240,6 @@ def test_parents_killed_at_any_moment_lock_nobody_up(one_gpu: Maker) -> None:
     """A forked child has no part in the locks that its parent takes for a moment."""
     container = one_gpu(256)
     code = """
-from tests.native.client import *
 import os, signal, time
 cuda = Cuda()
 assert cuda.linear(1) == OK
@@ -258,7 +251,7 @@ while True:
     cuda.info()
 """
     for _ in range(12):
-        process = started(container.start([sys.executable, "-c", code]))
+        process = started(container.begin(code))
         time.sleep(0.01)
         process.kill()
         process.wait()
@@ -335,11 +328,10 @@ def test_peak_and_refusals_are_counted_for_the_container(one_gpu: Maker) -> None
     """Of all of its processes, and whichever way memory is asked for; what a trim makes room for is no refusal."""
     container = one_gpu(100, overhead_mib=0)
     code = """
-from tests.native.client import *
 cuda = Cuda()
 print([cuda.linear(60), cuda.linear(30), cuda.linear(60), cuda.linear(60)], flush=True); input()
 """
-    process = container.start([sys.executable, "-c", code])
+    process = container.begin(code)
     assert process.line() == "[0, 0, 2, 2]"
     assert read_usage(container.usage, 1) == (GpuUsage(90 * MIB, 90 * MIB, 2),)
     process.end()

@@ -16,11 +16,11 @@ from gputile.api.well_known import MIG_PREFIX, RESERVATION_ANNOTATION, Condition
 from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
 from tests.fakes.agents import metrics_text, put_agent
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import bound, gpu_node, pod, share
 from tests.localcluster.browser import Tab
 from tests.localcluster.gputile import EXAMPLES
 from tests.unit.tools.web.cluster_pages import served_in_cluster
-from tests.unit.tools.web.pages import GIB, NODES, ServedPage, bound, machine, put, served
+from tests.unit.tools.web.pages import GIB, NODES, ServedPage, machine, put, served
 
 # A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.requirement("B7")]
@@ -382,10 +382,7 @@ def many(count: int) -> list[Node | Pod]:
         name = f"node-{number:05}"
         found.append(gpu_node(name, mode="cgpu", sizes=[80 * GIB] * 8, unit_mib=GIB))
         for gpu, part in itertools.product(range(8), range(3)):
-            held = {"gputile.io/allocation": allocation_text(share(f"GPU-{name}-{gpu}", 8 * GIB))}
-            found.append(
-                pod(f"w-{number}-{gpu}-{part}", namespace=f"team-{number % 30}", node=name, mem=8, annotations=held)
-            )
+            found.append(bound(f"w-{number}-{gpu}-{part}", name, gpu, 8, f"team-{number % 30}"))
     return found
 
 

@@ -10,9 +10,9 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation, Reservation, encode_reservation
-from tests.fakes.corebuilders import pod, share
+from tests.fakes.corebuilders import bound, pod, share
 from tests.localcluster.browser import Tab
-from tests.unit.tools.web.pages import GIB, NODES, PODS, bound, machine, put, served
+from tests.unit.tools.web.pages import GIB, NODES, PODS, machine, put, served
 from tests.web.test_page import DRAWN, look
 
 # A browser stops loading whenever a network of the machine changes, as the tests of nodes have it.

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.conftest import HANGS_S
@@ -87,7 +86,7 @@ class Busy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from gputile.node.arbiter.accounts import WHOLE, Share
@@ -27,7 +26,7 @@ class ArbiterProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def assign(self, containers: Mapping[str, Mapping[str, Share]], quantum_ms: int = 30) -> list[Path]:

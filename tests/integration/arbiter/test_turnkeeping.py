@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from gputile.node.arbiter.messages import (
 )
 from gputile.node.gateway.link import NodeLock
 from tests.conftest import HANGS_S
+from tests.fakes.apiserver import until
 
 GPU = "GPU-00000000-0000-5117-0000-000000000001"
 USED_NS = 40_000_000
@@ -34,12 +34,6 @@ USED_NS = 40_000_000
 def shares_of(store: NodeFiles, *names: str) -> TimeShares:
     containers = {str(store.allocations / name): {GPU: Share()} for name in names}
     return TimeShares(Assignment(containers), dict.fromkeys(names, b"gputile-share 1\nend\n"), {})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANGS_S):
-        while not condition():  # noqa: ASYNC110 - what other processes do
-            await asyncio.sleep(0.02)
 
 
 def claimed(directory: Path, token: str) -> NodeLock:

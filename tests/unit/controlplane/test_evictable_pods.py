@@ -16,8 +16,8 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
-from tests.fakes.corebuilders import book, share
-from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+from tests.fakes.corebuilders import book, ledger_of, share
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 pytestmark = pytest.mark.requirement("B5")

@@ -9,11 +9,10 @@ import pytest
 
 from gputile.controlplane import leader_election
 from gputile.controlplane.leader_election import LeaderElection, LeaderGate, NoLease, NotReady
-from gputile.kube.client import Attempts, Clock, Connection
+from gputile.kube.client import Clock, Connection
 from gputile.kube.errors import AnswerLost, KubeError
 from gputile.kube.lease import LeaseHolder, LeaseState
 from tests.fakes.apiserver import FakeApiServer, until
-from tests.unit.kube.views import QUICK
 
 pytestmark = pytest.mark.requirement("B1")
 
@@ -56,7 +55,7 @@ class Stage:
 async def on_stage() -> AsyncIterator[Stage]:
     server = FakeApiServer()
     server.put(LEASES, LEASE)
-    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
+    async with server.connected() as connection:
         yield Stage(server, connection)
 
 

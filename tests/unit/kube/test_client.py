@@ -15,9 +15,9 @@ from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.errors import api_error
 from gputile.kube.proxy import Proxy
 from tests.conftest import HANGS_S
-from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apiserver import QUICK, FakeApiServer
 from tests.localcluster.identities import Authority
-from tests.unit.kube.views import PODS, QUICK, pod
+from tests.unit.kube.views import PODS, pod
 
 BINDING = "/api/v1/namespaces/ns/pods/p/binding"
 
@@ -26,10 +26,7 @@ BINDING = "/api/v1/namespaces/ns/pods/p/binding"
 async def served(attempts: int = 4, within: float = HANGS_S) -> AsyncIterator[tuple[FakeApiServer, Connection]]:
     server = FakeApiServer()
     server.put(PODS, pod("p"))
-    async with (
-        server.running(),
-        Connection(server.access(), attempts=Attempts(attempts, QUICK), within=within) as connection,
-    ):
+    async with server.connected(attempts, within) as connection:
         yield server, connection
 
 
@@ -167,7 +164,7 @@ async def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> No
 
 
 @pytest.mark.anyio
-async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None:
+async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it_and_without_its_password() -> None:
     server = FakeApiServer()
     async with server.running():
         closed = server.url
@@ -180,19 +177,7 @@ async def test_a_proxy_that_does_not_serve_is_named_with_what_names_it() -> None
         ):
             await connection.get(PODS)
     async with server.running():
-        access = replace(access, proxy=Proxy(server.url, "HTTPS_PROXY"))
-        async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
-            server.fault("any", "answer", status=407)
-            with pytest.raises(errors.ConnectionFailed, match=r"through the proxy \(by HTTPS_PROXY\): 407"):
-                await connection.get(PODS)
-
-
-@pytest.mark.anyio
-async def test_the_password_of_a_proxy_that_refuses_is_in_no_message() -> None:
-    server = FakeApiServer()
-    async with server.running():
-        proxy = Proxy(server.url.replace("http://", "http://ana:s3cret@"), "HTTPS_PROXY")
-        access = Access("https://10.0.0.1:6443", FixedCredentials(None, None), proxy=proxy)
+        access = replace(access, proxy=Proxy(server.url.replace("http://", "http://ana:s3cret@"), "HTTPS_PROXY"))
         async with Connection(access, attempts=Attempts(1, QUICK)) as connection:
             server.fault("any", "answer", status=407)
             with pytest.raises(errors.ConnectionFailed, match=r"through the proxy \(by HTTPS_PROXY\): 407") as refused:

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import ObjectReference
-from gputile.kube.client import Attempts, Clock, Connection
+from gputile.kube.client import Clock
 from gputile.kube.events import EventBuffer, EventKey, EventRecorder, shortened
-from tests.conftest import HANGS_S
-from tests.fakes.apiserver import FakeApiServer, Object, until
-from tests.unit.kube.views import QUICK
+from tests.fakes.apiserver import QUICK, FakeApiServer, Object, until
 
 EVENTS = "/api/v1/namespaces/ns/events"
 POD = ObjectReference(api_version="v1", kind="Pod", namespace="ns", name="p", uid="u")
@@ -40,10 +38,7 @@ class Scene:
 @asynccontextmanager
 async def recording() -> AsyncIterator[tuple[Scene, EventRecorder]]:
     server = FakeApiServer()
-    async with (
-        server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
-    ):
+    async with server.connected() as connection:
         scene = Scene(server)
         recorder = EventRecorder(
             connection,

@@ -10,12 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gputile.kube.client import Attempts, Clock, Connection
+from gputile.kube.client import Clock, Connection
 from gputile.kube.errors import BadAnswer, Forbidden
 from gputile.kube.lease import RELEASED_S, LeaseHolder, LeaseRecord, LeaseState, LeaseStep
 from tests.conftest import examples
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.kube.views import QUICK
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 
@@ -52,7 +51,7 @@ async def on_stage(*, there: bool = True) -> AsyncIterator[Scene]:
     server = FakeApiServer()
     if there:
         server.put(LEASES, {"metadata": {"name": "active"}, "spec": {"leaseDurationSeconds": 1}})
-    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
+    async with server.connected() as connection:
         yield Scene(server, connection)
 
 

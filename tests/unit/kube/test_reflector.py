@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Pod
-from gputile.kube.client import Attempts, Backoff, Connection
+from gputile.kube.client import Backoff, Connection
 from gputile.kube.objects import Deleted, Replaced, UnreadableObject
 from gputile.kube.reflector import LineSplitter, Reflector, ReflectorSettings
 from tests.conftest import HANGS_S
-from tests.fakes.apiserver import FakeApiServer, until
-from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
+from tests.fakes.apiserver import QUICK, FakeApiServer, until
+from tests.unit.kube.views import PODS, View, pod, unreadable_pod
 
 
 class World:
@@ -46,10 +46,7 @@ async def in_world(pods: int = 3) -> AsyncIterator[World]:
     server.store[PODS] = {}
     for i in range(pods):
         server.put(PODS, pod(f"p{i}"))
-    async with (
-        server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
-    ):
+    async with server.connected() as connection:
         yield World(server, connection)
 
 

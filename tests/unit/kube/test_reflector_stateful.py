@@ -11,8 +11,8 @@ from gputile.api.core import Pod
 from gputile.kube.client import Attempts, Connection
 from gputile.kube.reflector import Reflector, ReflectorSettings
 from tests.conftest import HANGS_S, examples
-from tests.fakes.apiserver import FakeApiServer, until
-from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
+from tests.fakes.apiserver import QUICK, FakeApiServer, until
+from tests.unit.kube.views import PODS, View, pod, unreadable_pod
 
 NAMES = st.sampled_from([f"p{i}" for i in range(5)])
 STATUSES = st.sampled_from([401, 403, 404, 410, 429, 500, 503, 504])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gputile.api.core import Pod
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Connection
 from gputile.kube.errors import BadAnswer, Conflict
 from gputile.kube.writes import (
     annotate_pod,
@@ -22,7 +22,6 @@ from gputile.kube.writes import (
     write_reservation,
 )
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.kube.views import QUICK
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +39,7 @@ Send = Callable[[Connection], Awaitable[object]]
 async def connected() -> AsyncIterator[tuple[FakeApiServer, Connection]]:
     server = FakeApiServer()
     server.put(PODS, GATED)
-    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
+    async with server.connected() as connection:
         yield server, connection
 
 

@@ -1,11 +1,9 @@
 """A consumer of reflector events: the simplest store there is."""
 
 from gputile.api.core import Pod
-from gputile.kube.client import Backoff
 from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 PODS = "/api/v1/pods"
-QUICK = Backoff(first=0.001, longest=0.004)
 
 
 def pod(name: str, **labels: str) -> dict[str, object]:

@@ -162,7 +162,10 @@ def test_bars_are_pieces_by_workload_in_one_namespace(command: list[str]) -> Non
 
 
 def test_bars_are_pieces_by_namespace_in_several(command: list[str], server: FakeApiServer) -> None:
-    put(server, held("web-5d4f-c", 1, 5, "chat"))
+    put(server, held("web-5d4f-c", 0, 5, "chat"))
     result = run.invoke(app, [*command, "-o", "bars", "--ascii"], env={"COLUMNS": "60"})
     assert result.stdout.isascii()
-    assert result.stdout.splitlines()[-1] == "A chat  B default  . free"
+    assert result.stdout.splitlines()[1::2] == [
+        "n     0 [AAAAABBBBBBBBBB.] 14/15  1 [................] 0/15",
+        "A chat  B default  . free",
+    ]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Pod
 from gputile.api.resource_claims import RESOURCE_API, RESOURCE_CLAIMS_PATH
-from gputile.api.well_known import ALLOCATION_ANNOTATION, RESERVATION_ANNOTATION
+from gputile.api.well_known import RESERVATION_ANNOTATION
 from gputile.cli.app import app
 from gputile.cli.options import ApiOptions
 from gputile.cli.reads.live_cluster import read_cluster
@@ -21,7 +21,7 @@ from gputile.core.devices.allocation import Allocation, Reservation, encode_rese
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.claimbuilders import claim, pod_with_claims
 from tests.fakes.claimbuilders import result as allocated
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import bound, gpu_node, pod, share
 from tests.fakes.livecluster import GIB, machine, put
 
 pytestmark = pytest.mark.requirement("B4", "V3")
@@ -79,8 +79,7 @@ def test_the_most_pods_of_a_gpu_are_those_of_the_installation(server: FakeApiSer
     """As many as the release says, no more and no fewer."""
     put(server, machine(mode="cgpu"), pod("w", mem=1))
     for i in range(8):
-        held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", GIB))}
-        put(server, pod(f"p{i}", mem=1, node="n", annotations=held))
+        put(server, bound(f"p{i}", "n", gib=1))
     command = ["explain", "w", "--kubeconfig", kubeconfig]
     configure(server, "maxPodsPerGpu: 8")
     assert run.invoke(app, command).exit_code == 3

@@ -7,7 +7,6 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
@@ -16,7 +15,7 @@ from gputile.controlplane.controller.gang_writer import GangWriter
 from gputile.core.devices.allocation import reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, NotFound, TooManyRequests
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.fakes.corebuilders import allocation_text, pod, share
+from tests.fakes.corebuilders import bound
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member, node
 
@@ -107,11 +106,10 @@ class PreemptingBench(Bench):
         for gpu in range(gpus):
             self.low(f"low-{gpu}", gpu)
 
-    def low(self, name: str, gpu: int, mib: int = 3072) -> None:
-        text = allocation_text(share(f"GPU-n-{gpu}", mib))
-        bound = pod(name, mem=mib // 1024, node="n", annotations={ALLOCATION_ANNOTATION: text})
-        bound.metadata.labels = self.labels
-        self.watch(self.cluster.store(bound))
+    def low(self, name: str, gpu: int) -> None:
+        low = bound(name, "n", gpu, 3)
+        low.metadata.labels = self.labels
+        self.watch(self.cluster.store(low))
 
     def watch(self, stored: Pod) -> None:
         self.cluster.told[stored.metadata.uid] = stored

@@ -7,13 +7,10 @@ import pytest
 
 from gputile.api.workloads import POD_GROUPS_PATH, PodGroup
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
-from gputile.kube.client import Attempts, Connection
 from gputile.kube.objects import Replaced, WatchEvent
 from gputile.kube.reflector import Reflector, ReflectorSettings
-from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.core.devices.test_node_type import configured, described
-from tests.unit.kube.views import QUICK
 
 pytestmark = pytest.mark.requirement("B5", "M13", "U9")
 
@@ -21,10 +18,7 @@ pytestmark = pytest.mark.requirement("B5", "M13", "U9")
 @pytest.mark.anyio
 async def test_a_kind_that_is_not_installed_counts_as_empty_and_may_come_later() -> None:
     server, events = FakeApiServer(), list[WatchEvent[PodGroup]]()
-    async with (
-        server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
-    ):
+    async with server.connected() as connection:
         often = ReflectorSettings(absent_seconds=0.01)
         watching = asyncio.create_task(
             Reflector(connection, POD_GROUPS_PATH, PodGroup, events.append, settings=often).run()
@@ -46,7 +40,7 @@ async def test_a_node_that_joins_has_node_requests_planned_at_once(monkeypatch: 
     node: dict[str, Any] = {"metadata": {"name": "n", "uid": "n"}}
     server.put("/api/v1/nodes", node)
     settings = ControllerSettings("default", "controller", "me")
-    async with server.running(), Connection(server.access(), attempts=Attempts(backoff=QUICK)) as connection:
+    async with server.connected() as connection:
         controller = Controller(connection, configured(described()), settings)
         async with controller.running():
             await until(lambda: controller.not_ready() is None)

@@ -9,10 +9,10 @@ import pytest
 from gputile.api.core import Pod
 from gputile.controlplane.controller.gang_round import GangRound
 from gputile.kube.objects import Replaced
-from tests.fakes.corebuilders import pod
+from tests.fakes.corebuilders import bound, pod
 from tests.unit.controlplane.controller.test_gang_planner import NOW, member, placed, said
 from tests.unit.controlplane.controller.test_node_request_planner import Bench as RequestBench
-from tests.unit.controlplane.controller.test_node_request_planner import node, runs
+from tests.unit.controlplane.controller.test_node_request_planner import node
 from tests.unit.core.devices.test_node_type import configured, described
 from tests.unit.core.scheduling.test_new_nodes import tolerant
 
@@ -39,7 +39,7 @@ class Bench(RequestBench):
         described_types = [described(count=2, label=label) for label in types]
         super().__init__(node("nx", type_="pool=x"), gangs=True, configuration=configured(*described_types))
         self.state.budget_event(Replaced([]))
-        self.put(*(_important(runs(f"r{gpu}", "nx", gpu, 10)) for gpu in range(2)))
+        self.put(*(_important(bound(f"r{gpu}", "nx", gpu, 10)) for gpu in range(2)))
         self.comes("a", on, after=0)
         self.gangs_round(1)
         assert said(self.gangs_round(STARVED)) == {}
@@ -76,7 +76,7 @@ def test_no_nodes_are_asked_for_gangs_that_would_have_room_but_for_it() -> None:
     bench.comes("b", {}, units=2)
     bench.round(STARVED + 1)
     assert {each.metadata.name for each in bench.gangs.without_room} == {"a-0", "a-1"}
-    bench.put(runs("r2", "nx", 0, 4), runs("r3", "nx", 1, 4))
+    bench.put(bound("r2", "nx", 0, 4), bound("r3", "nx", 1, 4))
     bench.gangs_round(STARVED + 15)
     names = {each.metadata.name for each in bench.gangs.without_room}
     assert names == {"a-0", "a-1", "b-0", "b-1"}, "others have taken the room"
@@ -86,6 +86,6 @@ def test_no_nodes_are_asked_for_gangs_that_would_have_room_but_for_it() -> None:
 def test_pods_leave_for_gangs_behind_it_where_it_could_not_go(on: Mapping[str, str], told: str) -> None:
     bench = Bench()
     bench.join(node("ny", type_="pool=y"))
-    bench.put(runs("low0", "ny", 0, 10), runs("low1", "ny", 1, 10))
+    bench.put(bound("low0", "ny", 0, 10), bound("low1", "ny", 1, 10))
     bench.comes("b", on)
     assert said(bench.gangs_round(STARVED + 1))["b"] == told

@@ -6,6 +6,7 @@ import pytest
 
 from gputile.api.core import Node
 from gputile.kube.objects import Deleted
+from tests.fakes.corebuilders import bound
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_node_request_planner import (
     TYPE,
@@ -14,7 +15,6 @@ from tests.unit.controlplane.controller.test_node_request_planner import (
     asked,
     fragmented,
     node,
-    runs,
     waits,
 )
 
@@ -53,7 +53,7 @@ class Cloud:
         elif fate not in ("bare", "leaves bare"):
             self.bench.join(node(name, type_=TYPE))
         if fate == "taken":
-            self.bench.put(*(runs(f"{name}-{gpu}", name, gpu, 7) for gpu in range(2)))
+            self.bench.put(*(bound(f"{name}-{gpu}", name, gpu, 7) for gpu in range(2)))
         self._round(after + 6)
         if fate in ("leaves", "leaves bare", "flaps"):
             self.leave(node(name, type_=TYPE))
@@ -102,7 +102,7 @@ def test_one_waiting_pod_does_not_buy_nodes_without_end(fate: str, most: int) ->
 def test_a_pod_whose_nodes_are_of_no_use_keeps_no_other_pod_from_one() -> None:
     bench = fragmented()
     bench.join(node("m"))
-    bench.put(waits("p", mem=10), runs("c", "m", 0, 7), runs("d", "m", 1, 7))
+    bench.put(waits("p", mem=10), bound("c", "m", 0, 7), bound("d", "m", 1, 7))
     cloud = Cloud(bench, "leaves")
     cloud.run()
     bench.round(HOURS * 3600)
@@ -115,7 +115,7 @@ def test_a_pod_whose_nodes_are_of_no_use_keeps_no_other_pod_from_one() -> None:
 def test_more_waiting_pods_than_nodes_at_once_do_not_buy_nodes_without_end() -> None:
     """There are always some for which a node is requested, and others take all GPUs."""
     bench = Bench(*(node(f"m{i}") for i in range(5)), most_nodes=2)
-    bench.put(*(runs(f"r{i}-{gpu}", f"m{i}", gpu, 7) for i in range(5) for gpu in range(2)))
+    bench.put(*(bound(f"r{i}-{gpu}", f"m{i}", gpu, 7) for i in range(5) for gpu in range(2)))
     bench.put(*(waits(f"p{i}", mem=10) for i in range(5)))
     cloud = Cloud(bench, "taken")
     cloud.run()

@@ -28,7 +28,7 @@ from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.node_type import node_types_of
 from gputile.kube.errors import KubeError
 from gputile.kube.objects import Applied, Deleted, Replaced
-from tests.fakes.corebuilders import GIB15, allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import GIB15, allocation_text, bound, gpu_node, pod, share
 from tests.fakes.coroutines import at_once
 from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, member
 from tests.unit.core.devices.test_node_type import configured, described
@@ -187,15 +187,10 @@ def waits(name: str, born: str = BORN, **asked: Any) -> Pod:
     return msgspec.structs.replace(asking, metadata=meta, status=status)
 
 
-def runs(name: str, on: str, gpu: int, units: int) -> Pod:
-    text = allocation_text(share(f"GPU-{on}-{gpu}", units * 1024))
-    return pod(name, mem=units, node=on, annotations={ALLOCATION: text})
-
-
 def fragmented(*, gangs: bool = False, **scaling: Any) -> Bench:
     """One node of two GPUs with 15 units each, 8 of them free on each."""
     bench = Bench(node("n"), gangs=gangs, **scaling)
-    bench.put(runs("a", "n", 0, 7), runs("b", "n", 1, 7))
+    bench.put(bound("a", "n", 0, 7), bound("b", "n", 1, 7))
     return bench
 
 
@@ -238,7 +233,7 @@ def test_a_pod_of_another_namespace_is_asked_for_before_a_crowd_of_less_importan
         node("x0", type_="pool=x"), node("y0", type_="pool=y"), configuration=configured(first, second), most_nodes=3
     )
     for on in ("x0", "y0"):
-        bench.put(*(runs(f"{on}-{gpu}", on, gpu, 7) for gpu in range(2)))
+        bench.put(*(bound(f"{on}-{gpu}", on, gpu, 7) for gpu in range(2)))
 
     def wanting(name: str, pool: str, priority: int, namespace: str, units: int) -> Pod:
         asking = waits(name, mem=units)
@@ -319,7 +314,7 @@ def test_no_placeholder_stands_on_a_node_that_takes_none(why: str) -> None:
         there = msgspec.structs.replace(there, spec=msgspec.structs.replace(there.spec, unschedulable=True))
     bench.join(there if why != "without units" else arrived("there", units=None))
     if why == "in use":
-        bench.put(*(runs(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
+        bench.put(*(bound(f"u{gpu}", "there", gpu, 7) for gpu in range(2)))
     bench.put(waits("p", mem=10))
     bench.round(WAIT + 10)
     (job,) = bench.writer.created
@@ -403,7 +398,7 @@ def with_adapters(**more: Any) -> Bench:
     status = msgspec.structs.replace(there.status, allocatable={**there.status.allocatable, EFA: "32"})
     there = msgspec.structs.replace(there, status=status)
     bench = Bench(there, configuration=configured(described(count=2) | {"resources": more}))
-    bench.put(runs("a", "n", 0, 7), runs("b", "n", 1, 7))
+    bench.put(bound("a", "n", 0, 7), bound("b", "n", 1, 7))
     return bench
 
 

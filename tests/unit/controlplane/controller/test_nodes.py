@@ -24,6 +24,7 @@ from gputile.controlplane.controller.node_reconciler import (
 from gputile.kube.errors import AnswerLost, Conflict, Invalid, NotFound
 from tests.conftest import HANGS_S
 from tests.fakes.corebuilders import gpu_node
+from tests.unit.core.admission.test_properties import by_the_book
 
 pytestmark = pytest.mark.requirement("B7", "G7", "M2", "U5")
 
@@ -42,27 +43,14 @@ def with_taints(node: Node, *taints: Taint, ours: bool = False) -> Node:
 
 
 def applied(node: Node, patch: JsonPatch) -> dict[str, Any]:
-    """Apply a patch as RFC 6902 says, as far as these go."""
+    """Apply a patch as RFC 6902 says."""
     document: dict[str, Any] = {"spec": {}, "metadata": {"resourceVersion": "7"}}
     if node.spec.taints:
         document["spec"]["taints"] = [msgspec.to_builtins(taint) for taint in node.spec.taints]
     if node.metadata.annotations:
         document["metadata"]["annotations"] = copy.copy(node.metadata.annotations)
-    for change in patch:
-        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in change["path"][1:].split("/")]
-        at: Any = document
-        for part in parents:
-            at = at[part]
-        key: Any = int(last) if isinstance(at, list) and last != "-" else last
-        if change["op"] == "test":
-            assert at[key] == change["value"]
-        elif change["op"] == "remove":
-            del at[key]
-        elif last == "-":
-            at.append(change["value"])
-        else:
-            at[key] = change["value"]
-    return document
+    found: dict[str, Any] = by_the_book(patch, document)
+    return found
 
 
 OTHER = Taint(key="dedicated", value="x", effect="NoExecute")

@@ -19,9 +19,10 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.support.http_requests import BodyReader
 from tests.fakes.claimbuilders import claim
 from tests.fakes.corebuilders import gpu_node as plain_node
+from tests.fakes.corebuilders import ledger_of
 from tests.fakes.corebuilders import pod as plain_pod
 from tests.fakes.http import ask, sent
-from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 pytestmark = pytest.mark.requirement("B1")

@@ -15,9 +15,9 @@ from gputile.core.devices.inventory import Gpu
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import AnswerLost, ApiError, Forbidden, KubeError, ServerError, TooManyRequests, Unauthorized
 from gputile.kube.objects import Replaced
-from tests.fakes.corebuilders import request_of
+from tests.fakes.corebuilders import ledger_of, request_of
 from tests.fakes.coroutines import at_once
-from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 pytestmark = pytest.mark.requirement("B1")

@@ -20,10 +20,10 @@ from gputile.kube.objects import Applied, Deleted, Replaced, UnreadableObject
 from tests.conftest import examples
 from tests.fakes.apiserver import until
 from tests.fakes.claimbuilders import claim, result
-from tests.fakes.corebuilders import allocation_text, share
+from tests.fakes.corebuilders import allocation_text, ledger_of, share
 from tests.fakes.corebuilders import gpu_node as plain_node
 from tests.fakes.coroutines import at_once as done
-from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 
 pytestmark = pytest.mark.requirement("B1", "U4")
 

@@ -14,13 +14,12 @@ from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.well_known import EXTENDER_LEASE, GPU_MEMORY
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
-from gputile.kube.client import Attempts, Connection
+from gputile.kube.client import Connection
 from tests.conftest import HANGS_S
 from tests.fakes.apiserver import FakeApiServer, Object
 from tests.fakes.claimbuilders import claim, result
 from tests.fakes.http import client_of
 from tests.unit.controlplane.extender.builders import gpu_node
-from tests.unit.kube.views import QUICK
 
 pytestmark = pytest.mark.requirement("B1")
 
@@ -80,10 +79,7 @@ async def on_stage(lease_seconds: float = 0) -> AsyncIterator[Scene]:
         server.put(PODS, pod_body(name, 15))
     server.store[BUDGETS] = {}
     server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {"leaseDurationSeconds": 1}})
-    async with (
-        server.running(),
-        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=HANGS_S) as connection,
-    ):
+    async with server.connected() as connection:
         scene = Scene(server, connection, lease_seconds)
         running = asyncio.create_task(scene.reloader.run())
         async with asyncio.timeout(HANGS_S), client_of(scene.reloader) as scene.client:

@@ -16,10 +16,9 @@ from gputile.controlplane.webhook.certificates import (
     ServingCertificate,
     self_signed,
 )
-from gputile.kube.client import Attempts, Clock, Connection
+from gputile.kube.client import Clock, Connection
 from gputile.kube.errors import BadAnswer, Forbidden, KubeError
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.kube.views import QUICK
 
 SECRETS = "/api/v1/namespaces/gputile/secrets"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
@@ -89,7 +88,7 @@ class Scene:
 @asynccontextmanager
 async def on_stage() -> AsyncIterator[Scene]:
     server = FakeApiServer()
-    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
+    async with server.connected() as connection:
         scene = Scene(server, connection)
         scene.register()
         yield scene

@@ -49,11 +49,12 @@ def request(
 
 
 def mutated(body: Json, policy: AdmissionPolicy = POLICY) -> Json:
-    """Return the pod as it is stored, through the very bytes of the patch."""
+    """Return the pod as it is stored, through the very bytes of the patch; it may pass again unchanged."""
     verdict = mutate(request(body), policy)
     assert not verdict.refusals, verdict.refusals
     assert json.loads(encode_patch(verdict.operations)) is not None
     stored: Json = apply_patch(verdict.operations, copy.deepcopy(body))
+    assert mutate(request(stored), policy).operations == ()
     return stored
 
 

@@ -93,11 +93,6 @@ def test_other_pods_stay_as_they_are(body: Json) -> None:
     assert "affinity" not in mutated(body, POLICY_WITH_TYPES)["spec"]
 
 
-def test_a_pod_may_pass_twice() -> None:
-    once = mutated(asks(20), POLICY_WITH_TYPES)
-    assert mutated(once, POLICY_WITH_TYPES) == once
-
-
 def test_who_creates_a_pod_that_no_type_takes_is_warned() -> None:
     verdict = mutate(request(asks(41)), POLICY_WITH_TYPES)
     (warning,) = verdict.warnings

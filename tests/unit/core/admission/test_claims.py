@@ -34,11 +34,6 @@ def test_a_pod_with_claims_is_stamped_tolerates_the_taint_and_gets_the_scheduler
     assert spec["schedulerName"] == "gputile-scheduler"
 
 
-def test_what_is_stamped_passes_again_unchanged() -> None:
-    once = mutated(with_claims(), OPEN)
-    assert mutated(once, OPEN) == once
-
-
 @pytest.mark.parametrize(("body", "policy"), [(with_claims(), POLICY), (pod({"cpu": "1"}), OPEN)])
 def test_without_claims_or_nodes_that_serve_them_nothing_is_changed(body: Json, policy: Any) -> None:
     assert mutated(body, policy) == body

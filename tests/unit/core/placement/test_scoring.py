@@ -22,16 +22,11 @@ from gputile.core.placement.packing_scores import (
 )
 from gputile.core.placement.prices import Demand, prices, thousandths
 from tests.conftest import examples
+from tests.unit.core.placement.test_prices import ANY, demand
 
 pytestmark = pytest.mark.requirement("B3")
 
-ANY: frozenset[str] = frozenset()
 T4 = frozenset({"T4"})
-
-
-def demand(*kinds: tuple[int, int, int, float], models: tuple[frozenset[str], ...] = ()) -> Demand:
-    gpus, milli, cpu = np.array([kind[:3] for kind in kinds], np.int64).T
-    return Demand(gpus, milli, cpu, models or (ANY,) * len(kinds), np.array([kind[3] for kind in kinds]))
 
 
 def look(

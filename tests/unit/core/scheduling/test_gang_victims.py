@@ -1,8 +1,8 @@
 """Who leaves for a gang: enough for all of it, or nobody; judged by arithmetic on cases small enough to try all."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import chain, combinations
+from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.core.devices.gang_membership import GangName
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
 from gputile.core.kube_predicates.predicates import Predicates
-from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules, eviction_facts
+from gputile.core.scheduling.eviction_rules import EvictionBudget, EvictionRules
 from gputile.core.scheduling.gang_plan import GangCandidate
 from gputile.core.scheduling.gang_victims import GangVictims, VictimSearchInput, choose_gang_victims, is_enough
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from tests.fakes.corebuilders import allocation_text, container, gpu_node, ledger_of, pod, request_of, share
+from tests.fakes.corebuilders import container, gpu_node, ledger_of, pod, request_of
+from tests.unit.core.scheduling.test_victim_choice import Cluster as Held
+from tests.unit.core.scheduling.test_victim_choice import subsets
 
 pytestmark = pytest.mark.requirement("B5", "M13")
 
@@ -32,52 +33,25 @@ def node(name: str, cpu: str = "99", gpus: int = GPUS) -> Node:
     return gpu_node(name, mode="cgpu", sizes=[SIZE * GIB] * gpus, allocatable=amounts)
 
 
-class Cluster:
+class Cluster(Held):
     """Nodes with bound pods, and a gang that asks for room."""
 
-    def __init__(self, *nodes: Node) -> None:
-        self.nodes = nodes
-        self.pods: dict[str, Pod] = {}
-        self.forbidden: set[str] = set()
-        self.allowed = 1000  # evictions, by one budget for all
-
-    def add(self, uid: str, on: str, gpus: Sequence[int], gib: int, priority: int = 0, **more: str) -> None:
-        shares = tuple(share(f"GPU-{on}-{gpu}", gib * GIB) for gpu in gpus)
-        asks = {GPU_MEMORY: gib * len(gpus)} | ({"cpu": more["cpu"]} if "cpu" in more else {})
-        bound = pod(uid, container(asks=asks), count=len(gpus), node=on)
-        bound.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(*shares)}
-        if "gang" in more:
-            labels = {GANG_NAME_LABEL: more["gang"], GANG_SIZE_LABEL: more["size"]}
-            bound.metadata.labels = bound.metadata.labels | labels
-        if "leaves" in more:
-            bound.metadata.deletion_timestamp = more["leaves"]
-        bound.spec.priority = priority
-        self.pods[uid] = bound
+    allowed = 1000  # evictions, by one budget for all
 
     def ground(self) -> VictimSearchInput:
-        ledger, predicates = ledger_of(*self.nodes), Predicates(self.nodes)
+        predicates = Predicates(self.nodes)
         for bound in self.pods.values():
-            ledger.apply_pod(bound)
             predicates.place(bound, bound.spec.node_name)
-        return VictimSearchInput(PlacementEngine(ledger), predicates, Predicates(self.nodes), self.pods)
+        return VictimSearchInput(self.engine(), predicates, Predicates(self.nodes), self.pods)
 
-    def rules(self) -> EvictionRules:
-        facts = {uid: eviction_facts(bound) for uid, bound in self.pods.items()}
-        gangs: dict[GangName, set[str]] = {}
-        for uid, each in facts.items():
-            if each.gang is not None:
-                gangs.setdefault(each.gang, set()).add(uid)
+    def in_budget(self) -> EvictionRules:
+        return replace(self.rules(), budget=lambda _: EvictionBudget("all", self.allowed))
 
-        def budget(uid: str) -> EvictionBudget:
-            return EvictionBudget(uid, 0) if uid in self.forbidden else EvictionBudget("all", self.allowed)
-
-        return EvictionRules(facts, gangs, (), budget)
-
-    def choose(self, *gang: Pod, needed: int = 0) -> GangVictims | None:
+    def choose_for(self, *gang: Pod) -> GangVictims | None:
         members = [GangCandidate(each, request_of(each)) for each in gang]
         ground = self.ground()
         before = state(ground)
-        found = choose_gang_victims(members, needed or len(members), ground, self.rules(), NOW_NS)
+        found = choose_gang_victims(members, len(members), ground, self.in_budget(), NOW_NS)
         assert state(ground) == before, "all is as it was"
         return found
 
@@ -114,11 +88,6 @@ def room(cluster: Cluster, gib: int, gone: Iterable[str]) -> int:
     return sum(max(0, SIZE - held[uuid]) // gib for uuid in uuids)
 
 
-def subsets(uids: Iterable[str]) -> Iterable[tuple[str, ...]]:
-    found = list(uids)
-    return chain.from_iterable(combinations(found, size) for size in range(len(found) + 1))
-
-
 pods_on_gpus = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, GPUS - 1), st.integers(1, 9), st.integers(0, 3)), max_size=8
 )
@@ -129,15 +98,15 @@ def test_the_victims_are_enough_for_all_of_the_gang_and_of_the_lowest_priority(
     held: list[tuple[str, int, int, int]], gib: int, count: int, allowed: int
 ) -> None:
     """Against every set of pods that may leave."""
-    cluster = Cluster(node("a"), node("b"))
+    cluster = Cluster([node("a"), node("b")])
     cluster.allowed = allowed
     taken: Counter[tuple[str, int]] = Counter()
     for i, (on, gpu, size, priority) in enumerate(held):
         if taken[on, gpu] + size <= SIZE:
             taken[on, gpu] += size
-            cluster.add(str(i), on, [gpu], size, priority)
+            cluster.add(str(i), on, [gpu], size, priority=priority)
     lower = [uid for uid, bound in cluster.pods.items() if (bound.spec.priority or 0) < 2]
-    found = cluster.choose(*gang(count, gib, 2))
+    found = cluster.choose_for(*gang(count, gib, 2))
     enough = [gone for gone in subsets(lower) if len(gone) <= allowed and room(cluster, gib, gone) >= count]
     if found is None:
         assert not [gone for gone in enough if allowed >= len(lower)]
@@ -172,11 +141,11 @@ def _stays_beside(cluster: Cluster, found: GangVictims, gib: int) -> bool:
 
 
 def test_whole_cards_are_planned_over_nodes() -> None:
-    cluster = Cluster(node("a"), node("b"))
+    cluster = Cluster([node("a"), node("b")])
     for name in "ab":
         for gpu in range(2):
             cluster.add(f"{name}-{gpu}", name, [gpu], 10)
-    found = cluster.choose(*gang(2, SIZE, gpus=2))
+    found = cluster.choose_for(*gang(2, SIZE, gpus=2))
     assert found is not None
     assert set(found.evicted) == set(cluster.pods)
     assert sorted(place.node for place in found.places.values()) == ["a", "b"]
@@ -186,37 +155,38 @@ def test_whole_cards_are_planned_over_nodes() -> None:
 @pytest.mark.parametrize("leaves", ["", "2027-01-15T07:00:00Z", "2027-01-15T23:00:00Z"])
 def test_a_gang_leaves_whole_though_one_of_its_pods_never_goes(leaves: str) -> None:
     """That pod should be gone for an hour (its node is lost, say), or has many hours left."""
-    cluster = Cluster(node("a", gpus=2), node("b", gpus=1))
-    cluster.add("v0", "a", [0], 10, gang="v", size="3")
-    cluster.add("v1", "a", [1], 10, gang="v", size="3")
-    cluster.add("v2", "b", [0], 10, gang="v", size="3")
+    cluster = Cluster([node("a", gpus=2), node("b", gpus=1)])
+    labels = {GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "3"}
+    cluster.add("v0", "a", [0], 10, labels=labels)
+    cluster.add("v1", "a", [1], 10, labels=labels)
+    cluster.add("v2", "b", [0], 10, labels=labels)
     if leaves:
         cluster.pods["v2"].metadata.deletion_timestamp = leaves
-    found = cluster.choose(*gang(1, 12))
+    found = cluster.choose_for(*gang(1, 12))
     assert found is not None
     assert set(found.evicted) == {"v0", "v1"} | ({"v2"} if not leaves else set())
 
 
 def test_what_leaves_frees_cpu_too_and_nothing_is_planned_where_that_is_not_enough() -> None:
-    cluster = Cluster(node("a", cpu="8"), node("b", cpu="8"))
+    cluster = Cluster([node("a", cpu="8"), node("b", cpu="8")])
     cluster.add("a-0", "a", [0], 10, cpu="1")
-    cluster.add("a-1", "a", [1], 10, 10, cpu="6")
+    cluster.add("a-1", "a", [1], 10, priority=10, cpu="6")
     for gpu in range(2):
         cluster.add(f"b-{gpu}", "b", [gpu], 10, cpu="4")
-    found = cluster.choose(*gang(1, 12, cpu="4"))
+    found = cluster.choose_for(*gang(1, 12, cpu="4"))
     assert found is not None
     assert [place.node for place in found.places.values()] == ["b"]
-    assert cluster.choose(*gang(3, 12, cpu="4")) is None
+    assert cluster.choose_for(*gang(3, 12, cpu="4")) is None
 
 
 def test_reserved_places_are_enough_once_the_others_have_left() -> None:
     from gputile.core.devices.allocation import Reservation, encode_reservation
 
-    cluster = Cluster(node("a"))
+    cluster = Cluster([node("a")])
     cluster.add("v0", "a", [0], 10)
     cluster.add("v1", "a", [1], 10)
     members = gang(2, 12)
-    found = cluster.choose(*members)
+    found = cluster.choose_for(*members)
     assert found is not None
     ground = cluster.ground()
     configuration = msgspec.structs.replace(
@@ -236,21 +206,22 @@ def test_reserved_places_are_enough_once_the_others_have_left() -> None:
     assert len(places) == 2
     before = state(ground)
     planned = [(each, found.places[each.metadata.uid].node) for each in members]
-    assert is_enough(places, planned, {"v0", "v1"}, ground, cluster.rules(), NOW_NS)
-    assert not is_enough(places, planned, {"v0"}, ground, cluster.rules(), NOW_NS)
+    assert is_enough(places, planned, {"v0", "v1"}, ground, cluster.in_budget(), NOW_NS)
+    assert not is_enough(places, planned, {"v0"}, ground, cluster.in_budget(), NOW_NS)
     assert state(ground) == before
 
 
 @pytest.mark.parametrize("important", [True, False], ids=["it may not leave whole", "it may"])
 def test_a_gang_that_lets_one_pod_go_lets_only_one_go_for_all_that_preempt(important: bool) -> None:
     """For each pod that preempts one of its pods would do, and it can do without one."""
-    cluster = Cluster(node("a", gpus=1), node("b", gpus=1), node("c", gpus=1))
+    cluster = Cluster([node("a", gpus=1), node("b", gpus=1), node("c", gpus=1)])
     for i, on in enumerate("abc"):
-        cluster.add(f"v{i}", on, [0], 15, 10 if important and i == 2 else 0, gang="v", size="2")
-    one = cluster.choose(*gang(1, 15))
+        labels = {GANG_NAME_LABEL: "v", GANG_SIZE_LABEL: "2"}
+        cluster.add(f"v{i}", on, [0], 15, priority=10 if important and i == 2 else 0, labels=labels)
+    one = cluster.choose_for(*gang(1, 15))
     assert one is not None
     assert len(one.evicted) == 1
-    both = cluster.choose(*gang(2, 15))
+    both = cluster.choose_for(*gang(2, 15))
     if important:
         assert both is None
     else:

@@ -6,17 +6,11 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeCondition, Pod, PodSpec, Taint, Toleration
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.pod_filter import accepts_now
-from tests.fakes.corebuilders import gpu_node
+from tests.fakes.corebuilders import gpu_node, ledger_of
 
 pytestmark = pytest.mark.requirement("B5")
 
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-
-
-def ledger_of(node: Node) -> Ledger:
-    ledger = Ledger(Configuration())
-    ledger.apply_node(node)
-    return ledger
 
 
 def changed(*taints: Taint, cordoned: bool = False, ready: str = "True", offered: str = "") -> Node:

@@ -273,19 +273,6 @@ def placed(asking: Pod, configured_mib: int, *nodes: Node) -> Decision | str:
 
 
 @pytest.mark.requirement("U5", "U9", "M12")
-def test_it_waits_and_is_told_what_to_ask_for_instead() -> None:
-    node = gpu_node(mode="cgpu", unit_mib=128)
-    assert placed(stamped(4, 1024), 128, node) == (
-        "n: its memory unit is 128 MiB; the pod's unit is 1024 MiB, which was in force when it was created: "
-        "create it again with 32 units for its 4096 MiB"
-    )
-    anew = placed(stamped(32, 128), 128, node)
-    assert isinstance(anew, Decision)
-    assert anew.allocation is not None
-    assert [share.mib for share in anew.allocation.gpus] == [4096]
-
-
-@pytest.mark.requirement("U5", "U9", "M12")
 @given(units=st.integers(1, 12), gpus=st.integers(1, 3), before=MEMORY_UNITS, after=MEMORY_UNITS)
 def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, gpus: int, before: int, after: int) -> None:
     node = gpu_node(mode="cgpu", sizes=[2**20] * 3, unit_mib=after)
@@ -298,6 +285,10 @@ def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, gpus: int, 
     assert said is not None
     number, mib = int(said[1]), int(said[2])
     assert mib == units * gpus * before
+    assert told == (
+        f"n: its memory unit is {after} MiB; the pod's unit is {before} MiB, which was in force when it was created: "
+        f"create it again with {number} units for its {mib} MiB"
+    )
     anew = placed(stamped(number, after, gpus), after, node)
     assert isinstance(anew, Decision)
     assert anew.allocation is not None

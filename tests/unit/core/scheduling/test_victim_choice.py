@@ -68,9 +68,11 @@ class Cluster:
         cost: int = 0,
         age_s: int = 0,
         labels: dict[str, str] | None = None,
+        cpu: str = "",
     ) -> None:
         shares = tuple(share(f"GPU-{node}-{gpu}", gib * GIB) for gpu in gpus)
-        bound = pod(uid, container(asks={GPU_MEMORY: gib * len(gpus)}), count=len(gpus), node=node)
+        asks = {GPU_MEMORY: gib * len(gpus)} | ({"cpu": cpu} if cpu else {})
+        bound = pod(uid, container(asks=asks), count=len(gpus), node=node)
         bound.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(*shares)}
         if cost:
             bound.metadata.annotations[DELETION_COST_ANNOTATION] = str(cost)

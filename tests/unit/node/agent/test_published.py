@@ -215,28 +215,12 @@ def gpus(*kinds: tuple[str, int]) -> list[Gpu]:
     return [Gpu(index=i, uuid=f"GPU-{i}", model=model, mib=mib) for i, (model, mib) in enumerate(kinds)]
 
 
-def test_gpus_of_one_kind_are_told_as_documented() -> None:
-    assert model_labels(gpus(*[("Tesla V100-SXM2-32GB", 32510)] * 8)) == {
-        "aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB",
-        "aliyun.accelerator/nvidia_mem": "32510MiB",
-        "aliyun.accelerator/nvidia_count": "8",
-        "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-V100-SXM2-32GB",
-        "model.gputile.io/Tesla-V100-SXM2-32GB": "8",
-    }
-
-
 def test_gpus_that_differ_are_told_without_lying() -> None:
     assert model_labels(gpus(("Tesla T4", 15109), ("Tesla V100-PCIE-16GB", 16130), ("Tesla T4", 15109))) == {
         "aliyun.accelerator/nvidia_count": "3",
         "model.gputile.io/Tesla-T4": "2",
         "model.gputile.io/Tesla-V100-PCIE-16GB": "1",
     }
-
-
-def test_one_model_in_two_sizes_has_a_name_and_no_memory() -> None:
-    labels = model_labels(gpus(("NVIDIA A100-PCIE", 40960), ("NVIDIA A100-PCIE", 81920)))
-    assert labels["aliyun.accelerator/nvidia_name"] == "NVIDIA-A100-PCIE"
-    assert "aliyun.accelerator/nvidia_mem" not in labels
 
 
 @given(st.lists(st.tuples(st.text(max_size=96), st.integers(1, 2**24)), max_size=8))

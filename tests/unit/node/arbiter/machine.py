@@ -4,9 +4,13 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gputile.node.arbiter.accounts import Account, Grant, Limit, Share, TimesliceMessage
+from gputile.node.arbiter.accounts import WHOLE, Account, Grant, Limit, Share, TimesliceMessage
 from gputile.node.arbiter.node_timeslices import GpuMessages, NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import MS
+
+
+def percent(part: int) -> Share:
+    return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
 
 
 class OneGpu:

@@ -5,20 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
+from gputile.node.arbiter.accounts import Grant, Limit, Share
 from gputile.node.arbiter.joint_turns import Begin, TurnCandidate, turns_to_begin
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS
 from tests.unit.node.arbiter.collective import Job, Node
-from tests.unit.node.arbiter.machine import OneGpu
+from tests.unit.node.arbiter.machine import OneGpu, percent
 
 Q = 30 * MS
 BOTH = ("A", "B")
 SECOND = 10**9
-
-
-def percent(part: int) -> Share:
-    return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
 
 
 def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> list[float]:

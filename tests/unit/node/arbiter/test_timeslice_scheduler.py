@@ -4,13 +4,9 @@ import pytest
 
 from gputile.node.arbiter.accounts import WHOLE, Grant, Limit, Share
 from gputile.node.arbiter.timeslice_scheduler import MS
-from tests.unit.node.arbiter.machine import Client, Machine, OneGpu
+from tests.unit.node.arbiter.machine import Client, Machine, OneGpu, percent
 
 Q = 30 * MS
-
-
-def percent(part: int) -> Share:
-    return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
 
 
 def run(*clients: Client, seconds: float = 20.0) -> list[float]:

@@ -197,6 +197,16 @@ def test_fields_of_the_command_line_replace_those_of_the_file(tmp_path: Path) ->
     assert "maxSize: 9" in result.stdout
 
 
+def test_the_description_may_come_from_the_standard_input_which_errors_name(tmp_path: Path) -> None:
+    path, text = tmp_path / "pool.yaml", yaml.safe_dump(described("gke", "own-driver"))
+    path.write_text(text)
+    piped = run.invoke(app, ["nodepool", "-f", "-"], input=text)
+    assert piped.exit_code == 0, piped.stderr
+    assert piped.stdout == run.invoke(app, ["nodepool", "-f", str(path)]).stdout
+    wrong = run.invoke(app, ["nodepool", "-f", "-"], input=text + "mod: x\n")
+    assert (wrong.exit_code, wrong.stderr) == (2, "error: standard input: mod: unknown field; did you mean mode?\n")
+
+
 @given(
     st.sampled_from([(p, w) for p, ways in WAYS.items() for w in ways]),
     st.sampled_from(MODES),

@@ -17,14 +17,14 @@ from gputile.api.affinity import (
 )
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, NodeSpec, Pod, Taint
-from gputile.api.well_known import ALLOCATION_ANNOTATION, MEMORY_UNIT_ANNOTATION, MODE_LABEL, MODEL_LABEL
+from gputile.api.well_known import MEMORY_UNIT_ANNOTATION, MODE_LABEL, MODEL_LABEL
 from gputile.core.admission.completion import add_toleration
 from gputile.core.admission.legacy_forms import apply_patch, rewrite
 from gputile.core.devices.request import RequestError
 from gputile.tools.simulator.node_reports import NodeReport, Subject
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.conftest import examples
-from tests.fakes.corebuilders import allocation_text, container, gpu_node, pod, share
+from tests.fakes.corebuilders import bound, container, gpu_node, pod
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -36,18 +36,6 @@ ROOMY = {
     "aliyun.com/gpu": "8",
     "pods": "110",
 }
-
-
-def bound(name: str, node: str, mem: int, gpu: int, *, namespace: str = "default", core: int = 0) -> Pod:
-    """Return a pod that holds ``mem`` GiB, and ``core`` percent, of one GPU."""
-    asked = pod(name, mem=mem, namespace=namespace, asks={"core": core} if core else {})
-    text = allocation_text(share(f"GPU-{node}-{gpu}", mem * GIB, core))
-    annotations = asked.metadata.annotations | {ALLOCATION_ANNOTATION: text}
-    return msgspec.structs.replace(
-        asked,
-        metadata=msgspec.structs.replace(asked.metadata, annotations=annotations),
-        spec=msgspec.structs.replace(asked.spec, node_name=node),
-    )
 
 
 CONFIGURATION = Configuration(max_pods_per_gpu=4)
@@ -71,7 +59,7 @@ def machine(name: str, mode: str = "cgpu", gpus: int = 2) -> Node:
 
 
 def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
-    pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1), bound("c", "n2", 1, 0)]
+    pods = [bound("a", "n1", 0, 8), bound("b", "n1", 1, 12), bound("c", "n2", 0, 1)]
     _, reports, _ = explained(pod("new", mem=10), [machine("n2", "share", 1), machine("n1")], pods)
     assert [(report.name, report.fits) for report in reports] == [("n2", True), ("n1", False)]
     n1 = reports[1]
@@ -136,7 +124,7 @@ def test_each_remedy_applied_makes_the_pod_fit(
         labelled(machine("n1", mode), {MODEL_LABEL: "T4", "zone": "a"}, cordoned=cordoned),
         labelled(machine("n2", mode, 1), {MODEL_LABEL: "V100"}, tainted=tainted),
     ]
-    pods = [bound(f"p{i}", "n1", units, gpu, namespace=group) for i, (gpu, units, group, _) in enumerate(taken)]
+    pods = [bound(f"p{i}", "n1", gpu, units, namespace=group) for i, (gpu, units, group, _) in enumerate(taken)]
     shared = resource.startswith("aliyun.com/gpu-")
     asks = {"aliyun.com/gpu-mem": mem * count} if shared else {resource: mem}
     asks |= {resource: 25 * count} if "core" in resource else {}

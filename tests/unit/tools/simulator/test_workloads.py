@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.affinity import NodeSelectorTerm
-from gputile.api.core import Pod
+from gputile.api.core import Node
 from gputile.tools.simulator.manifests import ManifestError, make_uid
 from gputile.tools.simulator.workloads import Expansion
 from tests.unit.tools.simulator.builders import expand_text, node
@@ -31,12 +30,18 @@ def names(expansion: Expansion) -> list[str]:
     return [pod.metadata.name for pod in expansion.pods]
 
 
-def required_terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
-    assert pod.spec.affinity is not None
-    affinity = pod.spec.affinity.node_affinity
-    assert affinity is not None
-    assert affinity.required is not None
-    return affinity.required.node_selector_terms
+def homes(found: Expansion) -> list[str]:
+    """Return the nodes that a DaemonSet's pods are for."""
+    names: list[str] = []
+    for pod in found.pods:
+        assert pod.spec.affinity is not None
+        affinity = pod.spec.affinity.node_affinity
+        assert affinity is not None
+        assert affinity.required is not None
+        (pin,) = affinity.required.node_selector_terms[0].match_fields
+        assert (pin.key, pin.operator) == ("metadata.name", "In")
+        names += pin.values
+    return names
 
 
 @pytest.mark.parametrize(
@@ -112,12 +117,7 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
     nodes = [node("a", {"gpu": "yes"}), node("b"), node("c", {"gpu": "yes"}, unschedulable=True)]
     nodes.append(node("d", {"gpu": "yes"}, taints=[{"key": "k"}]))
     text = workload("DaemonSet").replace("spec: {containers", "spec: {nodeSelector: {gpu: 'yes'}, containers")
-    pods = expand_text(tmp_path, text, nodes).pods
-    pins = [required_terms(p)[0].match_fields[0] for p in pods]
-    assert [(pin.key, pin.operator, pin.values) for pin in pins] == [
-        ("metadata.name", "In", ("a",)),
-        ("metadata.name", "In", ("c",)),
-    ]
+    assert homes(expand_text(tmp_path, text, nodes)) == ["a", "c"]
     none = expand_text(tmp_path, text, [node("b")])
     assert (none.pods, "no node that it may run on" in none.notes[0].text) == ([], True)
 
@@ -142,3 +142,33 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
 def test_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         expand_text(tmp_path, text)
+
+
+OF_GPU = "resources: {limits: {aliyun.com/gpu-mem: 2}}"
+DAEMON_SET = workload("DaemonSet").replace("image: i", f"image: i, {OF_GPU}")
+
+
+def gpu_node(name: str) -> Node:
+    return node(name, mode="share", gpus={"count": 1, "memory": "16GiB"})
+
+
+def test_a_toleration_that_admission_adds_comes_too_late(tmp_path: Path) -> None:
+    """The pods would be admitted with it, and none is ever made (kubernetes/kubernetes#111590)."""
+    said = r"DaemonSet/w: spec\.template\.spec: the DaemonSet never makes a pod for a, b: .*as it is written"
+    with pytest.raises(ManifestError, match=said):
+        expand_text(tmp_path, DAEMON_SET, [gpu_node("a"), gpu_node("b")])
+
+
+def test_nodes_that_it_misses_are_told(tmp_path: Path) -> None:
+    found = expand_text(tmp_path, DAEMON_SET, [node("plain"), gpu_node("a")])
+    assert homes(found) == ["plain"]
+    assert any(
+        each.text.startswith("it makes no pod for a: its controller chooses nodes by the template")
+        for each in found.notes
+    )
+
+
+def test_a_toleration_of_the_template_counts(tmp_path: Path) -> None:
+    text = DAEMON_SET.replace("spec: {containers", "spec: {tolerations: [{operator: Exists}], containers")
+    found = expand_text(tmp_path, text, [gpu_node("a")])
+    assert (homes(found), [str(note) for note in found.notes]) == (["a"], [])

@@ -42,18 +42,6 @@ def texts(lines: list[Line]) -> list[str]:
     return ["".join(span.text for span in line) for line in lines]
 
 
-SHARED = node("n", [gpu(0, 9), gpu(1, 0)], pod("p", "chat", g0=3), pod("q", "search", g0=6))
-
-
-def test_a_bar_is_as_full_as_the_gpu() -> None:
-    assert drawn([SHARED], Canvas(42)) == [
-        "NODE  GPU MEMORY (GiB, used/total)",
-        "n     0 A█B███░░░░ 9/15  1 ░░░░░░░░░░ 0/15",
-        "",
-        "A chat  B search  ░ free",
-    ]
-
-
 def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
     """MIG instances are GPUs of their own sizes."""
     v100 = GpuSummary(0, "GPU-0", "V100", 32510, 32510, 100, 1, healthy=True)

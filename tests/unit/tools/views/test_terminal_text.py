@@ -46,10 +46,6 @@ def test_long_cells_go_on_below_themselves() -> None:
     ]
 
 
-def test_cells_give_no_orders() -> None:
-    assert "\x1b" not in "".join(aligned([("A",), ("\x1b[31mred",)]))
-
-
 CELLS = st.text(alphabet="ab 名\x1b[]", max_size=80)
 
 
@@ -60,3 +56,4 @@ def test_no_line_is_wider_than_the_terminal(rows: list[tuple[str, ...]], width: 
     lines = aligned(rows, width)
     assert all(columns_of(line) <= width for line in lines)
     assert len(lines) >= len(rows)
+    assert "\x1b" not in "".join(lines)

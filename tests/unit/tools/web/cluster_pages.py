@@ -16,11 +16,11 @@ from gputile.tools.web.questions import ClusterSnapshot
 from gputile.tools.web.server import LoginSettings, WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.corebuilders import pod
+from tests.fakes.corebuilders import bound, pod
 from tests.fakes.reviews import Users
 from tests.localcluster.identities import Authority, KeyPair
 from tests.localcluster.machine import free_ports
-from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, bound, machine, put
+from tests.unit.tools.web.pages import CONFIGURATION, NODES, PODS, machine, put
 
 HANG_S = 60.0
 

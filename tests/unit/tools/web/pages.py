@@ -11,13 +11,12 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.kube.client import Connection
 from gputile.tools.web.questions import ClusterSnapshot
 from gputile.tools.web.server import WebSettings, serve
 from tests.fakes.agents import PODS as AGENTS
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.corebuilders import allocation_text, gpu_node, pod, share
+from tests.fakes.corebuilders import gpu_node
 
 GIB = 1024
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -42,11 +41,6 @@ def machine(name: str, gpus: int = 2) -> Node:
     return msgspec.structs.replace(
         found, status=msgspec.structs.replace(found.status, allocatable={"aliyun.com/gpu-mem": "30", "pods": "110"})
     )
-
-
-def bound(name: str, node: str, gpu: int = 0, gib: int = 4, namespace: str = "default") -> Pod:
-    held = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-{node}-{gpu}", gib * GIB))}
-    return pod(name, namespace=namespace, node=node, mem=gib, annotations=held)
 
 
 def put(cluster: FakeApiServer, *objects: Node | Pod) -> None:

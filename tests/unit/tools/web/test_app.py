@@ -20,8 +20,8 @@ from gputile.tools.web.feed import Feed
 from gputile.tools.web.questions import ClusterSnapshot, QuestionQueue, TooManyQuestions
 from gputile.tools.web.state import PageState
 from tests.fakes.agents import metrics_text, put_agent
-from tests.fakes.corebuilders import gpu_node, pod
-from tests.unit.tools.web.pages import CONFIGURATION, PODS, ServedPage, bound, machine, put, served
+from tests.fakes.corebuilders import bound, gpu_node, pod
+from tests.unit.tools.web.pages import CONFIGURATION, PODS, ServedPage, machine, put, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 

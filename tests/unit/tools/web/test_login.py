@@ -10,9 +10,10 @@ import pytest
 from gputile.tools.web import viewers
 from gputile.tools.web.guard import SESSION_COOKIE
 from tests.fakes.agents import metrics_text, put_agent
+from tests.fakes.corebuilders import bound
 from tests.fakes.reviews import TOKEN_REVIEWS
 from tests.unit.tools.web.cluster_pages import HANG_S, ClusterPage, served_in_cluster
-from tests.unit.tools.web.pages import bound, put
+from tests.unit.tools.web.pages import put
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7", "B2")]
 

@@ -1,7 +1,7 @@
 """Agents are asked for the nodes that are looked at, again and again; each reason why their answer is not known."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,11 +11,10 @@ from gputile.tools.web.agent_usage import UsageReader, UsageUnknown
 from gputile.tools.web.records import NodeUsage, PodUsage, PodUsageAnswer
 from gputile.tools.web.usage import UsageFeed
 from tests.fakes.agents import PODS, agent_pod, metrics_path, metrics_text, put_agent
-from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apiserver import FakeApiServer, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B7")]
 
-HANG_S = 60.0
 MIB = 1 << 20
 
 
@@ -43,14 +42,6 @@ async def feed(server: FakeApiServer, made: dict[str, dict[str, int]]) -> AsyncI
         yield found
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0.01)
 
 
 def asked(server: FakeApiServer, node: str) -> int:
