@@ -152,15 +152,13 @@ class Advertiser:
         try:
             self.records.save(mode, again=decided.closing)
         except OSError as error:
-            text = f"the agent's checkpoint cannot be written, and is retried: {error}"
+            text = f"the mode stays as it is until the agent can write its checkpoint: {error}"
             log.error("%s", text)
             if before is None or (before == mode and not decided.closing):
                 return decided
             kind, reason = ConditionType.MODE_PENDING, ConditionReason.CHECKPOINT_NOT_WRITTEN
             others = [each for each in decided.conditions if each.type != kind]
-            told = node_condition(
-                kind, "True", reason, f"{text}. Until then the mode stays as it is"
-            )
+            told = node_condition(kind, "True", reason, text)
             return ModeDecision(before, (told, *others))
         return decided
 

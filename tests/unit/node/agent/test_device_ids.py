@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.core.devices.request import Phase
 from gputile.node.agent.device_lists import devices
-from gputile.node.agent.device_table import DeviceTable, by_gpu, in_order, part_id
+from gputile.node.agent.device_table import ContainerDevices, DeviceTable, PodDevices, by_gpu, in_order, part_id
 from gputile.node.agent.node_config import EffectiveMode, MigDevice, NodeConfig, Sharing
 
 UUID = "GPU-5f0b1b2c-3e3d-4b7a-9f43-0c6d3f1a2b3c"
@@ -64,3 +65,15 @@ def test_dcgm_exporter_finds_the_gpu_of_a_pod(mode: Mode, sharing: Sharing, reso
 def test_ids_are_grouped_by_gpu_and_sorted_by_number(pairs: set[tuple[str, int]]) -> None:
     grouped = by_gpu(part_id(*pair) for pair in pairs)
     assert [part_id(*pair) for pair in sorted(pairs)] == [each for ids in grouped.values() for each in in_order(ids)]
+
+
+def test_ids_that_two_pods_have_count_once() -> None:
+    """The kubelet has given IDs again whose former pod the agent does not know as gone, as without an API server."""
+    held = [
+        PodDevices(
+            uid, "default", uid, 1024, "cgpu", "default", 0, (ContainerDevices("c", Phase.APP, GPU_MEMORY, ids),)
+        )
+        for uid, ids in (("old", (f"{UUID}::0", f"{UUID}::1")), ("new", (f"{UUID}::1", f"{UUID}::2")))
+    ]
+    config = NodeConfig(Inventory((Gpu(0, UUID, 8192),)), EffectiveMode(Mode.CGPU, 1024))
+    assert len(devices(config, DeviceTable(held), {}, GPU_MEMORY)) == 8

@@ -294,7 +294,7 @@ class Records:
         return state
 
     def save(self, mode: EffectiveMode, *, again: bool) -> None:
-        """Write the agent's checkpoint if ``mode`` has changed, or if it shall be written ``again``.
+        """Write the agent's checkpoint if ``mode`` has changed, or in any case with ``again``.
 
         Raises OSError if this fails.
         """
