@@ -146,7 +146,7 @@ class Advertiser:
         """Write the agent's checkpoint, and return the decision that is in force then.
 
         If the checkpoint cannot be written, the previous mode stays in force, because the next
-        agent would read it. For the same reason, the node is not closed before a change.
+        agent would read it. The node is then not closed for a change of the mode either.
         """
         before, mode = self.state.saved_mode, decided.effective_mode
         try:
