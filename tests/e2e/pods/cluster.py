@@ -7,6 +7,7 @@ kube-scheduler's, under the name that the chart has for it, from the program tha
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class PodCluster:
             try:
                 self.kubectl("create", "-f", "-", input=json.dumps(body))
             except KubectlFailed as error:
-                if "Client.Timeout exceeded" not in str(error):
+                if not re.search("Client.Timeout exceeded|context deadline exceeded", str(error)):
                     raise
                 self.kubectl("create", "-f", "-", input=json.dumps(body))
 
