@@ -110,7 +110,7 @@ class AllocationState:
     )
     last_uid: str = field(init=False, default="")  # of the pod that was last seen in admission
     decided: ModeDecision = field(init=False)
-    # the mode in the agent's checkpoint, which is None until the node's labels were read once
+    # the mode that the next agent must continue with, which is None until the node was read once
     saved_mode: EffectiveMode | None = field(init=False, default=None)
     # the evidence that another plugin serves the node
     other_plugin: str | None = field(init=False, default=None)
